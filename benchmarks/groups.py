@@ -43,7 +43,7 @@ from trainer.ranks import Ranks
 from trainer.session.lesson_book import LessonBook
 from trainer.session.session import Session
 
-DATA = Path("../shared/data")
+DATA = Path("../shared/data")  # a folder of real graphs: docs/performance.md
 DAY_US = 86_400_000_000
 SETS: dict[str, tuple[str, int | None, int | None]] = {
     "sx": ("sx_mathoverflow", None, None),

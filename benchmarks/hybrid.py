@@ -36,7 +36,7 @@ from trainer.strategies.snapshots.reservoir import Recipe
 from trainer.strategies.snapshots.saved_bytes import SavedBytes
 from trainer.strategies.snapshots.whole_layout import WholeLayout
 
-DATA = Path("../shared/data")
+DATA = Path("../shared/data")  # a folder of real graphs: docs/performance.md
 HORIZON, WINDOW, BATCHES = 16, 4, 200
 WEEK_US = 7 * 86_400_000_000
 MOST_HOPS = 6
@@ -89,6 +89,9 @@ def followed(
     session = Session(config, reader, ranks)
     book = LessonBook(session.task, session.strategy.needs.lessons)
     first = max(0, len(reader.manifests) // 2 - HORIZON - 1)
+    if task == "node-regression":  # a degree counts pairs of all snapshots that an edge lives for
+        for manifest in list(reader.manifests)[:first]:
+            session.task.remember(manifest.tau, reader.log.events(manifest.tau), manifest.num_nodes)
     for manifest in list(reader.manifests)[first : first + HORIZON + 1]:
         session.advance(manifest)
         newest = session.task.lesson(session.view, session.strategy)
@@ -190,7 +193,7 @@ def hops(store: Path, name: str) -> None:
     session, _, newest = followed(store, Ranks(), model="dcrnn", strategy="whole")
     asked, _ = newest.part(np.random.default_rng(0).choice(len(newest), 100, replace=False))
     nodes = np.unique(asked.ends[0])
-    horizon = session.strategy._before(nodes)
+    horizon = session.strategy.timeline.before_newest(nodes)
     graphs = [host_graph(session.view, tau) for tau in horizon.taus]
     layout = WholeLayout(horizon, session.model)
     there, inputs = layout._there, layout._rows

@@ -15,6 +15,7 @@ work, told, and must be there. Exit code 1 otherwise.
 
 import argparse
 import contextlib
+import json
 import multiprocessing
 import os
 import random
@@ -66,6 +67,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--strategy", choices=list(STRATEGIES), default="snapshot")
     parser.add_argument("--model", help="Default: one that the strategy is made for.")
+    parser.add_argument(
+        "--params", type=json.loads, default={}, help='Of the strategy, such as {"fetch": "halo"}.'
+    )
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--snapshots", type=int, default=520)
     parser.add_argument("--kills", type=int, default=20)
@@ -140,11 +144,13 @@ def stream_config(folder: Path, bootstrap: str, parts: int) -> dict[str, Any]:
 
 
 def trainer_config(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+    usual = STRATEGIES[given.strategy]
     return {
         "store": str(folder / "store"),
         "lane": "hash",
         "strategy": given.strategy,
-        **STRATEGIES[given.strategy],
+        **usual,
+        "strategy_params": {**usual.get("strategy_params", {}), **given.params},
         **({"model": given.model} if given.model else {}),
         "model_params": {"hidden": 32},
         "optimisation": {"epochs": 1},

@@ -39,7 +39,9 @@ from trainer.ranks import Ranks
 from trainer.scoring.figures import Figures
 from trainer.strategies.events.pac import PacStrategy
 
-DATA = Path(__file__).resolve().parents[1] / "../shared/data/collegemsg.parquet"
+DATA = (
+    Path(__file__).resolve().parents[1] / "../shared/data/collegemsg.parquet"
+)  # a folder of real graphs: docs/performance.md
 BATCH = 200
 KEYS = (
     "data",

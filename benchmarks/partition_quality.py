@@ -23,7 +23,7 @@ from stream.snapshots.delta import Csr, SnapshotDelta, delta_of
 from stream.snapshots.slicing import densify, slice_events
 from stream.synthetic.rmat import rmat_edges
 
-DATA = Path(__file__).resolve().parents[1] / "../shared/data"
+DATA = Path(__file__).resolve().parents[1] / "../shared/data"  # a folder of real graphs: docs/performance.md
 GRAPHS = ("jodie_wikipedia", "email_eu", "sx_mathoverflow", "slashdot_reply")
 SNAPSHOTS = 50
 FLOOR = 1e-3

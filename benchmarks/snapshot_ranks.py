@@ -19,7 +19,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ from stream.store.lane.reader import LaneReader
 from trainer.ranks import Ranks
 from trainer.session.session import Session
 
-DATA = Path("../shared/data")
+DATA = Path("../shared/data")  # a folder of real graphs: docs/performance.md
 DAY_US = 86_400_000_000
 SETS = {"sx, weekly": ("sx_mathoverflow", 7 * DAY_US), "collegemsg, daily": ("collegemsg", DAY_US)}
 EDGE_LIFE = 10
@@ -143,9 +142,8 @@ def blocks(store: Path, horizon: int, repeat: int, models: list[str]) -> None:
     for model in models:
         session, lesson = follow(store, model, "snapshot", {"blocks": "auto"}, Ranks(), horizon, WINDOW)
         strategy: Any = session.strategy
-        automatic = strategy._chosen
         strategy.learn([lesson], 0)  # measures
-        measured = strategy._budget._found[horizon]
+        measured = strategy.budget.measured[horizon]
         need = {
             number: -(-horizon // number) * measured.saved + (number - 1) * measured.carried
             for number in NUMBERS
@@ -153,19 +151,19 @@ def blocks(store: Path, horizon: int, repeat: int, models: list[str]) -> None:
         taken: dict[int, list[float]] = {number: [] for number in NUMBERS}
         for epoch in range(repeat + 1):
             for number in NUMBERS:
-                strategy._chosen = replace(automatic, blocks=number)
+                strategy.number_of_blocks = number
                 began = time.process_time()
                 strategy.learn([lesson], epoch)
                 taken[number].append(time.process_time() - began)
         seconds = {number: statistics.median(each[1:]) for number, each in taken.items()}
-        strategy._chosen, told = automatic, []
+        strategy.number_of_blocks, told = "auto", []
         for share in BUDGETS:
-            budget = strategy._budget._bytes = int(share * need[1])
+            budget = strategy.budget.bytes = int(share * need[1])
             if min(need.values()) > budget:
                 told.append("–")
                 continue
-            horizon_of = strategy._before(lesson.part(np.arange(1))[0].ends[0][:0])
-            chosen = len(strategy._blocks(session.model, horizon_of, last=True).ranges)
+            horizon_of = strategy.timeline.before_newest(lesson.part(np.arange(1))[0].ends[0][:0])
+            chosen = len(strategy.blocks(session.model, horizon_of, last=True).ranges)
             fastest = min(seconds[number] for number in NUMBERS if need[number] <= budget)
             told.append(f"{chosen}: {seconds[min(NUMBERS, key=lambda n: abs(n - chosen))] / fastest:.2f}")
         rows.append([f"`{model}`", *(f"{seconds[number]:.3f}" for number in NUMBERS), *told])

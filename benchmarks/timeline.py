@@ -226,7 +226,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of real graphs")
     parser.add_argument("--only", default="", help="sets whose name has this word")
     parser.add_argument("--live", type=int, nargs="*", default=[30_000, 3_000_000])
     parser.add_argument("--snapshots", type=int, default=30)

@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 from thread_ranks import FakeLink, Meeting, ThreadRanks, side_by_side
 
 from schemas.config import Lane
@@ -143,7 +143,7 @@ def table(stream: str, given: argparse.Namespace) -> None:
         folder = Path(made)
         file = events_of(stream, folder, given.window)
         if file is None:
-            print(f"{stream}: no ../shared/data here", file=sys.stderr)
+            print(f"{stream}: the folder of real graphs has no such file", file=sys.stderr)
             return
         interval_us = INTERVAL_S * US_PER_S if stream.endswith("10k") else span_us(file) // 40
         lanes = [
@@ -176,7 +176,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "streams", nargs="*", default=["uni10k", "ex10k"], help="uni10k, ex10k, or a file of ../shared/data"
+        "streams", nargs="*", default=["uni10k", "ex10k"], help="uni10k, ex10k, or one of the real graphs"
     )
     parser.add_argument("--fetch", choices=["halo", "owner"], default="halo")
     parser.add_argument("--only", nargs="*", default=[], help="lanes, such as distdy")

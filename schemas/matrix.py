@@ -34,7 +34,7 @@ class MatrixModel(Section):
 
 
 class MatrixLane(Section):
-    """How a file is partitioned."""
+    """Partition of the file."""
 
     lane: Name = Field(description="The algorithm.")
     config: dict[str, Any] = Field(default_factory=dict, description="Trainer keys, such as lane_params.")

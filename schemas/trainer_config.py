@@ -22,7 +22,7 @@ class Replay(Section):
 
 
 class Optimisation(Section):
-    """How a snapshot is learned."""
+    """Learning of a snapshot."""
 
     epochs: int | None = Field(
         None,

@@ -25,5 +25,5 @@ def main() -> None:
     run_application(app, logging=LOGGING)
 
 
-if __name__ == "__main__":  # what each rank of a launch runs
+if __name__ == "__main__":  # each rank of a launch
     main()

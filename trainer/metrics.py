@@ -234,7 +234,7 @@ class TrainerMetrics:
             self._score.labels(self._graph, metric, subset, scorer).set(value)
 
     def sampled(self, errors: Figures, sizes: Mapping[str, int]) -> None:
-        """How sure the last snapshot's sampled scores are.
+        """Uncertainty of the last snapshot's sampled scores.
 
         Args:
             errors: Their standard errors.
@@ -312,7 +312,7 @@ class TrainerMetrics:
                 gauge.labels(self._graph, self._rank).set(halo[figure])
 
     def balanced(self, balance: Mapping[tuple[str, str], float]) -> None:
-        """How evenly ranks trained snapshot groups, by figure and ``predicted`` or ``measured``; equal on all ranks."""
+        """Balance of ranks over snapshot groups, by figure and ``predicted`` or ``measured``; equal on all ranks."""
         self._schedule.clear()
         for labels, value in balance.items():
             self._schedule.labels(self._graph, *labels).set(value)

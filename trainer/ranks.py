@@ -1,8 +1,8 @@
-"""The trainer's processes: who they are and the collectives they use, bytes and seconds counted by purpose.
+"""The ranks of the trainer and their collectives, with bytes and seconds by purpose.
 
 With one rank nothing is sent and torch.distributed is never touched. Every method is a collective: all ranks
-call it, in the same order. A tensor travels where it lives: what is on the host by gloo, what is on a GPU by NCCL. So
-numbers that the host decides by never make it wait for the GPU.
+call it, in the same order. Tensors on the host travel by gloo, tensors on a GPU by NCCL. So the host never waits for the
+GPU for numbers of its own decisions.
 """
 
 import gc
@@ -23,9 +23,9 @@ from trainer.wire.traffic import Flight, Traffic
 
 T = TypeVar("T", bound=np.generic)
 TIMEOUT_S = 600.0
-"""A peer that doesn't answer for so long is taken for dead."""
+"""A peer that does not answer for so long counts as dead."""
 CONTROL = "control"
-"""The purpose of numbers that the host decides by."""
+"""The purpose of numbers for decisions of the host."""
 
 
 class Ranks:
@@ -33,9 +33,9 @@ class Ranks:
 
     Args:
         rank: This process, 0 … size − 1.
-        size: How many there are.
-        device: Where weights and memory live.
-        link: What joins them; None: the processes that torch.distributed knows.
+        size: Number of ranks.
+        device: Of weights and memory.
+        link: Between the ranks; None: the processes of torch.distributed.
         traffic: Counts bytes and seconds; None: a count of its own.
 
     Attributes:
@@ -64,11 +64,11 @@ class Ranks:
         """Join the ranks that torchrun started; alone without torchrun.
 
         Args:
-            device: ``auto``: CUDA where every rank of this machine has a device of its own, else the CPU.
-            timeout_s: After which a peer is taken for dead, seconds.
+            device: ``auto``: CUDA if every rank of this machine has a device of its own, else the CPU.
+            timeout_s: Seconds after which a peer counts as dead.
 
         Raises:
-            Failure: ``cuda`` is asked for, and there are fewer devices than ranks on this machine.
+            Failure: ``cuda`` is set, and there are fewer devices than ranks on this machine.
         """
         link, place = join(device, timeout_s)
         return cls(device=place) if link is None else cls(link.rank, link.size, place, link=link)
@@ -76,18 +76,17 @@ class Ranks:
     def close(self) -> None:
         """Leave the group and wait for its threads.
 
-        A gloo thread may still be giving up the tensors of the last collective, for which it needs the GIL; were
-        the interpreter ending meanwhile, the process would abort. The threads live as long as anything holds the
-        group.
+        A gloo thread may still be releasing the tensors of the last collective, for which it needs the GIL. If the
+        interpreter ended meanwhile, the process would abort. The threads live as long as the group is referenced.
         """
         if self.size > 1:
             dist.destroy_process_group()
             gc.collect()
 
     def split(self, rows: int, columns: int) -> tuple["Ranks", "Ranks"]:
-        """This rank's row and its column, where all ranks stand in a mesh, row after row.
+        """This rank's row and its column in a mesh of all ranks, row after row.
 
-        What crosses ranks in either is counted here, too.
+        Traffic in either is counted here, too.
 
         Args:
             rows: Of the mesh.
@@ -124,7 +123,7 @@ class Ranks:
         return bytes(self._from_first(box, CONTROL).numpy()).decode()
 
     def exchange_sizes(self, sizes: Sequence[int]) -> list[int]:
-        """Tell each rank how many rows it will get from this one; returns how many each of them will send."""
+        """Send each rank the number of rows that it will get from this one; returns the numbers that they will send."""
         one_each = [1] * self.size
         return self.exchange_array(np.array(sizes, np.int64), one_each, one_each, CONTROL).tolist()
 
@@ -135,7 +134,7 @@ class Ranks:
             rows: (Σ sent, …), rank 0's rows first; on all ranks with a gradient or on none.
             sent: Rows for each rank.
             received: Rows from each rank, as ``exchange_sizes`` returned.
-            purpose: Under which the bytes are counted; its gradient's as ``<purpose>_gradients``.
+            purpose: Label of the counted bytes; that of the gradient is ``<purpose>_gradients``.
 
         Returns:
             (Σ received, …), rank 0's rows first.
@@ -145,10 +144,10 @@ class Ranks:
     def begin_exchange(
         self, rows: Tensor, sent: Sequence[int], received: Sequence[int], purpose: str
     ) -> Handle[Tensor]:
-        """As ``exchange``, but without waiting: what is computed before the handle's ``wait`` hides the way.
+        """As ``exchange``, but without waiting: computation before the handle's ``wait`` hides the transfer.
 
         In the backward pass the gradient sets out where the rows were waited for and is waited for where they set out.
-        ``rows`` stay as they are until then.
+        ``rows`` must not change until then.
         """
         if self.size == 1:
             return Handle(lambda: rows)
@@ -163,12 +162,12 @@ class Ranks:
         return self.exchange(torch.from_numpy(rows), sent, received, purpose).numpy()
 
     def gather_rows(self, rows: Tensor, sizes: Sequence[int], purpose: str) -> Tensor:
-        """Every rank's rows on every rank; gradients of all of them come back to whose rows they were, and are summed.
+        """Every rank's rows on every rank; gradients of all copies return to the rows' rank, and are summed.
 
         Args:
             rows: (sizes[rank], …); on all ranks with a gradient or on none.
             sizes: Rows of each rank, known to all.
-            purpose: Under which the bytes are counted; its gradient's as ``<purpose>_gradients``.
+            purpose: Label of the counted bytes; that of the gradient is ``<purpose>_gradients``.
 
         Returns:
             (Σ sizes, …), rank 0's rows first.
@@ -179,10 +178,10 @@ class Ranks:
         return self.exchange(copies, [len(rows)] * self.size, sizes, purpose)
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Replace every gradient by its sum over ranks, in one all-reduce, beside which ranks tell who has which.
+        """Replace every gradient by its sum over ranks, in one all-reduce, after an exchange of which exist.
 
         A gradient that some ranks miss counts as zero there; one that all miss stays missing, as on one rank. The sums
-        are views of one buffer, which the next call for the same parameters writes anew.
+        are views of one buffer, which the next call for the same parameters overwrites.
         """
         if self.size == 1:
             return
@@ -198,7 +197,7 @@ class Ranks:
     def sum_in_order(
         self, blocks: Mapping[int, Sequence[Tensor]], like: Sequence[Tensor], purpose: str
     ) -> list[Tensor]:
-        """Sum numbered contributions in the order of their numbers: bit-equal for any number of ranks, whoever has them.
+        """Sum numbered contributions in the order of their numbers: equal to the bit for any distribution over ranks.
 
         Every rank adds up a share of the elements: it gets that share of all contributions, adds them one after the
         other, and sends the sums to all. With c contributions here, C in all, of n elements, a rank of P sends about
@@ -208,7 +207,7 @@ class Ranks:
         Args:
             blocks: This rank's contributions by number, of the shapes of ``like``; it may have none.
             like: Tensors of the sums' shapes, type and device.
-            purpose: Under which the bytes are counted.
+            purpose: Label of the counted bytes.
 
         Returns:
             The sums, views of one buffer; zeros where no rank has a contribution.
@@ -239,7 +238,7 @@ class Ranks:
 
         Args:
             rows: Replaced by the sum.
-            purpose: Under which the bytes are counted.
+            purpose: Label of the counted bytes.
         """
         return self._all_reduce(rows, "sum", purpose).wait() if self.size > 1 else rows
 
@@ -258,7 +257,7 @@ class Ranks:
         """As ``average``, without waiting: the handle's ``wait`` returns the means of the tables as they are now.
 
         Raises:
-            RuntimeError: The average that was begun before was not waited for.
+            RuntimeError: The previous average was not waited for.
         """
         if self._averaging:
             raise RuntimeError("an average is under way: wait for it before the next one begins")

@@ -20,7 +20,7 @@ def compact(
             min=0,
             max=1e11,
             metavar="SECONDS",
-            help="Keep snapshots that end within so many seconds before the newest one's end.",
+            help="Keep snapshots that end within this many seconds before the newest one's end.",
         ),
     ] = None,
     remove_lane: Annotated[

@@ -49,7 +49,7 @@ def run(
             "--until-idle",
             min=0,
             metavar="SECONDS",
-            help="Once nothing came for so long, seal open snapshots, bring all lanes up to date and end.",
+            help="Once nothing has come for this long, seal open snapshots, bring all lanes up to date and end.",
         ),
     ] = None,
     standby: Annotated[

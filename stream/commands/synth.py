@@ -18,7 +18,9 @@ _DAY_S = 86_400.0
 
 
 def synth(
-    out: Annotated[Path, typer.Option("--out", help="File to write: CSV if it ends in .csv, else Parquet.")],
+    out: Annotated[
+        Path, typer.Option("--out", help="File to write: CSV if it ends in .csv, Parquet otherwise.")
+    ],
     nodes: Annotated[int | None, typer.Option("--nodes", min=2, help="Nodes of a plain stream.")] = None,
     edges: Annotated[int | None, typer.Option("--edges", min=1, help="Inserts of a plain stream.")] = None,
     features: Annotated[

@@ -11,7 +11,7 @@ def read_only(buffer: pa.Buffer | bytes | memoryview, kind: type[np.generic]) ->
     """A buffer's values in place, read-only whether or not the buffer may be written.
 
     To numba an array that can be written is of another type. Without this, the first poll whose bytes can't be (one of
-    nothing but empty messages) has the kernels compiled anew in mid-stream: seconds, and 60 MiB that stay.
+    nothing but empty messages) has the kernels compiled again in mid-stream: seconds, and 60 MiB that stay.
     """
     values = np.frombuffer(buffer, kind)
     values.flags.writeable = False

@@ -16,7 +16,7 @@ class Answers:
     """
 
     def __init__(self, bootstrap: str) -> None:
-        """Begin with an answer: whoever connects has had one."""
+        """Begin with an answer, because a connection has had one."""
         self._bootstrap = bootstrap
         self.last_s = self._tried_s = time.monotonic()
         self.out = False

@@ -75,7 +75,7 @@ class Stream:
     def assumptions(self) -> list[str]:
         """The assumptions behind the figures, one sentence each."""
         if self.pairs is not None:
-            pairs = f"Events are of {self.pairs:,} distinct pairs, all told (--pairs)."
+            pairs = f"Events are of {self.pairs:,} distinct pairs in all (--pairs)."
         elif self.repeated:
             pairs = f"{1 - self.repeated:.1%} of the events are of a new pair (--repeated {self.repeated:g})."
         else:

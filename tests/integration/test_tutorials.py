@@ -67,7 +67,8 @@ def test_a_package_of_ones_own_brings_a_model_and_a_partitioner(tmp_path: Path) 
         "PIP_NO_BUILD_ISOLATION": "0",
         "PIP_NO_INDEX": "1",
     }
-    printed = follow("your-own-model.md", tmp_path, around=installed | {"PYTHONPATH": str(site)})
+    found = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
+    printed = follow("your-own-model.md", tmp_path, around=installed | {"PYTHONPATH": found})
     assert "for strategy group or hybrid or snapshot or vertex or whole" in " ".join(printed.split())
     cut = dict(re.findall(r"^([\w-]+): cut ([\d.]+),", printed, re.MULTILINE))
     assert float(cut["near-first"]) < 0.8 * float(cut["hash"])

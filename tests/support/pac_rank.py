@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from trainer_sessions import lesson_of, session_on
@@ -41,17 +42,15 @@ class Rank:
         name: str,
         strategy: str,
         optimisation: Optimisation,
-        model_params: Mapping[str, object] | None = None,
+        keys: Mapping[str, Any] | None = None,
         **params: object,
     ) -> None:
         self.ranks = ranks
         lane = LaneReader(store, "sep")
         sizes = {"memory": 6, "time_width": 5, **({} if name in ("jodie", "dyrep") else {"dropout": 0.0})}
-        more = {
-            "window": 1,
-            "model_params": {**sizes, **(model_params or {})},
-            "strategy_params": params,
-        }
+        keys = keys or {}
+        sizes |= keys.get("model_params", {})
+        more = {"window": 1, **keys, "model_params": sizes, "strategy_params": params}
         with DRAWING:
             self.session = session_on(lane, strategy, name, ranks, optimisation, **more)
         self.model, self.strategy = self.session.model.double(), self.session.strategy

@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -156,6 +158,25 @@ def _keys(kind: Any, prefix: str = "") -> Iterator[str]:
         yield f"{prefix}{name}"
         if hasattr(field.annotation, "model_fields"):
             yield from _keys(field.annotation, f"{prefix}{name}.")
+
+
+def test_diagrams_become_images_that_fetch_nothing() -> None:
+    found = [
+        text
+        for page in PAGES
+        for text in re.findall(r"```mermaid\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    ]
+    assert len(found) >= 3
+    for text in found:
+        drawn = subprocess.run(
+            [sys.executable, "-m", "mmdr", "--output", "-", "--format", "svg"],
+            input=text, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        image = drawn.stdout.strip()
+        assert image.startswith("<svg ")
+        for word in re.findall(r'[("]([\w ]+)', text):
+            assert word in image
+        assert set(re.findall(r"https?://[\w.]+", image)) == {"http://www.w3.org"}
 
 
 def test_decisions_are_numbered_without_a_gap() -> None:

@@ -280,7 +280,7 @@ def test_exports_of_another_lane_under_the_name_are_refused(tmp_path: Path) -> N
     record = read_record(next(commit.iterdir()), ExportCommit)
     put_record(next(commit.iterdir()), record.model_copy(update={"lane": "sep"}), replace=True)
     with pytest.raises(
-        Failure, match=r"has exports of lane sep, this trainer's lane is hash: .* exports.name"
+        Failure, match=r"has exports of lane sep, this trainer's lane is hash\. .* exports.name"
     ):
         run(config_for(tmp_path, exports={**BOTH, "name": "shared"}), snapshots=2)
 

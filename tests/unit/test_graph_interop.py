@@ -172,7 +172,7 @@ def test_a_package_that_is_missing_is_named_with_how_to_get_it(store, monkeypatc
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setitem(sys.modules, f"{package}.data", None)
     with pytest.raises(
-        MissingLibraryError, match=rf"{method}\(\) needs {package}, .*: pip install {package}$"
+        MissingLibraryError, match=rf"{method}\(\) needs {package}, .*\. Run pip install {package}$"
     ):
         getattr(read_graph(store), method)()
 
@@ -210,6 +210,10 @@ def test_the_programs_on_the_page_of_the_library_run(store, tmp_path, monkeypatc
     inserts = events.filter(pc.equal(events["op"], 1)).select(["src", "dst", "t"])
     pq.write_table(inserts, tmp_path / "events.parquet")
     monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
     for program in programs:
-        exec(program, {})
-    assert (len(programs), len(capsys.readouterr().out.splitlines()) > 8) == (2, True)
+        try:
+            exec(program, names)
+        except MissingLibraryError as missing:  # neither is required
+            assert re.search("torch_geometric|dgl", str(missing))
+    assert (len(programs), len(capsys.readouterr().out.splitlines()) > 8) == (4, True)

@@ -96,7 +96,7 @@ def test_embeddings_of_a_batch_are_those_of_the_whole_graph(
         for manifest in session.lane.manifests[:6]:
             session.advance(manifest)
     nodes = np.array([0, 3, 17, 18, 39])
-    horizon = whole.strategy._before(nodes)
+    horizon = whole.strategy.timeline.before_newest(nodes)
     expected = unroll(whole.model.stages, WholeLayout(horizon, whole.model))[0][:, horizon.places(nodes)]
     maker = ours.strategy._maker
     closure = maker.close(horizon.taus, nodes)

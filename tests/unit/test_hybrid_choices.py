@@ -1,6 +1,7 @@
 """What ``hybrid`` judges sizes by, who chooses them, and what a model loses whose states look farther than its hops."""
 
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from trainer.session.lesson_book import LessonBook
 from trainer.session.session import Session
 from trainer.strategies.snapshots.batch_maker import host_graph
 from trainer.strategies.snapshots.closed_batch import HybridBatch, close
+from trainer.strategies.snapshots.closed_layout import ClosedLayout
 from trainer.strategies.snapshots.whole_layout import WholeLayout
 
 WINDOW, HORIZON = 3, 6
@@ -82,6 +84,39 @@ def test_sizes_are_judged_by_items_of_the_newest_lesson_that_are_not_learned_mea
     assert not np.isin(newest, held).any()
 
 
+def test_an_adjuster_is_told_falls_and_seconds_of_a_step(lane: LaneReader) -> None:
+    session = session_of(lane, Ranks(), strategy_params={"adjuster": "bandit", "steps": 12, "every_steps": 4})
+    strategy, told = session.strategy, list[Any]()
+    strategy._exam = lambda newest, held: iter([1.0, 0.6, 0.7, 0.5]).__next__
+    strategy._adjuster.told = told.append
+    book = LessonBook(session.task, strategy.needs.lessons)
+    for sequence in range(3):
+        told.clear()
+        began = time.perf_counter()
+        pass_over(session, book, sequence)
+    assert [each.fall for each in told] == pytest.approx([0.4 / 4, -0.1 / 4])
+    assert 0 < sum(4 * each.seconds for each in told) < time.perf_counter() - began
+
+
+@pytest.mark.parametrize("model", ["tgcn", "sage-linear"])
+def test_nodes_that_come_within_a_batch_have_no_row_before(model: str, lane: LaneReader) -> None:
+    ours, whole = (session_of(lane, Ranks(), model, strategy=strategy) for strategy in ("hybrid", "whole"))
+    whole.model.load_state_dict(ours.model.state_dict())
+    for session in (ours, whole):
+        for manifest in session.lane.manifests[:6]:
+            session.advance(manifest)
+    come = [manifest.num_nodes for manifest in whole.lane.manifests[:6]]
+    assert come[-1] > come[0] + 10
+    nodes = np.arange(come[-1])
+    horizon = whole.strategy._before(nodes)
+    expected = unroll(whole.model.stages, WholeLayout(horizon, whole.model))[0][:, horizon.places(nodes)]
+    maker = ours.strategy._maker
+    closure = maker.close(horizon.taus, nodes)
+    inputs = maker.inputs(ours.model.encode, horizon.taus, closure)
+    found = unroll(ours.model.stages, ClosedLayout(closure, inputs, torch.device("cpu")))[0]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+
+
 def test_all_ranks_learn_the_sizes_that_the_first_one_chooses(lane: LaneReader) -> None:
     def work(ranks: Ranks) -> list[int]:
         params = {"adjuster": "bandit", "steps": 16, "every_steps": 2, **SIZES}
@@ -116,7 +151,7 @@ def test_the_error_of_states_that_look_farther_falls_with_hops(lane: LaneReader)
     for manifest in session.lane.manifests[:6]:
         session.advance(manifest)
     nodes = np.array([0, 21])
-    horizon = session.strategy._before(nodes)
+    horizon = session.strategy.timeline.before_newest(nodes)
     graphs = [host_graph(session.view, tau) for tau in horizon.taus]
     layout = WholeLayout(horizon, session.model)
     there, inputs, known, errors = layout._there, layout._rows, nodes, list[float]()

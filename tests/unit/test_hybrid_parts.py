@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainer.strategies.snapshots import lesson_windows
 from trainer.strategies.snapshots.adjusters import ADJUSTERS, Tried
 from trainer.strategies.snapshots.closed_batch import HybridBatch, close
 from trainer.strategies.snapshots.closure import HostGraph, turned
 from trainer.strategies.snapshots.dqn import LEAST, Dqn, cleaned_reward
+from trainer.strategies.snapshots.lesson_windows import AskedNodes, LessonWindow
 from trainer.strategies.snapshots.load_sampler import LoadBalancedSampler
 from trainer.strategies.snapshots.reservoir import BatchGenerator, Recipe, Reservoir
 
@@ -111,6 +114,35 @@ def test_a_sample_has_as_many_targets_of_every_group_and_a_load_like_the_others(
     assert len(LoadBalancedSampler(load[:0]).draw(2, rng)) == 0
 
 
+def test_a_group_gives_one_target_of_every_stratum() -> None:
+    load = np.random.default_rng(0).pareto(1.5, 2000)
+    sample = LoadBalancedSampler(load).draw(200, np.random.default_rng(1))
+    rank = np.argsort(np.argsort(-load))
+    assert sorted((rank[sample] // 10).tolist()) == list(range(200))
+
+
+def test_a_node_loads_a_batch_with_itself_and_those_it_is_asked_about_beside() -> None:
+    def lesson_of(src: list[int], dst: list[int]) -> Any:
+        ends = np.array(src), np.array(dst)
+        return SimpleNamespace(
+            part=lambda items: (SimpleNamespace(ends=[end[items] for end in ends]), np.zeros(len(items)))
+        )
+
+    loads = np.array([10.0, 20.0, 30.0])
+    asked = AskedNodes(lesson_of([1, 0, 1, 7], [2, 1, 8, 0]), np.arange(4), loads, least=3.0)
+    assert asked.nodes.tolist() == [0, 1, 7]
+    assert asked.load.tolist() == [10 + 20, 20 + 30 + 3, 3 + 10]
+    assert asked.items_of(np.array([1, 5, 7])).tolist() == [0, 2, 3]
+    assert asked.items_of(np.empty(0, np.int64)).tolist() == []
+    again = AskedNodes(lesson_of([7, 2], [0, 0]), np.arange(2), loads, least=3.0)
+    seen: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lesson_windows, "LoadBalancedSampler", seen.append)
+        window = LessonWindow({0: asked, 2: again})
+    assert window.nodes.tolist() == [0, 1, 2, 7]
+    assert seen[0].tolist() == [30, 53, 30 + 10, 13 + 3 + 10]
+
+
 def batch_of(size: int) -> HybridBatch:
     return HybridBatch(close([], [], np.empty(0, np.int64), 0), torch.zeros(size), [])
 
@@ -128,6 +160,7 @@ def test_a_reservoir_has_no_batch_older_than_the_horizon_and_drops_a_share_of_th
     again = Reservoir(SIZES, newest_share=0.3, refresh=0.5)
     again.restore(copy.deepcopy(reservoir.state()))
     assert again.recipes() == before
+    assert again.state()["drawn"] == len(before)
     reservoir.slide([*TAUS[2:], 20], rng)
     kept = reservoir.recipes()
     may_stay = {each for each in before if each.first >= TAUS[2] and each.until < TAUS[-1]}
@@ -149,6 +182,13 @@ def test_full_reservoirs_are_read_again_as_the_paper_has_it() -> None:
     assert len(reservoir.recipes()) == 10, "N·T / (N_S · N_V)"
     assert all(known[-500:])
     assert not known[0]
+    several = Reservoir([(0.5, 0.2), (0.1, 0.125)], newest_share=0.25, refresh=0.0)
+    for _ in range(4000):
+        several.draw(int(rng.integers(2)), TAUS, rng)
+    assert several.counts() == {0: 5, 1: 40}, "each size has its part of them"
+    newest = [each for each in several.recipes() if each.until == TAUS[-1]]
+    assert len(newest) >= 1 + 10, "a quarter of each, rounded, and those that came by chance"
+    assert len([each for each in newest if each.size == 1]) < 10 + 10
 
 
 def test_batches_stay_within_their_bytes_and_come_as_they_were_asked_for() -> None:
@@ -165,6 +205,9 @@ def test_batches_stay_within_their_bytes_and_come_as_they_were_asked_for() -> No
     for now, ahead in zip(order, [*order[1:], order[0]], strict=True):
         generator.want(now)
         generator.want(ahead)
+        for future in list(generator._futures.values()):
+            future.exception()
+        assert generator.held_bytes <= 1000
         batch = generator.take(now, known=False)
         assert len(batch.inputs) == 25 * (1 + now.number % 3)
         assert generator.held_bytes <= 1000
@@ -212,6 +255,14 @@ def test_the_bandit_finds_the_size_that_learns_most_in_a_second() -> None:
         adjuster.told(Tried(chosen[-1], float(rng.normal(rate, 0.1)) * 0.3, 0.3))
     assert set(chosen[: len(SIZES)]) == set(range(len(SIZES)))
     assert chosen[100:].count(4) > 150
+    chosen.clear()
+    for _ in range(300):
+        chosen.append(adjuster.choose())
+        rate = 0.3 if chosen[-1] == 2 else 0.1
+        seconds = 3.0 if chosen[-1] == 1 else 0.3  # of a size whose steps learn most, and take longest
+        adjuster.told(Tried(chosen[-1], float(rng.normal(rate, 0.05)) * seconds, seconds))
+    assert chosen[150:].count(2) > 75
+    assert chosen[150:].count(4) < 40, "what was best once is forgotten"
 
 
 def test_a_fixed_size_has_the_fewest_snapshots_and_the_most_vertices() -> None:
@@ -238,6 +289,25 @@ def test_the_network_follows_the_gradient_of_its_error_and_explores_less_and_les
         network.learn(0.5, action, 1.0 if action == 2 else 0.0, 0.5)
     assert network.epsilon == LEAST
     assert np.argmax(network._values(network._q, np.array([0.5]))[0]) == 2
+
+
+def test_the_network_learns_transitions_of_its_memory_by_the_published_numbers() -> None:
+    network, wanted = Dqn(2, 1), list[Any]()
+    network._gradient = lambda states, actions, target: (
+        wanted.append((states, target)) or np.ones(len(network._q))
+    )
+    for number in range(5):
+        target, before = network._target.copy(), network._q.copy()
+        network.learn(float(number), number % 2, 10.0 * number, 0.5)
+    ((states, aims),) = wanted
+    best = network._values(target, np.array([0.5])).max()
+    np.testing.assert_allclose(aims, 10 * states + 0.99 * best)
+    np.testing.assert_allclose(network._q, before - 0.005, rtol=1e-6)
+    np.testing.assert_allclose(network._target, target + 0.01 * (network._q - target))
+    for number in range(1100):
+        network.learn(float(number), 0, 0.0, 0.0)
+    assert len(network._replay) == 1000
+    assert network._replay[-1, 0] == 1099
 
 
 @pytest.mark.parametrize(

@@ -150,3 +150,22 @@ def test_what_a_learner_has_and_counts_goes_through_its_state() -> None:
     assert learner.settled() == []
     learner.seconds()
     assert learner.seconds() == {}
+
+
+def test_steps_are_those_of_torchs_own_adam_and_clipping() -> None:
+    """Also after a step that is left out, and after one in which a weight has no gradient."""
+    net, twin = model(), model()
+    learner = Learner(net, OPTIMISATION, Ranks())
+    adam = torch.optim.Adam(twin.parameters(), lr=0.05, weight_decay=0.01)
+    for number, batch in enumerate(data().repeat(2, 1, 1)):
+        for each in (net, twin):
+            each[2].bias.requires_grad_(number != 2)
+        if number == 3:
+            learner.step(loss_of(net, batch) * torch.nan)
+            continue
+        learner.step(loss_of(net, batch))
+        adam.zero_grad()
+        loss_of(twin, batch).backward()
+        torch.nn.utils.clip_grad_norm_(twin.parameters(), 0.5)
+        adam.step()
+    torch.testing.assert_close(weights(net), weights(twin), rtol=1e-9, atol=1e-12)

@@ -52,7 +52,7 @@ def compare(model: MemoryModel, reference: MemoryReference, group: int, *, keep:
     columns, feed = happenings(60), EventFeed(FEATURES)
     feed.append(columns, NODES)  # all of it is there; what is later must not be seen
     stream = MemoryStream(model, feed, torch.device("cpu"), group)
-    with stream.unchanged() if keep else nullcontext():
+    with stream.unchanged(int(columns.t.max())) if keep else nullcontext():
         follow(stream, reference, columns, group)
 
 

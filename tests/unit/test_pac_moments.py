@@ -17,12 +17,13 @@ from trainer.strategies.events import sharded_stream
 from trainer.tasks.link_prediction import predict
 from trainer.wire.traffic import Traffic
 
-MOMENTS = 3
+MOMENTS, NODES = 3, 1_500
+"""So many nodes that most neighbours of those that are asked about have no event in the snapshot."""
 UNIFORM = {"how": "uniform", "neighbours": 3}
 
 
 def made(folder: Path, moments: int) -> Path:
-    events = meetings(snapshots=2, a_snapshot=moments * BATCH, nodes=60, features=False)
+    events = meetings(snapshots=2, a_snapshot=moments * BATCH, nodes=NODES, features=False)
     lane = Lane(name="sep", algorithm="sep", parts=5, params={"hubs": 0.2})
     build_store(events, folder, interval_us=SECOND, lanes=[lane])
     return folder
@@ -34,16 +35,17 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def predicted(store: Path, ranks: Ranks, name: str, **model_params: object) -> list[Any]:
-    """Scores of both snapshots, and what crossed ranks for the second."""
-    rank = Rank(store, ranks, name, "pac", STILL, model_params, group=30)
+    """What crossed ranks for the second snapshot, embeddings after it, and on rank 0 its scores."""
+    keys = {"model_params": model_params, "scoring": {"sample": 20}}
+    rank = Rank(store, ranks, name, "pac", STILL, keys, group=30)
     for sequence in range(2):
         examples = rank.examples(sequence)
         before = ranks.traffic.copy()
         predictions = predict(rank.strategy, rank.model, rank.model, examples, ranks)
     assert len(examples.inserts) < BATCH or len(np.unique(examples.positive.before_us)) >= MOMENTS
-    found = [ranks.traffic.since(before), rank.strategy.embeddings(np.arange(60)).numpy()]
+    found = [ranks.traffic.since(before), rank.strategy.embeddings(np.arange(NODES)).numpy()]
     mailbox = rank.strategy._memories.trained.stream.mailbox
-    assert rank.strategy.owned(60)[mailbox.places.held()].all(), "what was lent is given back"
+    assert rank.strategy.owned(NODES)[mailbox.places.held()].all(), "what was lent is given back"
     if predictions is not None:
         found += [
             predictions.positive,

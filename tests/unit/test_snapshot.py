@@ -181,7 +181,7 @@ def test_bytes_that_cross_are_those_of_the_formula(
             before = ranks.traffic.copy()
             session.strategy.learn([lesson], 0)
         asked = np.unique(np.concatenate(lesson.part(np.arange(len(lesson)))[0].ends))
-        horizon = session.strategy._before(asked)
+        horizon = session.strategy.timeline.before_newest(asked)
         return (
             ranks.traffic.since(before).sent_bytes,
             horizon,
@@ -261,8 +261,8 @@ def test_a_layout_is_gone_when_nobody_has_it(size: int, lane: LaneReader) -> Non
         session = begun_with(lane, "cdgcn", ranks, blocks=1)
         for manifest in lane.manifests:
             session.advance(manifest)
-        passed = session.strategy._blocks(
-            session.model, session.strategy._before(np.empty(0, np.int64)), last=False
+        passed = session.strategy.blocks(
+            session.model, session.strategy.timeline.before_newest(np.empty(0, np.int64)), last=False
         )
         layout = passed.layout(passed.ranges[0])
         rows, carry = unroll(passed.stages, layout)

@@ -1,7 +1,6 @@
 """What gradient checkpoint blocks hold, and how many of them a budget asks for."""
 
 import weakref
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +33,9 @@ def long_lane(folder: Path, snapshots: int) -> LaneReader:
 def held_bytes(session: Session, horizon: Horizon, blocks: int) -> int:
     """What is saved for backward of the largest block, and carries of all."""
     strategy, model = session.strategy, session.model
-    strategy._chosen = replace(strategy._chosen, blocks=blocks)
-    passed = strategy._blocks(model, horizon, last=False)
-    carries, most = passed._carries(), 0
+    strategy.number_of_blocks = blocks
+    passed = strategy.blocks(model, horizon, last=False)
+    carries, most = passed.carries(), 0
     for block, before in zip(passed.ranges, carries, strict=True):
         with SavedBytes(list(model.parameters())) as saved:
             kept = unroll(model.stages, passed.layout(block), passed.begun(before))
@@ -51,7 +50,7 @@ def test_blocks_hold_a_fraction_of_what_one_pass_saves(tmp_path: Path) -> None:
     session = session_on(lane, "snapshot", "cdgcn", window=32)
     for manifest in lane.manifests:
         session.advance(manifest)
-    horizon = session.strategy._before(np.empty(0, np.int64))
+    horizon = session.strategy.timeline.before_newest(np.empty(0, np.int64))
     assert len(horizon.taus) == 32
     one = held_bytes(session, horizon, 1)
     assert held_bytes(session, horizon, 4) <= 0.30 * one
@@ -77,12 +76,12 @@ def test_carries_are_measured_as_large_as_they_become(model: str, tmp_path: Path
     for manifest in lane.manifests:
         session.advance(manifest)
     strategy: Any = session.strategy
-    horizon = strategy._before(np.empty(0, np.int64))
-    passed = strategy._blocks(session.model, horizon, last=False)
-    strategy._chosen = replace(strategy._chosen, blocks="auto")
-    strategy._blocks(session.model, horizon, last=False)
-    largest = max(carried_bytes(carry) for carry in passed._carries())
-    assert strategy._budget._found[10].carried == largest
+    horizon = strategy.timeline.before_newest(np.empty(0, np.int64))
+    passed = strategy.blocks(session.model, horizon, last=False)
+    strategy.number_of_blocks = "auto"
+    strategy.blocks(session.model, horizon, last=False)
+    largest = max(carried_bytes(carry) for carry in passed.carries())
+    assert strategy.budget.measured[10].carried == largest
 
 
 def test_blocks_auto_are_the_fewest_that_fit_and_never_exceed_the_budget(tmp_path: Path) -> None:
@@ -95,13 +94,13 @@ def test_blocks_auto_are_the_fewest_that_fit_and_never_exceed_the_budget(tmp_pat
             session.advance(manifest)
         for manifest in list(lane.manifests)[1:]:
             session.advance(manifest)
-            horizon = session.strategy._before(np.empty(0, np.int64))
+            horizon = session.strategy.timeline.before_newest(np.empty(0, np.int64))
             most = held_bytes(session, horizon, 1)
             for budget in most * draw.uniform(0.02, 1.2, 2):
-                session.strategy._chosen = replace(session.strategy._chosen, blocks="auto")
-                session.strategy._budget._bytes = int(budget)  # what was measured earlier still serves
+                session.strategy.number_of_blocks = "auto"
+                session.strategy.budget.bytes = int(budget)  # what was measured earlier still serves
                 try:
-                    number = len(session.strategy._blocks(session.model, horizon, last=False).ranges)
+                    number = len(session.strategy.blocks(session.model, horizon, last=False).ranges)
                 except Failure as failure:
                     assert "device_budget_mib is" in str(failure)
                     refused += 1

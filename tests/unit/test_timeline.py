@@ -85,7 +85,7 @@ def test_directed_graphs_have_every_pair_both_ways_with_its_weight(tmp_path: Pat
     seen = 0
     for manifest in lane.manifests:
         session.advance(manifest)
-        horizon = session.strategy._before(np.empty(0, np.int64))
+        horizon = session.strategy.timeline.before_newest(np.empty(0, np.int64))
         for tau, graph in zip(horizon.taus, horizon.directed, strict=True):
             expected = plain_directed(lane, tau)
             into = directed_entries(graph.into, horizon.nodes)
@@ -118,7 +118,7 @@ def told(horizon: Horizon) -> list[dict[Any, Any]]:
 
 def seen(session: Session, nodes: int) -> list[dict[Any, Any]]:
     """All that the newest horizon shows of all nodes."""
-    return told(session.strategy._timeline.through_newest(np.arange(nodes)))
+    return told(session.strategy.timeline.through_newest(np.arange(nodes)))
 
 
 @pytest.mark.parametrize("smoothing", SMOOTHINGS, ids=lambda each: each["kind"])
@@ -299,7 +299,7 @@ def test_memory_follows_the_nodes_that_live(tmp_path: Path) -> None:
     held, rows = [], []
     for manifest in lane.manifests:
         session.advance(manifest)
-        horizon = session.strategy._timeline.through_newest(NOBODY)
+        horizon = session.strategy.timeline.through_newest(NOBODY)
         held.append(
             session.strategy.held_bytes["timeline"]
             + sum(
@@ -336,7 +336,7 @@ def test_slots_are_given_again_and_all_numbered_anew_when_most_are_free(
         late = whole(lane, tmp_path / "store", window=2)
         late.advance(manifest)
         assert seen(session, manifest.num_nodes) == seen(late, manifest.num_nodes)
-        rows.append(len(session.strategy._timeline.nodes))
+        rows.append(len(session.strategy.timeline.nodes))
     assert max(rows) > 500
     assert rows[-1] < 100
 
@@ -383,5 +383,7 @@ def test_a_horizon_longer_than_the_window_is_passed_over(tmp_path: Path) -> None
     session = whole(lane, tmp_path / "store", window=2, horizon=4, strategy_params={"supervise": "horizon"})
     for manifest in lane.manifests:
         session.advance(manifest)
-    assert session.strategy._before(NOBODY).taus == [manifest.tau for manifest in lane.manifests[-5:-1]]
+    assert session.strategy.timeline.before_newest(NOBODY).taus == [
+        manifest.tau for manifest in lane.manifests[-5:-1]
+    ]
     assert session.strategy.needs.lessons == 4

@@ -82,7 +82,7 @@ def test_predictions_and_gradients_are_those_of_a_dense_computation_over_all_ids
                 )
         if at == len(lane.manifests) - 1:
             assert any(gradient.abs().max() > 1e-3 for gradient in gradients)
-            held = session.strategy._before(np.empty(0, np.int64))
+            held = session.strategy.timeline.before_newest(np.empty(0, np.int64))
             assert 0 < np.count_nonzero(held.nodes >= 0) < manifest.num_nodes, "numbers are compact"
 
 

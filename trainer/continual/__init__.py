@@ -1,1 +1,1 @@
-"""The daemon's loop: follow a lane, predict, learn, forget, write down, go on from there."""
+"""The daemon's loop: follow a lane, predict, learn, forget, write checkpoints and scores."""

@@ -1,4 +1,4 @@
-"""The trainer daemon: follow a lane, predict each new snapshot, learn it, remember it, go on."""
+"""The trainer daemon: follow a lane, predict each new snapshot, then learn and remember it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,11 +42,11 @@ class Trainer:
     Args:
         config: The configuration.
         lane: This rank's reader of the lane.
-        ranks: All ranks; every rank builds a trainer and steps through the same snapshots.
+        ranks: All ranks; each builds a trainer and steps through the same snapshots.
         metrics: This rank's series.
 
     Raises:
-        Failure: Model, strategy, lane and checkpoint don't go together.
+        Failure: Model, strategy, lane and checkpoint do not go together.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Trainer:
         self._held: str | None = None
 
     def step(self, manifest: LaneManifest) -> None:
-        """Evaluate, then train on one snapshot: no event is learned before it was predicted."""
+        """Predict one snapshot, then train on it: no event is learned before its prediction."""
         step = Step(manifest)
         phases = step.phases
         self.metrics.lag(self._lag(self.sequence))
@@ -118,7 +118,7 @@ class Trainer:
         self._observe(step)
 
     def save(self) -> None:
-        """Write a checkpoint of the last snapshot learned, if there is one and it isn't written yet; a collective."""
+        """Write a checkpoint of the last learned snapshot, if there is one without a checkpoint; a collective."""
         if self.sequence < 0 or self._saved == self.sequence:
             return
         self._saved = self.sequence
@@ -183,7 +183,7 @@ class Trainer:
         return len(left_out)
 
     def _forget(self, manifest: LaneManifest) -> Forgotten:
-        """After a snapshot: stay within the budget."""
+        """Stay within the budget after a snapshot."""
         session = self.session
         if not isinstance(session.strategy, Forgets) or not isinstance(session.task, LinkPrediction):
             return Forgotten()
@@ -211,7 +211,7 @@ class Trainer:
         return self.load.passes(lag, most)
 
     def _judge(self, step: Step) -> None:
-        """The figures of the predictions, and whether they have become worse."""
+        """Compute the figures of the predictions, and whether they have become worse."""
         if step.judged is not None:
             step.figures = step.judged.figures()
             if (links := step.judged.links) is not None:
@@ -225,7 +225,7 @@ class Trainer:
             self.session.strategy.learner.rate.drifted()
 
     def _export(self, exporter: Exporter, step: Step, scores_version: str) -> None:
-        """Export the snapshot, unless its figures hold that back; rank 0 judges."""
+        """Export the snapshot, unless its figures hold it back; rank 0 judges."""
         was, tau = self._held, step.manifest.tau
         scored = 0 if step.judged is None else step.judged.scored
         self._held = self._gate.judge(step.figures, scored) if self.ranks.rank == 0 else None
@@ -273,7 +273,7 @@ class Trainer:
 
 @contextmanager
 def _written(what: str) -> Iterator[None]:
-    """Say what could not be written, and what comes of it."""
+    """Turn a failed write into a sentence."""
     try:
         yield
     except OSError as error:
@@ -284,7 +284,7 @@ def _written(what: str) -> Iterator[None]:
 
 
 def follow(trainer: Trainer, follower: Follower) -> None:
-    """The loop: one snapshot after the other, until it is time to end; then a last checkpoint."""
+    """Train on snapshots until it is time to end, then write a last checkpoint."""
     while (manifest := follower.next(trainer.lane, trainer.sequence, trainer.load)) is not None:
         trainer.step(manifest)
     trainer.save()

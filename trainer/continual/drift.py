@@ -1,4 +1,4 @@
-"""Whether the model predicts worse than it did: the task's figure over a sliding window, against the one before."""
+"""Drift of predictions: the task's figure over a sliding window against the reference before it."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -9,10 +9,10 @@ from schemas.trainer_config import Drift
 from trainer.continual.score_file import weighted_mean
 
 DRIFTED = "drifted"
-"""Key of a line of the score file: a drift was seen in the snapshot's predictions."""
+"""Key of a line of the score file: the snapshot's predictions showed a drift."""
 
 _FLOORS = ("random", "recency", "edgebank", "zero", "mean", "persistence", "age_persistence")
-"""Of all tasks; those that a task does not have are absent."""
+"""Floors of all tasks; a task has some of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +21,8 @@ class Sliding:
 
     Attributes:
         means: Mean of the task's figure by scorer, over the window's snapshots, each weighted by its events.
-        drop: By how much the model's is worse than its mean over the reference before the window; None without one.
-        drifted: Whether this is seen as a drift; what was before is then no reference any more.
+        drop: Difference by which the model's mean is worse than over the reference before the window; None without one.
+        drifted: Whether this is a drift; earlier snapshots then leave the reference.
     """
 
     means: dict[str, float]
@@ -31,12 +31,12 @@ class Sliding:
 
 
 class DriftWatch:
-    """Sees the figures of every snapshot; snapshots without the task's say nothing.
+    """Watches the task's figure of every snapshot that has one.
 
     Args:
         config: Lengths of window and reference, and the drop that is a drift.
         picks: See ``Task.picks``.
-        lines: Those of the score file so far, so that a restart sees what an uninterrupted run would.
+        lines: Those of the score file so far, so that a restart sees the same as an uninterrupted run.
     """
 
     def __init__(
@@ -56,11 +56,7 @@ class DriftWatch:
                 self._before.clear()
 
     def see(self, line: Mapping[str, Any]) -> Sliding:
-        """Take a snapshot's figures in.
-
-        Args:
-            line: ``scored`` items, and ``ap``, ``recency_ap``, … as in the score file.
-        """
+        """Take in a snapshot's figures: ``scored`` items, and ``ap``, ``recency_ap``, … as in the score file."""
         self._take(line)
         window, before = list(self._window), list(self._before)
         found = {scorer: weighted_mean(window, key, "scored") for scorer, key in self._keys.items()}

@@ -1,4 +1,4 @@
-"""Which snapshot all ranks take next: rank 0 looks, everybody agrees."""
+"""The next snapshot of all ranks: rank 0 looks for it, and the others follow."""
 
 import time
 from collections.abc import Callable
@@ -16,21 +16,21 @@ from trainer.continual.overload import LoadPolicy
 from trainer.ranks import Ranks
 
 TICK_S = 0.5
-"""How often waiting ranks agree on whether to go on waiting."""
+"""How often waiting ranks agree on whether to continue waiting."""
 NEXT_SNAPSHOT = "next_snapshot"
-"""The purpose for which other ranks wait while rank 0 looks for a snapshot."""
+"""Label of other ranks' waiting while rank 0 looks for a snapshot."""
 
 log = structlog.get_logger()
 
 
 class Follower:
-    """Follows a lane in lock step. Only rank 0 decides, so ranks that see new files at different times never part.
+    """Follows a lane in lock step. Only rank 0 decides, so ranks that see new files at different times never diverge.
 
     Args:
         ranks: All ranks; every method is a collective.
-        until_idle_s: End once nothing new came for so long; None: never.
+        until_idle_s: End when nothing new has come for so long; None: never.
         stop: Whether this rank was asked to end; one rank is enough.
-        waiting: Told why there is nothing to do (None: there is).
+        waiting: Gets the reason for waiting (None: there is work).
 
     Attributes:
         end_after: Sequence number of the last snapshot to take, the same on all ranks; None: there is no last one.
@@ -54,7 +54,7 @@ class Follower:
         self.end_after: int | None = None
 
     def open_lane(self, store: str, name: str) -> LaneReader | None:
-        """Wait for store and lane to exist; None: asked to end, or idle, before they did."""
+        """Wait until store and lane exist; None: asked to end, or idle, before."""
         told = ""
         while True:
             beat()
@@ -84,10 +84,10 @@ class Follower:
         Args:
             lane: This rank's reader.
             after: Sequence number of the last one trained, −1 for none.
-            load: What is left out when training is behind.
+            load: Policy for training that is behind.
 
         Raises:
-            Failure: The time of ``until_idle_s`` is over, and the store does not answer.
+            Failure: ``until_idle_s`` is over, and the store does not answer.
         """
         if self.end_after is not None and after >= self.end_after:
             return None
@@ -126,7 +126,7 @@ class Follower:
             self._heard(None)
             if self._watch is None:  # a longer wait: one watch for all of it
                 self._watch = FolderWatch(lane.root / COMMITS)
-        except OSError as error:  # a disk or a bucket that is away for a while: what is there does not change
+        except OSError as error:  # a disk or a bucket that is away for a while: its content does not change
             self._heard(error)
             time.sleep(TICK_S)
         return -1
@@ -137,7 +137,7 @@ class Follower:
             watch.close()
 
     def _require_answer(self) -> None:
-        """Idle is who has nothing to do, not who cannot see whether there is something."""
+        """Fail if the store is silent: without an answer a trainer is not idle."""
         told = (
             f"the store does not answer, so whether there is something to learn is not known: {self._silence}"
         )
@@ -146,7 +146,7 @@ class Follower:
             raise Failure(reason)
 
     def _heard(self, error: OSError | None) -> None:
-        """Tell once when the store begins not to answer, and once when it does again."""
+        """Log once when the store stops answering, and once when it answers again."""
         if error is not None and self._silence is None:
             log.warning("the store does not answer; it is asked again", reason=str(error))
         elif error is None and self._silence is not None:

@@ -1,4 +1,4 @@
-"""What event models forget, so that a stream without an end fits into memory: nodes and events unseen for longest."""
+"""Forgetting of event models: nodes and events unseen for longest, so that an endless stream fits into memory."""
 
 from dataclasses import dataclass
 
@@ -11,12 +11,12 @@ from trainer.data.node_names import NodeNames
 from trainer.strategies.interface import Forgets
 
 SLACK = 8
-"""Beyond the budget, an eighth of it is forgotten at once: renumbering what is left costs its size."""
+"""Beyond the budget, an eighth of it is forgotten at once, because renumbering the rest is expensive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """How much was forgotten: nodes, events of the temporal graph, pairs of the history."""
+    """Numbers of forgotten nodes, events of the temporal graph, and pairs of the history."""
 
     nodes: int = 0
     events: int = 0
@@ -28,9 +28,9 @@ def longest_unseen(last_seen_us: Int64, most: int, since_us: int) -> Int64:
 
     Args:
         last_seen_us: int64 (nodes,).
-        most: Above so many nodes, those unseen for longest go until seven eighths are left; of equal times those with
-            the lowest number go first.
-        since_us: Nodes seen since then stay in any case.
+        most: Above so many nodes, those unseen for longest are dropped until seven eighths are left; of equal times those
+            with the lowest number first.
+        since_us: Nodes seen since then always stay.
 
     Returns:
         int64, ascending.
@@ -46,17 +46,17 @@ def longest_unseen(last_seen_us: Int64, most: int, since_us: int) -> Int64:
 def forget_beyond(
     budget: Budget, strategy: Forgets, history: History, names: NodeNames, since_us: int
 ) -> Forgotten:
-    """Bring what is remembered within the budget, between two snapshots.
+    """Bring the memory within the budget, between two snapshots.
 
-    A node goes with its state, its events and its pairs; an event beyond the budget of events goes with the pairs that
-    did not meet since. All of it follows from the past alone and is the same on all ranks.
+    A node is forgotten with its state, its events and its pairs; an event beyond the budget of events with the pairs that
+    did not meet since. All of this follows from the past alone and is the same on all ranks.
 
     Args:
         budget: Of nodes and events.
         strategy: Has the memory and the events.
         history: Has the pairs and when nodes were last seen.
         names: Numbers of the remembered nodes.
-        since_us: Begin of the newest snapshot, whose nodes and events stay in any case.
+        since_us: Begin of the newest snapshot, whose nodes and events always stay.
     """
     nodes, times = len(names), strategy.event_times
     kept = np.arange(nodes)

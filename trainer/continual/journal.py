@@ -1,4 +1,4 @@
-"""What is written down of a snapshot that was learned: a line of the score file, and metrics."""
+"""Records of a learned snapshot: a line of the score file, and metrics."""
 
 import time
 from dataclasses import asdict, dataclass, field
@@ -43,17 +43,17 @@ class Step:
         manifest: The snapshot.
         phases: Where the time went.
         skipped: Snapshots just before it that were left out.
-        lesson: What it asked.
+        lesson: Its lesson.
         judged: Predictions before it was learned, on rank 0.
         figures: Of the predictions.
-        errors: Standard errors of those that are made of a sample.
-        sizes: Events that they are made of, by kind.
+        errors: Standard errors of sampled figures.
+        sizes: Events of sampled figures, by kind.
         sliding: Of the newest snapshots, on rank 0.
         passes: Over its events.
-        step_events: Of a step, at most.
-        report: What was learned.
+        step_events: Most events of a step.
+        report: Of training.
         held: Why its export was held back; None: it was not.
-        evicted: What was forgotten afterwards.
+        evicted: Counts forgotten afterwards.
     """
 
     manifest: LaneManifest

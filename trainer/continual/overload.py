@@ -1,4 +1,4 @@
-"""What is left out when snapshots arrive faster than they are learned."""
+"""Policies for snapshots that arrive faster than they are learned."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,15 +8,15 @@ Overload = Literal["train-all", "skip-to-latest", "subsample"]
 
 @dataclass(frozen=True, slots=True)
 class LoadPolicy:
-    """Which snapshot is taken next, and how much of it is learned, by how far training is behind.
+    """The next snapshot, and the share of it to learn, by the lag of training.
 
-    ``train-all``: each, whole. ``skip-to-latest``: more than ``max_snapshots`` behind, the latest. ``subsample``: up to
-    a quarter of ``max_snapshots`` behind, each whole; from there on fewer and fewer passes, none at ``max_snapshots``;
-    beyond, half of the backlog's bound is jumped to. What is not learned updates graph and memory under all three.
+    ``train-all``: each, whole. ``skip-to-latest``: with more than ``max_snapshots`` waiting, the latest. ``subsample``: up
+    to a quarter of ``max_snapshots`` waiting, each whole; from there on fewer and fewer passes, none at ``max_snapshots``;
+    beyond, skip until half of ``max_snapshots`` wait. Snapshots that are not learned update graph and memory under all three.
 
     Attributes:
         overload: The policy.
-        max_snapshots: Behind by more than this is lag.
+        max_snapshots: Largest number of waiting snapshots without lag.
     """
 
     overload: Overload

@@ -1,4 +1,4 @@
-"""How a live stream is learned where the configuration leaves it open: passes over a snapshot, their rate, and batches."""
+"""Defaults for learning a live stream: passes over a snapshot, their rate, and batches."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,29 +9,29 @@ from schemas.trainer_config import Optimisation
 from trainer.models.interface import Kind
 
 YOUNG = 10_000
-"""Events of a stream that an event model learns in two passes each, before one is enough."""
+"""Events of a stream that an event model learns in two passes, before one is enough."""
 FASTER = 2.0
-"""By how much the rate is higher: half the steps, twice as large."""
+"""Factor of the rate: half the steps, twice as large."""
 FOLLOWED = 3_000.0
-"""Events a second that batches of the first size follow on one core, with room to spare (docs/performance.md)."""
+"""Events per second that batches of the first size sustain on one core, with a margin (docs/performance.md)."""
 LARGEST = 1_024
-"""Larger ones take no less time, and learn much less."""
+"""Larger batches take no less time, and learn much less."""
 NEWEST = 0.5
-"""Weight of the newest snapshot in the mean of how fast events arrive."""
+"""Weight of the newest snapshot in the mean arrival rate of events."""
 CALMER = 0.75
-"""Batches become smaller below this share of the speed at which they would become larger again."""
+"""Batches become smaller below this share of the rate at which they would become larger again."""
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """How one snapshot is learned.
+    """Settings for learning one snapshot.
 
     Attributes:
         passes: Over its events.
         factor: Of the learning rate.
-        batch: Events a step.
+        batch: Events per step.
     """
 
     passes: int
@@ -40,16 +40,16 @@ class Turn:
 
 
 class Pace:
-    """Decides by the events so far alone, so that all ranks and a run that goes on after an interruption decide alike.
+    """Decides by the events so far alone, so that all ranks and a resumed run decide alike.
 
-    An event model takes a snapshot's events in one after the other in any pass, so a second pass costs what the first
-    does. Weights that are young need it; later one pass at a higher rate has the same AP (docs/performance.md).
+    An event model takes in a snapshot's events one after the other in any pass, so a second pass costs as much as the
+    first. Young weights need it; later one pass at a higher rate has the same AP (docs/performance.md).
 
-    Under ``batch_size: auto`` a faster stream has larger batches, and young weights one pass only, before it has fewer
-    events learned. The rate grows as the batch does: by validation better than with its root (docs/performance.md).
+    Under ``batch_size: auto`` a faster stream gets larger batches, and young weights get only one pass, rather than fewer
+    learned events. The rate grows in proportion to the batch, which validates better than its root (docs/performance.md).
 
     Args:
-        optimisation: As configured: what it names stays.
+        optimisation: As configured; its values take precedence.
         kind: Of the model.
         interval_s: Length of a snapshot.
     """
@@ -58,11 +58,11 @@ class Pace:
         self._given, self._interval_s = optimisation, interval_s
         self._open = optimisation.epochs is None and kind == "event"
         self._events = 0
-        self._arriving: float | None = None  # events a second
+        self._arriving: float | None = None  # events per second
         self._batch = optimisation.batch
 
     def take(self, events: int) -> Turn:
-        """The next snapshot, of so many events, is learned this way."""
+        """Settings for the next snapshot, of so many events."""
         young = self._events < YOUNG
         self._events += events
         follows = self._given.batch_size == "auto"
@@ -88,7 +88,7 @@ class Pace:
             self._batch = int(state.get("batch", self._batch))
 
     def _follow(self, arriving: float) -> None:
-        """Choose the batch by how fast events arrive, events a second."""
+        """Choose the batch by the arrival rate, events per second."""
         known = arriving if self._arriving is None else self._arriving
         self._arriving = known + NEWEST * (arriving - known)
         first, was = self._given.batch, self._batch

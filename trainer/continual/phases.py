@@ -19,7 +19,7 @@ class Phases:
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
-        """Add what runs inside to a phase."""
+        """Add the seconds of the body to a phase."""
         beat()
         began = time.perf_counter()
         try:

@@ -1,4 +1,4 @@
-"""``scores.jsonl``: one line a trained snapshot, beside the checkpoints, for people, plots and the result.
+"""``scores.jsonl``: one line per trained snapshot, beside the checkpoints, for people, plots and the result.
 
 Keys of a line: ``sequence`` and ``tau`` of the snapshot; ``events`` (all of the snapshot), ``scored`` and
 ``trained`` inserts; ``discarded`` inserts, which no rank has both ends of; ``skipped`` snapshots just before it that
@@ -27,8 +27,8 @@ NAME = "scores.jsonl"
 class ScoreFile:
     """The lines of one checkpoint folder, in order of sequence, each snapshot once.
 
-    A line is on the disk before the checkpoint of its snapshot, or of a later one, so after a crash there may be lines
-    beyond the checkpoint: ``cut_after`` removes them, and training writes them again.
+    A line is on the disk before the checkpoint of its snapshot or of a later one. So after a crash there may be lines beyond
+    the checkpoint: ``cut_after`` removes them, and training writes them again.
 
     Args:
         folder: The checkpoint folder.
@@ -55,7 +55,7 @@ class ScoreFile:
             file.write(_text(line))
 
     def sync(self) -> None:
-        """Have all lines on the disk."""
+        """Flush all lines to the disk."""
         if self.path.exists():
             sync_file(self.path)
 
@@ -63,7 +63,7 @@ class ScoreFile:
         """All whole lines.
 
         Raises:
-            Failure: One of them is none; the sentence says which.
+            Failure: A line is damaged; the sentence names it.
         """
         if not self.path.exists():
             return []

@@ -95,7 +95,7 @@ class EventFeed:
         self._bear(num_nodes)
 
     def born(self, nodes: Int64) -> Int64:
-        """How many nodes came before each: its number until nodes are forgotten, and unique to the node for ever."""
+        """Number of nodes that came before each: its own number until nodes are forgotten, and always unique."""
         if self._born is None:
             return nodes
         last = len(self._born) - 1

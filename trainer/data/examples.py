@@ -174,7 +174,7 @@ class Examples:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How negatives are drawn.
+    """Sampling of negatives and events.
 
     Attributes:
         seed: The run's seed.

@@ -21,15 +21,15 @@ class Split:
     validate_until_us: float
 
     def train(self, t: Int64) -> Bool:
-        """Which times are for training."""
+        """Mask of the times for training."""
         return t <= self.train_until_us
 
     def validate(self, t: Int64) -> Bool:
-        """Which times are for validation."""
+        """Mask of the times for validation."""
         return (t > self.train_until_us) & (t <= self.validate_until_us)
 
     def test(self, t: Int64) -> Bool:
-        """Which times are for the test."""
+        """Mask of the times for the test."""
         return t > self.validate_until_us
 
 

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 
 from trainer.models.stages import GraphStage
 from trainer.nn.aggregate import aggregate_mean, aggregate_normalised
+from trainer.nn.beside_mean import beside_mean
 from trainer.nn.csr_graph import CSRGraph
+from trainer.nn.products import table_product
 
 
 class Sage(GraphStage):
@@ -35,15 +37,17 @@ class Sage(GraphStage):
     def forward(self, graph: CSRGraph, own: Tensor, x: Tensor, weights: Any) -> Tensor:
         """See ``GraphStage.forward``."""
         # aggregate first: blocks have many sources and few targets
-        return self.gathered(own, self.gather(graph, x))
+        neighbours = aggregate_mean(graph, x)
+        return torch.relu(torch.addmm(self.own(own), neighbours, self.neighbours.weight.t()))
 
-    def gather(self, graph: CSRGraph, x: Tensor) -> Tensor:
-        """See ``GraphStage.gather``."""
-        return aggregate_mean(graph, x)
+    def gather(self, graph: CSRGraph, own: Tensor, x: Tensor) -> Tensor:
+        """See ``GraphStage.gather``: both rows of a target side by side."""
+        return beside_mean(graph, own, x)
 
-    def gathered(self, own: Tensor, gathered: Tensor) -> Tensor:
+    def gathered(self, table: Tensor, count: int) -> Tensor:
         """See ``GraphStage.gathered``."""
-        return torch.relu(torch.addmm(self.own(own), gathered, self.neighbours.weight.t()))
+        both = torch.cat([self.own.weight, self.neighbours.weight], dim=1)
+        return table_product(table, both, self.own.bias, count, rectify=True)
 
     def alone(self, own: Tensor, weights: Any) -> Tensor:
         """See ``GraphStage.alone``."""

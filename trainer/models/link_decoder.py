@@ -1,10 +1,14 @@
 """The head of link prediction: from two embeddings and the pair's encounters to the logit of an event."""
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
 from trainer.data.history import Encounter
 from trainer.nn.bumps import bumps
+from trainer.nn.pair_table import pair_table
+from trainer.nn.products import table_product
 
 _AGES = sum(column.name.endswith("_AGE") for column in Encounter)
 """Ages come first, then counts: a list of columns would be copied to the device at each use."""
@@ -54,9 +58,10 @@ class LinkDecoder(nn.Module):
         )
 
     def forward(self, src: Tensor, dst: Tensor, encounters: Tensor) -> Tensor:
-        """Logits (q,) of queries, from embeddings (q, width) of both ends and encounters (q, len(Encounter))."""
-        parts = [src * dst, src, dst]
-        if self.encounters is not None:
-            parts.append(self.encounters(encounters))
-        logits: Tensor = self.perceptron(torch.cat(parts, dim=1)).squeeze(1)
+        """Logits (q,) of queries; see ``SnapshotModel.score``."""
+        told = encounters[:, :0] if self.encounters is None else self.encounters(encounters)
+        first, last = cast(nn.Linear, self.perceptron[0]), self.perceptron[2]
+        table = pair_table(src, dst, told)
+        hidden = table_product(table, first.weight, first.bias, len(src), rectify=True)
+        logits: Tensor = last(hidden).squeeze(1)
         return logits

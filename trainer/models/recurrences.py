@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.models.stages import Carry, TimeStage
+from trainer.nn.products import padded, table_product
 from trainer.nn.unrolled_units import UnrolledGru, UnrolledLstm, units_fit
 
 
@@ -29,6 +30,8 @@ class LastLinear(TimeStage, nn.Linear):
 
     def last(self, rows: Tensor, there: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
         """See ``TimeStage.last``."""
+        if carry is None and len(rows) == self.window:  # as in most passes: nothing is missing
+            return self._at(rows).unsqueeze(0), rows[1:]
         every = self._with_past(rows, carry)
         if not len(rows):  # no node has come yet
             every = torch.cat([every[:1], every]) if len(every) else rows.new_zeros(1, *rows.shape[1:])
@@ -43,7 +46,25 @@ class LastLinear(TimeStage, nn.Linear):
         return torch.cat([before, rows])
 
     def _at(self, rows: Tensor) -> Tensor:
-        return nn.Linear.forward(self, rows.permute(1, 0, 2).flatten(1))
+        table: Tensor = _ByNode.apply(rows)  # type: ignore[no-untyped-call]  # torch's apply is untyped
+        return table_product(table, self.weight, self.bias, rows.shape[1])
+
+
+class _ByNode(torch.autograd.Function):
+    """Rows (t, n, d) as a table (≥ n, t · d) for products, rows beyond n zero."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        ctx.shape = steps, count, width = rows.shape
+        table = rows.new_empty(padded(count, rows), steps * width)
+        table[:count].view(count, steps, width).copy_(rows.permute(1, 0, 2))
+        table[count:] = 0
+        return table
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        steps, count, width = ctx.shape
+        return gradients[0][:count].view(count, steps, width).permute(1, 0, 2).contiguous()
 
 
 class MovingMean(TimeStage):

@@ -68,15 +68,28 @@ class GraphStage(Stage):
         """
         raise NotImplementedError
 
-    def gather(self, graph: CSRGraph, x: Tensor) -> Tensor | None:
-        """All that ``forward`` takes from the sources, (targets, d), if it depends on no weight; else None.
+    def gather(self, graph: CSRGraph, own: Tensor, x: Tensor) -> Tensor | None:
+        """All that ``forward`` makes rows of, (≥ targets, d), if no weight is in it; None: there is.
 
-        It follows from the inputs alone, so a strategy that uses them in several steps gathers once.
+        It follows from the inputs alone, so a strategy that has them in several steps gathers once.
+
+        Args:
+            graph: Targets × sources.
+            own: int64 (targets,), the targets' places among the sources.
+            x: (sources, d).
         """
         return None
 
-    def gathered(self, own: Tensor, gathered: Tensor) -> Tensor:
-        """``forward`` from the targets' own rows (targets, d) and the result of ``gather``, for stages that gather."""
+    def gathered(self, table: Tensor, count: int) -> Tensor:
+        """``forward`` from what ``gather`` returned, for stages that gather.
+
+        Args:
+            table: (≥ targets, d).
+            count: Targets.
+
+        Returns:
+            (targets, d').
+        """
         raise NotImplementedError
 
     def summary(self, graph: CSRGraph, x: Tensor) -> Tensor:

@@ -112,7 +112,7 @@ def unroll(
 
 
 def _time_from(stages: Sequence[Stage]) -> int:
-    """The first of the time stages at the end; the number of stages if the last is none."""
+    """The first of the time stages at the end; the number of stages if the last is not a time stage."""
     first = len(stages)
     while first and isinstance(stages[first - 1], TimeStage):
         first -= 1

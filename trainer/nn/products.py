@@ -46,17 +46,39 @@ class Table:
         return linear(rows, weight.to(rows.dtype))
 
 
+def padded(count: int, like: Tensor) -> int:
+    """Rows of a table of ``count`` rows as products want it, where ``like`` is."""
+    return count + -count % _step(count) if like.device.type == "cpu" else count
+
+
 def side_by_side(*parts: Tensor) -> Tensor:
     """Tables (n, w) as one, padded with rows of zeros for products: (≥ n, sum of widths)."""
     count, first = parts[0].shape[0], 0
-    padded = count + -count % _step(count) if parts[0].device.type == "cpu" else count
-    table = parts[0].new_empty(padded, sum(part.shape[1] for part in parts))
+    table = parts[0].new_empty(padded(count, parts[0]), sum(part.shape[1] for part in parts))
     for part in parts:
         table[:count, first : first + part.shape[1]] = part
         first += part.shape[1]
-    if padded > count:
-        table[count:] = 0
+    table[count:] = 0
     return table
+
+
+def table_product(
+    table: Tensor, weight: Tensor, bias: Tensor, count: int, *, rectify: bool = False
+) -> Tensor:
+    """Make rows · weightᵀ + bias of the first rows of a table, (count, out); if asked, relu of it.
+
+    Args:
+        table: (≥ count, w); on the host as many rows as ``padded`` says.
+        weight: (out, w).
+        bias: (out,).
+        count: Rows that are wanted.
+        rectify: Whether negative numbers become 0.
+    """
+    if table.device.type == "cpu" and table.dtype == torch.float32 and _HAS_ONEDNN and count:
+        product: Tensor = _TableProduct.apply(table, weight, bias, count, rectify)  # type: ignore[no-untyped-call]  # torch's apply is untyped
+        return product
+    product = linear(table[:count], weight, bias)
+    return torch.relu(product) if rectify else product
 
 
 def dense(
@@ -88,6 +110,35 @@ class _Dense(torch.autograd.Function):
         return (
             by_product.times(weight.t()) if ctx.needs_input_grad[0] else None,
             by_product.summed_with(ctx.table) if ctx.needs_input_grad[1] else None,
+            None,
+        )
+
+
+class _TableProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, weight: Tensor, bias: Tensor, count: int, rectify: bool) -> Tensor:
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(table, _whole(weight), bias, "none", [], "")
+        found = product[:count]
+        if rectify:
+            found.relu_()  # oneDNN's own makes 0 of NaN
+        ctx.save_for_backward(table, weight, *([found] if rectify else []))
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None, None]:
+        table, weight, *found = ctx.saved_tensors
+        passed, count = table.new_empty(len(table), len(weight)), len(gradients[0])
+        passed[count:] = 0
+        if found:
+            torch.ops.aten.threshold_backward.grad_input(gradients[0], found[0], 0, grad_input=passed[:count])
+        else:
+            passed[:count] = gradients[0]
+        by_product = Table(passed)
+        return (
+            by_product.times(weight.t()) if ctx.needs_input_grad[0] else None,
+            by_product.summed_with(Table(table)),
+            passed.sum(dim=0),
+            None,
             None,
         )
 

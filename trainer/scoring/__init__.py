@@ -1,1 +1,1 @@
-"""How predictions are judged: ranking figures and the floors every model is shown beside."""
+"""Judgement of predictions: ranking figures, and the floors beside every model."""

@@ -21,10 +21,10 @@ def batched_figures(positive: Scores, negative: Scores, batch: int = BATCH) -> d
     Args:
         positive: (P,) in log order.
         negative: (P,), the negative of each positive.
-        batch: Events a batch.
+        batch: Events per batch.
 
     Returns:
-        Empty without events, or where a score is not a number: a figure that cannot be computed is absent.
+        Empty without events, or if a score is not a number.
     """
     found = _figures(positive, negative, [_NONE], batch)
     return {} if found is None else dict(zip(RANKINGS, found[0].tolist(), strict=True))
@@ -34,7 +34,7 @@ def jackknife(positive: Scores, negative: Scores) -> dict[str, float]:
     """Standard errors of ``batched_figures``, by leaving out every tenth event in turn.
 
     Returns:
-        Empty where figures cannot be computed, or there are fewer events than tenths.
+        Empty if figures cannot be computed, or there are fewer events than tenths.
     """
     found = _figures(positive, negative, range(TENTHS), BATCH) if len(positive) >= TENTHS else None
     if found is None:
@@ -59,13 +59,13 @@ def _figures(
 
 @njit(cache=True, nogil=True)
 def _add_up(scores, order, tenth, batch, figures):  # type: ignore[no-untyped-def]  # compiled
-    """Fill the figures float64 (2,): thresholds of all batches are passed at once, from the highest score down.
+    """Fill the figures float64 (2,): one pass over the thresholds of all batches, from the highest score down.
 
     Args:
         scores: float64 (2 n,), of n events and then of their negatives.
         order: int64 (2 n,), places of scores that fall.
         tenth: Events whose number has this remainder are left out; −1: none.
-        batch: Events a batch.
+        batch: Events per batch.
         figures: See above.
     """
     n = len(scores) // 2

@@ -1,4 +1,4 @@
-"""The figures that sum predictions up, and their names in results."""
+"""Figures of predictions, and their names in results."""
 
 Figures = dict[tuple[str, str, str], float]
 """(metric, subset, scorer) → value; a figure that cannot be computed is absent."""

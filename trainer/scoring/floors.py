@@ -1,4 +1,4 @@
-"""The floors that every model is shown beside: predictors that learn nothing."""
+"""Floors beside every model: predictors that learn nothing."""
 
 import numpy as np
 
@@ -36,10 +36,9 @@ def edgebank_window(encounters: Float32, window_s: float) -> Float32:
 def recency(encounters: Float32) -> Float64:
     """Recency: rank by the pair's last time, else by the destination's last time.
 
-    Every pair seen before stands above every pair not seen before. Among seen pairs (u, v) the one whose last
-    occurrence is the shortest time ago stands highest; among unseen ones the one whose v was last a
-    destination the shortest time ago; a v that never was a destination stands lowest. "Ago" is seen from the
-    query's own time, so scores of queries at different times are comparable.
+    Every seen pair ranks above every unseen one. Among seen pairs (u, v) the most recent ranks highest; among unseen ones
+    the pair whose v was most recently a destination; a v that never was a destination ranks lowest. Ages are relative to
+    the query's own time, so scores of queries at different times are comparable.
 
     Args:
         encounters: float32 (Q, len(Encounter)).

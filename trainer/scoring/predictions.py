@@ -1,4 +1,4 @@
-"""Predictions of a model and of the floors, side by side, and the figures made of them."""
+"""Predictions of a model and of the floors, side by side, and their figures."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ SCORERS = ("model", "random", "edgebank", "edgebank_window", "recency")
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """Scores of n events and their negatives, in log order; every score table has a column a scorer.
+    """Scores of n events and their negatives, in log order; every score table has a column per scorer.
 
     Attributes:
         positive: float64 (n, 5).
@@ -32,9 +32,9 @@ class Predictions:
         fresh: bool (n,): an end of the event was new.
         historical_positive: float64 (h, 5), events for which a historical negative could be drawn.
         historical_negative: float64 (h, 5).
-        ranks: float64 (r, 5), ranks of ranked events among their candidates, 1 is best; NaN where a score is none.
+        ranks: float64 (r, 5), ranks of ranked events among their candidates, 1 is best; NaN if a score is not a number.
         event: int64 (n,), each event's place among its snapshot's inserts.
-        sampled: bool (n,): random weights predicted the event, too; elsewhere their columns are NaN.
+        sampled: bool (n,): random weights predicted the event, too; otherwise their columns are NaN.
     """
 
     positive: Float64
@@ -48,7 +48,7 @@ class Predictions:
 
     @property
     def scored(self) -> int:
-        """Events that were predicted."""
+        """Number of predicted events."""
         return len(self.positive)
 
     @property
@@ -67,7 +67,7 @@ class Predictions:
         return found
 
     def errors(self) -> Figures:
-        """Standard errors of those ``figures`` that are made of a sample of the snapshot's events."""
+        """Standard errors of those ``figures`` that use a sample of the snapshot's events."""
         found: Figures = {}
         share = self.sampled.mean() if len(self.sampled) else 1.0
         for (subset, scorer), (positive, negative) in self._pairs():
@@ -82,11 +82,11 @@ class Predictions:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Events that figures are made of: ``sampled`` those of random weights, ``ranked`` MRR and Hits@10."""
+        """Number of events for figures: ``sampled`` for those of random weights, ``ranked`` for MRR and Hits@10."""
         return {"sampled": int(self.sampled.sum()), "ranked": len(self.ranks)}
 
     def _pairs(self) -> Iterator[tuple[tuple[str, str], tuple[Float64, Float64]]]:
-        """By subset and scorer: scores of what happened, and of what did not."""
+        """By subset and scorer: scores of events, and of negatives."""
         every = np.ones(self.scored, np.bool_)
         for column, scorer in enumerate(SCORERS):
             known = self.sampled if scorer == "random" else every
@@ -97,7 +97,7 @@ class Predictions:
             yield ("historical", scorer), historical
 
     def _of_ranks(self) -> Iterator[tuple[str, str, Float64]]:
-        """Metric, scorer and a value of each ranked event, where all of them have a rank."""
+        """Metric, scorer and a value per ranked event, if all of them have a rank."""
         for column, scorer in enumerate(SCORERS):
             rank = self.ranks[:, column]
             if len(rank) and not np.isnan(rank).any():
@@ -112,7 +112,7 @@ def join(parts: Sequence[Predictions]) -> Predictions:
 
 
 def judged_queries(examples: Examples) -> list[Queries]:
-    """What is asked about a snapshot: events on time, random and historical negatives, candidates."""
+    """The questions about a snapshot: events on time, random and historical negatives, candidates."""
     on_time = examples.of_events(~examples.inserts.late)
     return [on_time.positive, on_time.random, on_time.historical, on_time.candidates]
 
@@ -133,10 +133,10 @@ def side_by_side(
         logits: The model's score of each query.
         untrained: Those of random weights.
         ranks: All ranks.
-        window_s: Of the floor that remembers pairs for so many seconds.
+        window_s: Memory of the floor that remembers pairs for a time, seconds.
 
     Returns:
-        On rank 0: predictions of all ranks. Elsewhere None.
+        On rank 0 the predictions of all ranks, elsewhere None.
     """
     tables = _gather(
         [
@@ -163,7 +163,7 @@ def side_by_side(
     ranked = ranked[:: max(1, examples.num_candidates)]
     candidates = candidates.reshape(len(ranked), examples.num_candidates, len(SCORERS))
     true = positive[np.searchsorted(event, ranked)]
-    true[np.isnan(candidates).any(axis=1)] = np.nan  # among scores that are no numbers there is no rank
+    true[np.isnan(candidates).any(axis=1)] = np.nan  # there is no rank among scores that are not numbers
     broken = sum(int(np.isnan(scores[:, 0]).sum()) for scores in (positive, negative, historical))
     if broken:
         log.warning(
@@ -182,7 +182,7 @@ def side_by_side(
 
 
 def _gather(tables: list[Float64], ranks: Ranks) -> list[Float64]:
-    """All ranks' tables on rank 0, rows by their first column; nothing elsewhere. One exchange for all of them."""
+    """On rank 0 all ranks' tables, with rows in order of their first column; elsewhere empty. One exchange for all."""
     kinds = np.repeat(np.arange(len(tables), dtype=np.float64), [len(table) for table in tables])
     own = np.column_stack([kinds, np.concatenate(tables)])
     to_first = [len(own), *[0] * (ranks.size - 1)]

@@ -15,8 +15,8 @@ def average_precision(positive: Scores, negative: Scores) -> float:
     """Average precision: Σ (recall gained at a threshold) × precision there; equal scores are one threshold.
 
     Args:
-        positive: (P,) scores of what happened, P ≥ 1.
-        negative: (N,) scores of what did not.
+        positive: (P,) scores of events, P ≥ 1.
+        negative: (N,) scores of negatives.
 
     Returns:
         In (0, 1]; the value of scikit-learn's ``average_precision_score``.
@@ -27,7 +27,7 @@ def average_precision(positive: Scores, negative: Scores) -> float:
 
 
 def area_under_roc(positive: Scores, negative: Scores) -> float:
-    """Probability that a positive stands above a negative; a tie counts one half."""
+    """Probability that a positive ranks above a negative; a tie counts one half."""
     true_at, all_at = _thresholds(positive, negative)
     false_at = all_at - true_at
     true_before = np.concatenate([[0], true_at[:-1]])
@@ -40,7 +40,7 @@ def ranks_among(positive: Scores, candidates: NDArray[np.floating]) -> NDArray[n
 
     Args:
         positive: (P,).
-        candidates: (P, M) scores of its negatives; NaN marks a candidate that doesn't count.
+        candidates: (P, M) scores of its negatives; NaN marks a candidate that does not count.
 
     Returns:
         float64 (P,) in [1, M + 1]; NaN for a positive that is NaN.
@@ -58,10 +58,10 @@ def batched(figure_of: Figure, positive: Scores, negative: Scores, batch: int = 
         figure_of: ``average_precision`` or ``area_under_roc``.
         positive: (P,) in log order.
         negative: (P,), the negative of each positive.
-        batch: Events a batch.
+        batch: Events per batch.
 
     Returns:
-        None without events, or where a score is not a number: a figure that cannot be computed is absent.
+        None without events, or if a score is not a number.
     """
     if not len(positive) or np.isnan(positive).any() or np.isnan(negative).any():
         return None
@@ -82,7 +82,7 @@ def _thresholds(positive: Scores, negative: Scores) -> tuple[NDArray[np.int64], 
 
 
 def auroc(scores: Scores, label: NDArray[np.int64], part: NDArray[np.bool_]) -> float | None:
-    """Area under the ROC curve over some events at once; None where it cannot be computed."""
+    """Area under the ROC curve over some events at once; None if it cannot be computed."""
     positive, negative = scores[part & (label == 1)], scores[part & (label == 0)]
     if not len(positive) or not len(negative) or np.isnan(scores[part]).any():
         return None

@@ -47,7 +47,7 @@ class LinkPrediction:
         self._config = config
         self._sampling = sampling_of(config)
         self.window_s = config.window * lane.header.interval_us / US_PER_S
-        """How long the floor EdgeBank with a window remembers a pair."""
+        """Memory of the floor EdgeBank with a window, seconds."""
         self.rewind()
 
     def rewind(self) -> None:
@@ -102,7 +102,7 @@ class LinkPrediction:
 
 
 def sampling_of(config: TrainerConfig) -> Sampling:
-    """How a continual run draws."""
+    """The sampling of a continual run."""
     events = config.scoring.sample
     if events == "all":
         return Sampling(config.seed)

@@ -161,7 +161,7 @@ class PacStrategy(RememberingStrategy):
         latest = -np.iinfo(np.int64).max
         first_us = -ranks.maximum([-int(learned.time_us[0]) if len(learned) else latest])[0]
         stream.deliver_before(first_us, batch * ranks.size)  # together: in groups of a step of all ranks
-        if ranks.rank > 0:  # rank 0's generator goes on, and is in the checkpoint
+        if ranks.rank > 0:  # rank 0's generator continues, and is in the checkpoint
             draw = [self._seed, lesson.tau % (1 << 63), epoch, ranks.rank]
             torch.manual_seed(int(np.random.default_rng(draw).integers(1 << 63)))
         cycle = _Cycle(stream, self._groups, ranks, self._first + np.flatnonzero(self._mine()))

@@ -144,7 +144,7 @@ class ShardedStream(MemoryStream):
 
     @contextmanager
     def _having(self, nodes: list[Int64]) -> Iterator[None]:
-        """Within it this rank has the rows of nodes, whoever owns them; a collective."""
+        """Within it this rank has the rows of nodes, whichever rank owns them; a collective."""
         every = np.unique(np.concatenate([*nodes, np.empty(0, np.int64)]))
         every = every[every < len(self.mailbox.event_us)]
         foreign = every[self._groups.owners(every) != self._ranks.rank]
@@ -183,7 +183,7 @@ class ShardedStream(MemoryStream):
 
 
 def carry(mailbox: Mailbox, before: Int32, after: Int32, ranks: Ranks) -> None:
-    """Send the rows of nodes that have another owner to it; a collective.
+    """Send the rows of nodes with a new owner to it; a collective.
 
     Args:
         mailbox: This rank's.

@@ -39,7 +39,7 @@ class Blocks:
 
     def forward(self) -> Tensor:
         """Rows of the last block; nothing is kept for a gradient."""
-        carries = self._carries()
+        carries = self.carries()
         rows, _ = self._unrolled(self.layout(self.ranges[-1]), carries[-1])
         return rows
 
@@ -55,7 +55,7 @@ class Blocks:
         Returns:
             The sum of the losses.
         """
-        carries = self._carries()
+        carries = self.carries()
         total: Tensor | None = None
         wanted: list[Tensor | None] = []
         for number in reversed(range(len(self.ranges))):
@@ -76,7 +76,7 @@ class Blocks:
         return total
 
     @torch.no_grad()
-    def _carries(self) -> list[list[Carry] | None]:
+    def carries(self) -> list[list[Carry] | None]:
         """The carry of each block from the one before."""
         carries: list[list[Carry] | None] = [None]
         for block in self.ranges[:-1]:

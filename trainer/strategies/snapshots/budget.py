@@ -58,11 +58,15 @@ class Budget:
         ranks: All ranks.
         groups: Ranks, or groups of them, among which snapshots are divided.
         mib: The budget of each, MiB.
+
+    Attributes:
+        bytes: The budget.
+        measured: Measurements by number of snapshots.
     """
 
     def __init__(self, ranks: Ranks, groups: int, mib: float) -> None:
-        self._ranks, self._groups, self._bytes = ranks, groups, int(mib * MIB)
-        self._found: dict[int, Measured] = {}  # by snapshots
+        self._ranks, self._groups, self.bytes = ranks, groups, int(mib * MIB)
+        self.measured: dict[int, Measured] = {}  # by snapshots
 
     def to_learn(
         self, model: SnapshotModel, horizon: Horizon, pass_in: Callable[[list[range]], Blocks]
@@ -80,19 +84,19 @@ class Budget:
         steps, size = len(horizon.taus), self._groups
         shares = self._shares(horizon)
         nodes, fewest, most = len(horizon.nodes), float(shares.min()), float(shares.max())
-        found = self._found.get(steps)
+        found = self.measured.get(steps)
         if found is None or found.scale(nodes, fewest, most) > LOOSE or nodes * LOOSE < found.nodes:
             bytes_of = self._measured(model, horizon, pass_in, shares)
-            found = self._found[steps] = Measured(*bytes_of, nodes, fewest, most)
+            found = self.measured[steps] = Measured(*bytes_of, nodes, fewest, most)
         scale = found.scale(nodes, fewest, most)
         saved, carried = found.saved * scale, found.carried * scale
         for number in range(1, steps + 1):
             longest = -(-steps // number)
-            if -(-longest // size) * saved + (number - 1) * carried <= self._bytes:
+            if -(-longest // size) * saved + (number - 1) * carried <= self.bytes:
                 return number
         least = saved + (steps - 1) * carried
         raise Failure(
-            f"strategy_params of snapshot: device_budget_mib is {self._bytes / MIB:g}, but a rank needs about "
+            f"strategy_params of snapshot: device_budget_mib is {self.bytes / MIB:g}, but a rank needs about "
             f"{least / MIB:.3g} even with one snapshot of each rank in a block. Raise it, lower the key horizon, or "
             "start more ranks"
         )
@@ -102,7 +106,7 @@ class Budget:
         steps = len(horizon.taus)
         each = next(model.parameters()).element_size() * len(horizon.nodes)
         rows = -(-steps // self._groups) * 2 * (model.inputs + 4 * model.width)
-        return max(1, min(steps, -(-each * rows // self._bytes)))  # no node, no bytes
+        return max(1, min(steps, -(-each * rows // self.bytes)))  # no node, no bytes
 
     def _shares(self, horizon: Horizon) -> NDArray[np.float64]:
         """The share of nodes with an edge in each run of consecutive snapshots, one of each rank."""

@@ -225,7 +225,7 @@ class GroupStrategy(WholeStrategy):
         for group in groups:
             known = self._live.get(group.tau)
             if known is None or known[0] != group.before:
-                active = [self._timeline.active(tau) for tau in group.before]
+                active = [self.timeline.active(tau) for tau in group.before]
                 live = np.unique(np.concatenate([np.empty(0, np.int64), *active]))
                 edges = [host.snapshots[host.place(tau)].pairs[0] for tau in group.before]
                 known = group.before, live, sum(edges)
@@ -253,7 +253,7 @@ class GroupStrategy(WholeStrategy):
         return self._task.loss(answers, to_device(group.truth, self._device))
 
     def _embedded(self, model: Any, taus: Sequence[int], nodes: Int64) -> Tensor:
-        active = [self._timeline.active(tau) for tau in taus]
+        active = [self.timeline.active(tau) for tau in taus]
         live = np.unique(np.concatenate([np.empty(0, np.int64), *active]))
         asked, back = np.unique(nodes, return_inverse=True)
         model.eval()
@@ -261,7 +261,7 @@ class GroupStrategy(WholeStrategy):
 
     def _of(self, model: Any, taus: Sequence[int], asked: Int64, live: Int64) -> Tensor:
         """Embeddings of nodes, ascending, after some snapshots; ``live`` are all nodes with an edge in them."""
-        horizon = GroupHorizon(self._timeline, self._view, taus, asked, live)
+        horizon = GroupHorizon(self.timeline, self._view, taus, asked, live)
         places = self._places(horizon, asked)
         if not taus:
             return self._before_any(model, horizon)[places]
@@ -306,6 +306,6 @@ class GroupStrategy(WholeStrategy):
             loss=loss / queries if queries else None,
             nonfinite=sum(left_out for _, left_out in ended),
             seconds=seconds,
-            transfer_bytes=self._timeline.transfer.since_last(),
+            transfer_bytes=self.timeline.transfer.since_last(),
             balance=plan.balance(measured_s, self._profile.error),
         )

@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 from stream.arrays.kinds import Int64
-from trainer.strategies.snapshots.past import Past
+from trainer.strategies.snapshots.past import STRIDE, Past
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,22 +31,16 @@ class Hop:
     def drawn(cls, past: Past, targets: Int64, fanout: int | None, seed: int) -> "Hop":
         """Neighbours of sorted, distinct keys."""
         indptr, neighbours = past.sample(targets, fanout, seed)
-        sources = np.unique(np.concatenate([targets, neighbours]))
-        return cls(
-            targets,
-            sources,
-            indptr,
-            np.searchsorted(sources, neighbours),
-            np.searchsorted(sources, targets),
-        )
+        nodes = max((len(snapshot.home) for snapshot in past.snapshots), default=0)
+        sources, places, own = _numbered(targets, indptr, neighbours, nodes, STRIDE)
+        return cls(targets, sources, indptr, places, own)
 
-    def of(self, targets: Int64) -> tuple["Hop", Int64]:
-        """The hop of some of the targets, sorted and distinct; and the places of its sources among those of this one."""
-        chosen = np.searchsorted(self.targets, targets)
+    def of(self, chosen: Int64) -> tuple["Hop", Int64]:
+        """The same for some of the targets, by their places, ascending; and where its sources stand among these."""
         indptr, neighbours, own, used = _restrict(
             self.indptr, self.neighbours, self.own, chosen, len(self.sources)
         )
-        return Hop(targets, self.sources[used], indptr, neighbours, own), used
+        return Hop(self.targets[chosen], self.sources[used], indptr, neighbours, own), used
 
 
 @njit(cache=True, nogil=True)
@@ -70,3 +64,49 @@ def _restrict(indptr, neighbours, own, chosen, num_sources):  # type: ignore[no-
         for j in range(starts[i + 1] - starts[i]):
             kept[starts[i] + j] = place[neighbours[first + j]]
     return starts, kept, own_kept, used
+
+
+@njit(cache=True, nogil=True)
+def _numbered(targets, indptr, neighbours, nodes, stride):  # type: ignore[no-untyped-def]  # compiled
+    """Sources of a hop, ascending, and where its neighbours and its targets stand among them; snapshot by snapshot.
+
+    Args:
+        targets: int64 (t,), keys, ascending.
+        indptr: int64 (t + 1,).
+        neighbours: int64 (indptr[-1],), keys.
+        nodes: More than any node of a key.
+        stride: Of keys.
+    """
+    place = np.full(nodes, -1, np.int64)
+    sources = np.empty(len(targets) + len(neighbours), np.int64)
+    places, own = np.empty(len(neighbours), np.int64), np.empty(len(targets), np.int64)
+    found = begin = 0
+    while begin < len(targets):
+        base = targets[begin] // stride * stride
+        end, first = begin, found
+        while end < len(targets) and targets[end] < base + stride:
+            end += 1
+        for keys in (targets[begin:end], neighbours[indptr[begin] : indptr[end]]):
+            for key in keys:
+                if place[key - base] < 0:
+                    place[key - base] = 0
+                    sources[found] = key
+                    found += 1
+        if nodes < 16 * (found - first):  # looking at all is less than sorting
+            found = first
+            for node in range(nodes):
+                if place[node] == 0:
+                    sources[found] = base + node
+                    found += 1
+        else:
+            sources[first:found].sort()
+        for i in range(first, found):
+            place[sources[i] - base] = i
+        for i in range(begin, end):
+            own[i] = place[targets[i] - base]
+        for i in range(indptr[begin], indptr[end]):
+            places[i] = place[neighbours[i] - base]
+        for i in range(first, found):
+            place[sources[i] - base] = -1
+        begin = end
+    return sources[:found].copy(), places, own

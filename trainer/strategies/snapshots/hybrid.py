@@ -43,7 +43,7 @@ HELD_OUT, MOST_HELD = 10, 512
 """One of so many items of the newest lesson is held out for the adjuster, and never more than so many."""
 
 PARTS = 1_000_000
-"""Of a whole, by which ranks tell each other a ratio."""
+"""Parts of a whole, the unit of ratios between ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class HybridOptions:
         snapshots: Shares of the horizon that a batch may have, in (0, 1]; with ``vertices`` they are the sizes to choose from.
         vertices: Shares of the nodes with questions, in (0, 1].
         adjuster: Choice of the size: ``fixed`` (fewest snapshots, most vertices), ``random``, ``bandit``, ``dqn``.
-        steps: Optimiser steps a pass over a snapshot, of each rank. 0: until ``seconds_per_snapshot`` have passed.
+        steps: Optimiser steps of each rank per pass over a snapshot. 0: until ``seconds_per_snapshot`` have passed.
         seconds_per_snapshot: A pass ends after so many seconds, if ``steps`` are not taken before. 0: never.
         average: When ranks average their weights: ``every_steps``, ``every_s`` (as published), or ``delayed``: every so many
             steps, while the next are taken.
@@ -239,7 +239,7 @@ class HybridStrategy(WindowedStrategy):
     def restore(self, state: dict[str, Any]) -> None:
         """See ``Strategy.restore``."""
         super().restore(state)
-        if "reservoir" not in state:  # what the learner alone had
+        if "reservoir" not in state:  # a state of the learner alone
             return
         self._adjuster.restore(state["adjuster"])
         self._action = int(state["action"])

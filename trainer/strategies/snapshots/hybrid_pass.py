@@ -63,7 +63,7 @@ class HybridPass:
         draws: Draws batches, equal on all ranks.
         action: Size of the next planned batches.
         loss: A batch's sum of losses.
-        exam: The mean loss of held-out questions of all ranks, a collective; None: there are none.
+        exam: The mean loss of held-out questions of all ranks, a collective; None: no questions are held out.
         learned: Batches that were learned, in order.
     """
 

@@ -9,6 +9,7 @@ computed twice, edges never travel, and with equal samples the result is that of
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from stream.arrays.kinds import Int64
 from trainer.device import to_device
 from trainer.models.stages import Carry, CellStage, GraphStage
 from trainer.nn.csr_graph import CSRGraph
+from trainer.nn.products import padded
 from trainer.ranks import Ranks
 from trainer.strategies.request import Request
 from trainer.strategies.snapshots.hop import Hop
@@ -32,13 +34,15 @@ class Shared:
 
     Attributes:
         hops: One per graph stage, in order.
-        inputs: Rows of the lowest hop's sources; of its targets, if the lowest stage gathers.
-        gathered: (targets, d₀), see ``GraphStage.gather``; None: the stage does not gather.
+        inputs: Rows of the lowest hop's sources; if the lowest stage gathers, what it has gathered for its targets.
+        gathers: Whether it does, see ``GraphStage.gather``.
+        below: Of each hop but the lowest: int64, where its sources stand among the targets of the one below.
     """
 
     hops: list[Hop]
     inputs: Tensor
-    gathered: Tensor | None
+    gathers: bool
+    below: list[Int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +50,9 @@ class _Level:
     """One graph stage, as this rank computes it.
 
     Attributes:
-        request: The exchange of its rows.
-        hop: Its targets and their sources; None: of a shared sample, which has gathered.
-        answered: int64, the target of each wanted row; None: each is wanted once, in order.
+        request: Who wants which of its rows.
+        hop: Its targets and their sources; None: of a shared sample, whose inputs are gathered.
+        answered: int64, the target of each row that is wanted; None: each is wanted once, in order.
     """
 
     request: Request
@@ -96,17 +100,21 @@ class SampledLayout:
             else:
                 targets, place = np.unique(request.asked, return_inverse=True)
                 answered = to_device(place, ranks.device)
-            if shared is not None and shared.gathered is not None and not layer:
-                self._used = np.searchsorted(shared.hops[0].targets, targets)
-                self._levels.append(_Level(request, None, answered))
-                return
             if shared is None:
                 hop = Hop.drawn(past, targets, stages[layer].fanout, seed + layer)
             else:
-                hop, self._used = shared.hops[layer].of(targets)
+                if ranks.size > 1 or self._used is None:  # one rank is asked for all that it wants
+                    self._used = np.searchsorted(shared.hops[layer].targets, targets)
+                if shared.gathers and not layer:
+                    self._levels.append(_Level(request, None, answered))
+                    return
+                hop, self._used = shared.hops[layer].of(self._used)
+                if layer and ranks.size == 1:
+                    self._used = shared.below[layer - 1][self._used]
             self._levels.append(_Level(request, hop, answered))
             wanted = hop.sources
-            homes = past.homes(wanted) if layer else homes
+            if layer:
+                homes = past.homes(wanted) if ranks.size > 1 else np.zeros(len(wanted), np.int32)
         self._lowest = wanted
 
     def inputs(self) -> Tensor:
@@ -114,26 +122,33 @@ class SampledLayout:
         if self._shared is None:
             return self._encode(self._lowest)
         assert self._used is not None
-        return self._shared.inputs.index_select(0, self._places(self._used))
+        used, inputs = self._used, self._shared.inputs
+        if self._shared.gathers:
+            beyond = padded(len(used), inputs) - len(used)  # rows that nobody asks for
+            used = np.concatenate([used, np.zeros(beyond, np.int64)])
+        return inputs.index_select(0, self._places(used))
 
     def share(self, stage: GraphStage) -> Shared:
         """Data for layouts of some of these nodes, without a gradient; the lowest stage gathers, if it can."""
         hops = [level.hop for level in reversed(self._levels) if level.hop is not None]
+        below = [np.searchsorted(low.targets, high.sources) for low, high in pairwise(hops)]
         x = self.inputs()
-        gathered = stage.gather(self._graph(hops[0]), x)
-        return Shared(hops, x if gathered is None else x.index_select(0, self._places(hops[0].own)), gathered)
+        table = stage.gather(self._graph(hops[0]), self._places(hops[0].own), x)
+        return Shared(hops, x if table is None else table, table is not None, below)
 
     def along_graph(self, stage: GraphStage, weights: list[Any], x: Tensor) -> Tensor:
         """See ``Layout.along_graph``: all snapshots, with the same weights, in one product."""
         level = self._levels.pop()
-        if level.hop is not None:
-            own = x.index_select(0, self._places(level.hop.own))
-            rows = stage(self._graph(level.hop), own, x, weights[0] if weights else None)
-        else:
-            assert self._shared is not None
-            assert self._shared.gathered is not None
+        if level.hop is None:
             assert self._used is not None
-            rows = stage.gathered(x, self._shared.gathered.index_select(0, self._places(self._used)))
+            rows = stage.gathered(x, len(self._used))
+        else:
+            graph, own = self._graph(level.hop), self._places(level.hop.own)
+            table = stage.gather(graph, own, x)
+            if table is not None:
+                rows = stage.gathered(table, len(own))
+            else:
+                rows = stage(graph, x.index_select(0, own), x, weights[0] if weights else None)
         if level.answered is not None:
             rows = rows.index_select(0, level.answered)
         return level.request.answer(rows, "embeddings")

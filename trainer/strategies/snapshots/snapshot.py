@@ -74,6 +74,10 @@ class SnapshotStrategy(WholeStrategy):
 
     Every rank follows the whole lane and knows all questions, so both sides of an exchange know the rows. A question is
     learned by the rank with its first end's embedding.
+
+    Attributes:
+        number_of_blocks: See ``SnapshotOptions.blocks``.
+        budget: Finds their number under ``auto``.
     """
 
     name: ClassVar[str] = "snapshot"
@@ -89,7 +93,8 @@ class SnapshotStrategy(WholeStrategy):
                 f"strategy_params of snapshot: mesh divides a snapshot's nodes among {self._mesh.within.size} ranks, but the "
                 f"operators of {setting.model.name} combine several snapshots. Leave mesh out"
             )
-        self._budget = Budget(setting.ranks, self._mesh.across.size, options.device_budget_mib)
+        self.number_of_blocks = options.blocks
+        self.budget = Budget(setting.ranks, self._mesh.across.size, options.device_budget_mib)
         idle = (self._mesh.across.size - self._horizon) * self._mesh.within.size
         if idle > 0 and self._ranks.rank == 0:
             log.warning(
@@ -116,12 +121,12 @@ class SnapshotStrategy(WholeStrategy):
 
     def embed_before(self, model: SnapshotModel, nodes: Int64) -> Tensor:
         """See ``WindowedStrategy.embed_before``."""
-        return self._embedded(model, self._before(self._ranks.union(nodes)), nodes)
+        return self._embedded(model, self.timeline.before_newest(self._ranks.union(nodes)), nodes)
 
     @torch.no_grad()
     def embeddings(self, nodes: Int64) -> Tensor:
         """See ``Strategy.embeddings``."""
-        horizon = self._timeline.through_newest(self._ranks.union(nodes))
+        horizon = self.timeline.through_newest(self._ranks.union(nodes))
         return self._embedded(self._model, horizon, nodes)
 
     def learn(self, lessons: Sequence[Lesson], epoch: int) -> StepReport:
@@ -151,7 +156,7 @@ class SnapshotStrategy(WholeStrategy):
             loss=loss / queries if queries else None,
             nonfinite=len(parts) - len(taken),
             seconds={"train": time.perf_counter() - began, **self.learner.seconds()},
-            transfer_bytes=self._timeline.transfer.since_last(),
+            transfer_bytes=self.timeline.transfer.since_last(),
         )
 
     def _step(self, horizon: Horizon, questions: list[Questions], *, newest_only: bool) -> None:
@@ -174,7 +179,7 @@ class SnapshotStrategy(WholeStrategy):
                 if found.requires_grad:  # no, if this rank has no question
                     (found * weight).backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
                 return found.detach()
-            blocks = self._blocks(self._model, horizon, last=newest_only)
+            blocks = self.blocks(self._model, horizon, last=newest_only)
 
             def of_block(number: int, rows: Tensor) -> Tensor:
                 block = blocks.ranges[number]
@@ -203,7 +208,7 @@ class SnapshotStrategy(WholeStrategy):
         model.eval()
         if not horizon.taus:
             return self._before_any(model, horizon)[self._places(horizon, nodes)]
-        z = self._blocks(model, horizon, last=True).forward()
+        z = self.blocks(model, horizon, last=True).forward()
         places, size = horizon.places(nodes), self._ranks.size
         distinct, repeated = np.unique(places, return_inverse=True)
         by_node = self._by_node(model)
@@ -214,7 +219,9 @@ class SnapshotStrategy(WholeStrategy):
         found = request.answer(table[to_device(asked, self._device)], "embeddings")
         return found[to_device(repeated, self._device)]
 
-    def _blocks(self, model: SnapshotModel, horizon: Horizon, *, last: bool) -> Blocks:
+    def blocks(self, model: SnapshotModel, horizon: Horizon, *, last: bool) -> Blocks:
+        """A pass over a horizon in ``number_of_blocks``; ``last``: only the newest rows are wanted."""
+
         def layout(block: range) -> WholeLayout | SharedLayout:
             if self._ranks.size == 1:  # nothing crosses
                 return WholeLayout(horizon, model, block)
@@ -228,11 +235,11 @@ class SnapshotStrategy(WholeStrategy):
             leave = horizon.release if moves_back else _nothing
             return Blocks(model.stages, ranges, layout, leave, last)
 
-        steps, number = len(horizon.taus), self._chosen.blocks
+        steps, number = len(horizon.taus), self.number_of_blocks
         if not isinstance(number, int) and torch.is_grad_enabled():
-            number = self._budget.to_learn(model, horizon, pass_in)
+            number = self.budget.to_learn(model, horizon, pass_in)
         elif not isinstance(number, int):
-            number = self._budget.to_predict(model, horizon)
+            number = self.budget.to_predict(model, horizon)
         return pass_in(divided(steps, min(number, steps)))
 
     def _by_node(self, model: SnapshotModel) -> bool:

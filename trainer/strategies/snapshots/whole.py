@@ -65,6 +65,9 @@ class WholeStrategy(WindowedStrategy):
 
     No neighbour is left out and nothing is sent. A step follows the gradient of all queries of a snapshot or of the
     horizon, or of a part of them.
+
+    Attributes:
+        timeline: The last snapshots.
     """
 
     name: ClassVar[str] = "whole"
@@ -98,11 +101,11 @@ class WholeStrategy(WindowedStrategy):
 
     def rewind(self) -> None:
         """See ``Strategy.rewind``."""
-        self._timeline = Timeline(self._device, cast(Mode, self._options.transfer))
+        self.timeline = Timeline(self._device, cast(Mode, self._options.transfer))
 
     def take_in(self, view: TimelineView) -> None:
         """See ``Strategy.take_in``."""
-        self._timeline.take_in(view)
+        self.timeline.take_in(view)
 
     def owned(self, num_nodes: int) -> Bool:
         """See ``Strategy.owned``."""
@@ -110,7 +113,7 @@ class WholeStrategy(WindowedStrategy):
 
     def embed_before(self, model: SnapshotModel, nodes: Int64) -> Tensor:
         """See ``WindowedStrategy.embed_before``."""
-        horizon = self._before(nodes)
+        horizon = self.timeline.before_newest(nodes)
         return self._last(model, horizon)[self._places(horizon, nodes)]
 
     def learn(self, lessons: Sequence[Lesson], epoch: int) -> StepReport:
@@ -141,24 +144,24 @@ class WholeStrategy(WindowedStrategy):
             loss=loss / queries if queries else None,
             nonfinite=len(parts) - len(taken),
             seconds={"train": time.perf_counter() - began, **self.learner.seconds()},
-            transfer_bytes=self._timeline.transfer.since_last(),
+            transfer_bytes=self.timeline.transfer.since_last(),
         )
 
     @torch.no_grad()
     def embeddings(self, nodes: Int64) -> Tensor:
         """See ``Strategy.embeddings``."""
-        horizon = self._timeline.through_newest(np.unique(nodes))
+        horizon = self.timeline.through_newest(np.unique(nodes))
         return self._last(self._model, horizon)[self._places(horizon, nodes)]
 
     def state(self) -> dict[str, Any]:
         """See ``Strategy.state``: the order of rows, and so of sums, depends on earlier nodes."""
-        return {**super().state(), "nodes": self._timeline.nodes.state()}
+        return {**super().state(), "nodes": self.timeline.nodes.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """See ``Strategy.restore``."""
         super().restore({name: value for name, value in state.items() if name != "nodes"})
         if "nodes" in state:
-            self._timeline.nodes.restore(state["nodes"])
+            self.timeline.nodes.restore(state["nodes"])
 
     @property
     def step_events(self) -> int:
@@ -168,7 +171,7 @@ class WholeStrategy(WindowedStrategy):
     @property
     def held_bytes(self) -> dict[str, int]:
         """See ``Strategy.held_bytes``."""
-        return {"timeline": self._timeline.memory_bytes}
+        return {"timeline": self.timeline.memory_bytes}
 
     def _parts(
         self, lessons: Sequence[Lesson], epoch: int
@@ -185,14 +188,11 @@ class WholeStrategy(WindowedStrategy):
             for step in range(steps)
         ]
         ends = [ends for part in parts for asked, _ in part for ends in asked.ends]
-        return parts, self._before(np.unique(np.concatenate(ends)))
+        return parts, self.timeline.before_newest(np.unique(np.concatenate(ends)))
 
     def _loss(self, z: Tensor, horizon: Horizon, asked: Asked, truth: Float32) -> Tensor:
         ends = [rows(z, self._places(horizon, ends)) for ends in asked.ends]
         return self._task.loss(asked.read(self._model.decoder, ends), to_device(truth, self._device))
-
-    def _before(self, asked: Int64) -> Horizon:
-        return self._timeline.before_newest(asked)
 
     def _last(self, model: SnapshotModel, horizon: Horizon) -> Tensor:
         """Embeddings (n, width) after a horizon."""
