@@ -1,0 +1,23 @@
+"""What a halo keeps, in small: which block of rows goes first, and which rows of edges are the same."""
+
+import numpy as np
+
+from trainer.strategies.snapshots.held_edges import Rows, _equal_rows
+from trainer.strategies.snapshots.row_cache import BLOCK, RowCache
+
+
+def test_the_block_that_was_used_longest_ago_goes_first() -> None:
+    cache, nodes = RowCache(1), np.arange(BLOCK)
+    cache = RowCache(1, 2 * cache.block_bytes)
+    for tau in (0, 1):
+        cache.add(tau, nodes, np.full((BLOCK, 1), tau, np.float32), np.zeros(BLOCK, np.int64))
+    cache.find(0, nodes[:1])
+    cache.add(2, nodes, np.full((BLOCK, 1), 2, np.float32), np.zeros(BLOCK, np.int64))
+    assert [int(cache.find(tau, nodes)[0].sum()) for tau in range(3)] == [BLOCK, 0, BLOCK]
+
+
+def test_rows_of_edges_are_the_same_if_every_neighbour_is() -> None:
+    starts, ends = np.array([0, 2, 2]), np.array([2, 2, 4])
+    one = Rows(starts, ends, np.array([5, 6, 7, 8], np.int32))
+    other = Rows(starts, ends, np.array([5, 6, 7, 9], np.int32))
+    np.testing.assert_array_equal(_equal_rows(one, other, np.arange(3)), [True, True, False])
