@@ -15,8 +15,8 @@ from schemas.config import StreamConfig
 from schemas.events import US_PER_S, Op
 from schemas.quality import FIGURES
 from schemas.store import CommitRecord, LaneManifest, SealedSnapshot
+from stream.observer import SinkObserver
 from stream.service.heartbeat import beat
-from stream.sink.observer import SinkObserver
 from stream.snapshots.held_back import Held, OpenEventTime
 from stream.store.lane.index import LaneTotals, manifest_rows
 from stream.store.log.refusals import Refused

@@ -12,9 +12,9 @@ from schemas.config import StreamConfig
 from schemas.events import US_PER_S, event_schema
 from schemas.store import CommitRecord, LogHeader, Position
 from stream.microbatch import MicroBatch
+from stream.observer import SinkObserver
 from stream.sink.commit_thread import OneAtATime
 from stream.sink.known_ids import known_ids
-from stream.sink.observer import SinkObserver
 from stream.sink.open_events import OpenEvents, require_room
 from stream.sink.pending import Pending, late_rejects, rows_from, tail_rows
 from stream.snapshots.border import HISTORY, Border

@@ -14,7 +14,7 @@ from placed import Places
 from schemas.events import REJECT_SCHEMA
 from stream.job import room
 from stream.job.room import RoomForCommits
-from stream.sink.observer import SinkObserver
+from stream.observer import SinkObserver
 from stream.sink.snapshot_sink import SnapshotSink, log_header
 from stream.store.errors import StoreError
 from stream.store.files.data import read_table

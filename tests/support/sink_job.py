@@ -9,7 +9,7 @@ from log_events import SECOND, Clock, event, poll, stream_config
 from schemas.events import Op
 from schemas.store import CommitRecord
 from stream.microbatch import Quiet
-from stream.sink.observer import SinkObserver
+from stream.observer import SinkObserver
 from stream.sink.snapshot_sink import SnapshotSink, log_header
 from stream.store.log.reader import LogReader
 from stream.store.log.writer import LogWriter
