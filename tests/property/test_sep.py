@@ -300,7 +300,7 @@ def test_state_packs_the_sets_of_parts():
         ({"hubs": -0.1}, r"in \[0, 1\], found -0.1"),
         (
             {"balance_weight": 1.01},
-            r"\(λ\) in \(0, 1\], found 1.01: above 1 nodes that are no hubs would be copied",
+            r"\(λ\) in \(0, 1\], found 1.01: above 1, nodes that are no hubs would be copied",
         ),
         ({"balance_weight": 0}, r"in \(0, 1\], found 0"),
         ({"time_constant": 0.0}, "a positive time_constant in seconds, found 0.0"),

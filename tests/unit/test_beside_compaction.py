@@ -178,5 +178,5 @@ def test_opening_a_lane_misses_nothing_where_snapshots_are_dropped_meanwhile(sto
     seal(store, SNAPSHOTS, SNAPSHOTS + 6)
     catch_up(store, *LANES)
     compact(store, Keep(snapshots=2), always=True)
-    reader._require_all(set(manifest_taus(reader.root)))
+    reader.require_whole(set(manifest_taus(reader.root)))
     assert len(reader.manifests) == SNAPSHOTS + 6

@@ -284,7 +284,7 @@ def test_the_same_seed_writes_the_same_file_and_the_table_is_for_people(file, tm
         (["--algorithm", "distdy", "--parts", 2, "--param", "capacity"], "--param takes name=value"),
         (["--algorithm", "sep", "--parts", 2, "--param", "x=["], "--param x takes a YAML value"),
         (["--algorithm", "sep", "--parts", 2, "--param", "seed=3"], "seed is not a parameter of sep"),
-        (["--algorithm", "sep", "--parts", 2, "--param", "x=1"], "sep does not take x; it takes hubs"),
+        (["--algorithm", "sep", "--parts", 2, "--param", "x=1"], "sep does not take x. It takes hubs"),
         (["--algorithm", "sep", "--parts", 2, "--param", "hubs=x"], "sep cannot take hubs = 'x'"),
         (
             ["--algorithm", "hash", "--parts", 2, "--seed", 10**23],

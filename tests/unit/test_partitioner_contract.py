@@ -249,7 +249,7 @@ def test_an_unknown_parameter_is_refused(algorithm):
 @pytest.mark.parametrize("name", ["parts", "seed", "window"])
 def test_an_option_among_the_parameters_is_refused(algorithm, name):
     """As in a lane with ``params: {parts: 7}``."""
-    with pytest.raises(PartitionError, match=f"{name} is not a parameter of {algorithm}: it is an option"):
+    with pytest.raises(PartitionError, match=f"{name} is not a parameter of {algorithm} but a separate option"):
         create(algorithm, {name: 7}, parts=2, seed=0, window=4)
 
 
@@ -269,9 +269,9 @@ def test_the_largest_seed_is_taken(algorithm):
 @pytest.mark.parametrize(
     ("name", "params", "sentence"),
     [
-        ("sep", {"x": 1}, "sep does not take x; it takes hubs, time_constant, balance_weight"),
-        ("hash", {"x": 1}, "hash does not take x; it takes fanout"),
-        ("ldg", {"x": 1}, "ldg does not take x; it takes slack, fanout"),
+        ("sep", {"x": 1}, "sep does not take x. It takes hubs, time_constant, balance_weight"),
+        ("hash", {"x": 1}, "hash does not take x. It takes fanout"),
+        ("ldg", {"x": 1}, "ldg does not take x. It takes slack, fanout"),
         ("sep", {"hubs": "x"}, "sep cannot take hubs = 'x': input should be a valid number"),
         ("sep", {"hubs": math.nan}, "sep cannot take hubs = nan: input should be a finite number"),
         ("distdy", {"fanout": 2.5}, "distdy cannot take fanout = 2.5: input should be a valid integer"),

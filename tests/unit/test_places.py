@@ -290,14 +290,14 @@ def test_the_cache_keeps_what_was_used_last_within_its_bound(bucket: ObjectPath)
     table = pa.table({"x": list(range(20_000))})
     references = [write_table(bucket, f"exports/{i}.arrow", table) for i in range(6)]
     for i in range(6):
-        os.utime(cache._path(bucket / references[i].path, references[i].checksum), (i, i))
+        os.utime(cache.copy_path(bucket / references[i].path, references[i].checksum), (i, i))
     mapped = read_table(bucket, references[0])  # used last, and in use
     for i in range(6, 9):
         write_table(bucket, f"exports/{i}.arrow", table)
     sizes = [path.stat().st_size for path in cache.folder.iterdir()]
     assert sum(sizes) <= cache.limit_bytes * (1 + 1 / 16)
-    assert cache._path(bucket / references[0].path, references[0].checksum).exists()
-    assert not cache._path(bucket / references[1].path, references[1].checksum).exists()
+    assert cache.copy_path(bucket / references[0].path, references[0].checksum).exists()
+    assert not cache.copy_path(bucket / references[1].path, references[1].checksum).exists()
     assert mapped.equals(table)
     assert read_table(bucket, references[1]).equals(table)
 

@@ -32,7 +32,7 @@ def test_outcomes_come_in_order_and_each_raises_its_own(root: ObjectPath, tmp_pa
 
     for place in (root, place_of(tmp_path)):
         found = []
-        for read in ahead._ahead(place, range(200), work, lambda _: 1):
+        for read in ahead.results_ahead(place, range(200), work, lambda _: 1):
             try:
                 found.append(read())
             except ValueError as error:
@@ -42,7 +42,7 @@ def test_outcomes_come_in_order_and_each_raises_its_own(root: ObjectPath, tmp_pa
 
 def test_several_are_at_work_at_a_time(root: ObjectPath) -> None:
     together = threading.Barrier(ahead.READ_THREADS)
-    outcomes = ahead._ahead(root, range(ahead.READ_THREADS), lambda _: together.wait(20), lambda _: 1)
+    outcomes = ahead.results_ahead(root, range(ahead.READ_THREADS), lambda _: together.wait(20), lambda _: 1)
     assert sorted(read() for read in outcomes) == list(range(ahead.READ_THREADS))
 
 
@@ -57,7 +57,7 @@ def test_no_more_bytes_are_ahead_than_the_bound(
         with lock:
             begun[0] += 1
 
-    for read in ahead._ahead(root, range(300), work, lambda _: size):
+    for read in ahead.results_ahead(root, range(300), work, lambda _: size):
         read()
         with lock:
             assert (begun[0] - looked) * size <= max(100, size)
@@ -74,7 +74,7 @@ def test_who_looks_no_further_leaves_no_thread_and_waits_for_none(root: ObjectPa
             assert held.wait(60)
         return number
 
-    outcomes = ahead._ahead(root, range(1000), work, lambda _: 1)
+    outcomes = ahead.results_ahead(root, range(1000), work, lambda _: 1)
     assert next(outcomes)() == 0
     closing = threading.Thread(target=outcomes.close)
     closing.start()
@@ -100,7 +100,7 @@ def test_damage_is_told_by_the_same_sentences_in_the_same_order_as_file_by_file(
             path.put(bytes(content))
     told = verify(store)
     monkeypatch.setattr(
-        ahead, "_ahead", lambda _root, items, work, _size: (partial(work, item) for item in items)
+        ahead, "results_ahead", lambda _root, items, work, _size: (partial(work, item) for item in items)
     )
     one_by_one = verify(store)
     assert len(told.problems) > 4

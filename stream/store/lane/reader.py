@@ -71,7 +71,7 @@ class LaneReader:
             self.index, self.rows = found
             self._take(*found)
         self.refresh()
-        self._require_all(listed)
+        self.require_whole(listed)
 
     def refresh(self) -> None:
         """Read the snapshots committed since.
@@ -248,7 +248,7 @@ class LaneReader:
         oldest = min(self.taus, default=None)
         return {tau for tau in listed - self.taus if oldest is None or tau > oldest}
 
-    def _require_all(self, listed: set[int]) -> None:
+    def require_whole(self, listed: set[int]) -> None:
         """Check that the chain reached every manifest ``listed`` before it was read."""
         beyond, indexed = self._beyond(listed), self.index
         while beyond:

@@ -58,7 +58,7 @@ class Cache:
     def adopt(self, scratch: Path, place: "ObjectPath", checksum: str) -> Path:
         """Keep a scratch file as the copy of a place's file; returns its path."""
         size = scratch.stat().st_size
-        path = self._path(place, checksum)
+        path = self.copy_path(place, checksum)
         scratch.replace(path)
         self._grew(size, path)
         return path
@@ -78,7 +78,7 @@ class Cache:
             FileNotFoundError: It isn't in the bucket.
             OSError: The bucket or the disk refuses.
         """
-        path = self._path(place, checksum)
+        path = self.copy_path(place, checksum)
         with suppress(FileNotFoundError):
             if path.stat().st_size == size:
                 os.utime(path)  # used last
@@ -97,12 +97,12 @@ class Cache:
     def forget(self, place: "ObjectPath", checksum: str) -> bool:
         """Remove a damaged copy so that it is fetched again; returns whether there was one."""
         try:
-            self._path(place, checksum).unlink()
+            self.copy_path(place, checksum).unlink()
         except FileNotFoundError:
             return False
         return True
 
-    def _path(self, place: "ObjectPath", checksum: str) -> Path:
+    def copy_path(self, place: "ObjectPath", checksum: str) -> Path:
         return self.folder / f"{xxhash.xxh128_hexdigest(f'{self._bucket} {place.key}'.encode())}-{checksum}"
 
     def _grew(self, size: int, path: Path) -> None:

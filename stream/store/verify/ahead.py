@@ -25,7 +25,7 @@ MOST_AHEAD_BYTES = 256 << 20
 
 def records_ahead(root: Place, paths: Iterable[Place], kind: type[R]) -> Iterator[Callable[[], R]]:
     """For each path in order, a function that reads its record, raising as ``read_record`` does; fetched ahead in a bucket."""
-    return _ahead(root, paths, lambda path: read_record(path, kind), lambda _: 0)
+    return results_ahead(root, paths, lambda path: read_record(path, kind), lambda _: 0)
 
 
 def files_ahead(root: Place, items: Iterable[T], files: Callable[[T], list[FileRef]]) -> Iterator[T]:
@@ -46,11 +46,11 @@ def files_ahead(root: Place, items: Iterable[T], files: Callable[[T], list[FileR
         return named[0]
 
     named = ((item, files(item)) for item in items)
-    for fetched in _ahead(root, named, fetch, lambda item: sum(file.bytes for file in item[1])):
+    for fetched in results_ahead(root, named, fetch, lambda item: sum(file.bytes for file in item[1])):
         yield fetched()
 
 
-def _ahead(
+def results_ahead(
     root: Place, items: Iterable[T], work: Callable[[T], V], size: Callable[[T], int]
 ) -> Iterator[Callable[[], V]]:
     """For each item in order, a function that returns the result of work on it, done ahead on threads for a bucket."""
