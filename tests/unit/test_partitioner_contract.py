@@ -249,7 +249,9 @@ def test_an_unknown_parameter_is_refused(algorithm):
 @pytest.mark.parametrize("name", ["parts", "seed", "window"])
 def test_an_option_among_the_parameters_is_refused(algorithm, name):
     """As in a lane with ``params: {parts: 7}``."""
-    with pytest.raises(PartitionError, match=f"{name} is not a parameter of {algorithm} but a separate option"):
+    with pytest.raises(
+        PartitionError, match=f"{name} is not a parameter of {algorithm} but a separate option"
+    ):
         create(algorithm, {name: 7}, parts=2, seed=0, window=4)
 
 

@@ -103,6 +103,7 @@ class Cache:
         return True
 
     def copy_path(self, place: "ObjectPath", checksum: str) -> Path:
+        """Where the copy of an object with this checksum lies, whether or not there is one."""
         return self.folder / f"{xxhash.xxh128_hexdigest(f'{self._bucket} {place.key}'.encode())}-{checksum}"
 
     def _grew(self, size: int, path: Path) -> None:
