@@ -140,7 +140,7 @@ def test_a_run_resumes_to_the_same_bits_on_fewer_ranks_whatever_was_measured(lan
 
     state, lessons = side_by_side(3, begin)[0]
     for rows in state["strategy"]["profile"].values():
-        rows[3:] *= np.random.default_rng(1).uniform(0.1, 9.0, len(rows) - 3)
+        rows[4:] *= np.random.default_rng(1).uniform(0.1, 9.0, len(rows) - 4)
 
     def resume(ranks: Ranks) -> dict[str, Any]:
         session = session_of(lane, ranks)
@@ -157,8 +157,10 @@ def test_a_run_resumes_to_the_same_bits_on_fewer_ranks_whatever_was_measured(lan
 
 def test_a_profile_predicts_groups_that_never_ran() -> None:
     rng = np.random.default_rng(3)
-    sizes = np.column_stack([rng.uniform(100, 1000, 60), rng.uniform(100, 5000, 60), np.full(60, 4.0)])
-    seconds = sizes @ np.array([2e-6, 5e-7, 1e-3]) * rng.normal(1, 0.02, 60)
+    sizes = np.column_stack(
+        [rng.uniform(100, 1000, 60), rng.uniform(100, 5000, 60), np.full(60, 4.0), rng.uniform(0, 5000, 60)]
+    )
+    seconds = sizes @ np.array([2e-6, 5e-7, 1e-3, 1e-6]) * rng.normal(1, 0.02, 60)
     seconds[7] *= 30  # an outlier
     profile = Profile()
     profile.measured(range(40), sizes[:40], seconds[:40])

@@ -72,13 +72,13 @@ class Planner:
         """PassPlan a pass.
 
         Args:
-            sizes: float64 (n, 3), nodes, edges and snapshots of each group, one group at least.
+            sizes: float64 (n, 3) or more, nodes, edges and snapshots of each group first, one group at least.
             times_s: float64 (n,), predicted seconds of each; they do not affect the steps of ``fixed``.
             seed: Of the order of steps.
         """
         draw = np.random.default_rng(seed)
         if self.composition == "fixed":
-            steps = fixed_steps(sizes, self.per_step)
+            steps = fixed_steps(sizes[:, :3], self.per_step)
             steps = [steps[at] for at in draw.permutation(len(steps))]
             problem = Problem(times_s, self.gpus, max(map(len, steps)), self.alpha_s)
             return PassPlan(assigned(problem, steps), float("nan"))

@@ -10,6 +10,8 @@ import numpy as np
 from stream.arrays.kinds import Float64
 from trainer.scheduling.time_model import TimeModel
 
+SIZES = 4
+"""Columns of a group's sizes."""
 KEPT = 256
 """Groups with kept measurements; the oldest are dropped first."""
 RUNS = 5
@@ -31,14 +33,14 @@ class Profile:
         self.error = float("nan")
         self._sizes: dict[int, Float64] = {}
         self._runs: dict[int, deque[float]] = {}
-        self._model = TimeModel(1.0, 1.0, 1.0)  # before the first measurement only ratios count
+        self._model = TimeModel(1.0, 1.0, 1.0, 1.0)  # before the first measurement only ratios count
 
     def predict(self, names: Sequence[int], sizes: Float64) -> Float64:
         """Seconds float64 (n,) of groups; before the first pass without a unit.
 
         Args:
             names: Of the groups, the same in every pass.
-            sizes: float64 (n, 3), see ``group_sizes``.
+            sizes: float64 (n, 4), nodes, edges, snapshots and questions of each.
         """
         found = self._model.predict(sizes)
         for at, name in enumerate(names):
@@ -73,8 +75,8 @@ class Profile:
         self._runs, self._sizes = {}, {}
         for name, row in state.items():
             values = np.asarray(row)
-            self._sizes[int(name)] = values[:3]
-            self._runs[int(name)] = deque(values[3:].tolist(), maxlen=RUNS)
+            self._sizes[int(name)] = values[:SIZES]
+            self._runs[int(name)] = deque(values[SIZES:].tolist(), maxlen=RUNS)
         self._fit()
 
     @property

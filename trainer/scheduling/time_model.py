@@ -1,4 +1,4 @@
-"""Seconds of a snapshot: t = α₁ N + α₂ E + α₃ (DyGNeX eq. 31), fitted to measured groups."""
+"""Seconds of a snapshot group: t = α₁ N + α₂ E + α₃ (DyGNeX eq. 31) and a term for its questions, fitted to measured groups."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,18 +17,21 @@ class TimeModel:
         per_node_s: α₁.
         per_edge_s: α₂.
         per_snapshot_s: α₃.
+        per_question_s: α₄, for each question about the next snapshot. The paper has no such term. If days differ, as they do
+            in e-mail, questions take a large part of a group's time.
     """
 
     per_node_s: float
     per_edge_s: float
     per_snapshot_s: float
+    per_question_s: float = 0.0
 
     @classmethod
     def fit(cls, sizes: Float64, measured_s: Float64) -> "TimeModel":
         """Fit to measured groups by non-negative least squares of relative errors.
 
         Args:
-            sizes: float64 (n, 3), nodes, edges and snapshots of each group, as ``group_sizes`` gives them.
+            sizes: float64 (n, 3) or (n, 4), nodes, edges and snapshots of each group, and its questions if they are known.
             measured_s: float64 (n,), seconds of each; for a group that ran several times, the median.
         """
         ran = measured_s > 0
@@ -37,8 +40,9 @@ class TimeModel:
         return cls(*(weights / scale).tolist())
 
     def predict(self, sizes: Float64) -> Float64:
-        """float64 (n,), seconds of groups with sizes (n, 3)."""
-        seconds: Float64 = sizes @ np.array([self.per_node_s, self.per_edge_s, self.per_snapshot_s])
+        """float64 (n,), seconds of groups with sizes (n, 3) or (n, 4), see ``fit``."""
+        weights = np.array([self.per_node_s, self.per_edge_s, self.per_snapshot_s, self.per_question_s])
+        seconds: Float64 = sizes @ weights[: sizes.shape[1]]
         return seconds
 
 

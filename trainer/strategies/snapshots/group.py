@@ -220,7 +220,7 @@ class GroupStrategy(WholeStrategy):
         return found
 
     def _sizes(self, groups: Sequence[Group]) -> Float64:
-        """Rows, edges and snapshots of each group, float64 (n, 3)."""
+        """Rows, edges, snapshots and questions of each group, float64 (n, 4)."""
         host, kept = self._view.timeline, {}
         for group in groups:
             known = self._live.get(group.tau)
@@ -231,8 +231,10 @@ class GroupStrategy(WholeStrategy):
                 known = group.before, live, sum(edges)
             kept[group.tau] = known
         self._live = kept
-        found = (kept[group.tau] for group in groups)
-        sizes = [(len(live) * len(before), edges, len(before)) for before, live, edges in found]
+        sizes = []
+        for group in groups:
+            before, live, pairs = kept[group.tau]
+            sizes.append((len(live) * len(before), pairs, len(before), len(group.truth)))
         return np.array(sizes, np.float64)
 
     def _plan(self, sizes: Float64, times_s: Float64, seed: list[int]) -> PassPlan:
