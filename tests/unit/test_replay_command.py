@@ -28,7 +28,7 @@ def test_a_topic_in_freshets_own_form_takes_a_file(message_format: str) -> None:
 @pytest.mark.parametrize(
     ("topic", "sentence"),
     [
-        ({"format": "arrow"}, "has format arrow: say --format arrow"),
+        ({"format": "arrow"}, "has format arrow. Give --format arrow"),
         ({"time_unit": "ms"}, "a time_unit of its own"),
         ({"fields": {"src": "a", "dst": "b", "t": "t"}}, "has fields"),
     ],
