@@ -45,7 +45,7 @@ def test_of_two_lease_times_the_longer_holds(
         said["lease_s"] = held_s
     (bucket / "lock").put(json.dumps(said).encode())
     now_s = [0.0]
-    monkeypatch.setattr(lease_module, "_now_s", lambda: now_s[0])
+    monkeypatch.setattr(lease_module, "now_s", lambda: now_s[0])
     mine, sleep = threading.get_ident(), time.sleep
 
     def pass_by(s: float) -> None:
