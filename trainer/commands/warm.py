@@ -34,7 +34,10 @@ def warm(json: Json = False, debug: Debug = False) -> None:
 
 
 def _sessions() -> None:
-    """Train every model, and use every strategy, for a few snapshots; no kernel belongs to one pair of them only."""
+    """Train every model for a few snapshots, use every strategy, and train the model that samples by the one that does.
+
+    No kernel belongs to another pair only.
+    """
     import pyarrow.parquet as pq
 
     from schemas.config import Lane
@@ -59,6 +62,7 @@ def _sessions() -> None:
             for strategy in [name for name in able if name not in used] or able[-1:]:
                 used.add(strategy)
                 _train(store, folder / f"{model}-{strategy}", model, strategy, event)
+        _train(store, folder / "sampled", "sage-linear", "vertex", event=False)
 
 
 def _schedules() -> None:
