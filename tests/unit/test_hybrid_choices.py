@@ -108,7 +108,7 @@ def test_nodes_that_come_within_a_batch_have_no_row_before(model: str, lane: Lan
     come = [manifest.num_nodes for manifest in whole.lane.manifests[:6]]
     assert come[-1] > come[0] + 10
     nodes = np.arange(come[-1])
-    horizon = whole.strategy._before(nodes)
+    horizon = whole.strategy.timeline.before_newest(nodes)
     expected = unroll(whole.model.stages, WholeLayout(horizon, whole.model))[0][:, horizon.places(nodes)]
     maker = ours.strategy._maker
     closure = maker.close(horizon.taus, nodes)
