@@ -74,7 +74,8 @@ def table_product(
         count: Rows that are wanted.
         rectify: Whether negative numbers become 0.
     """
-    if table.device.type == "cpu" and table.dtype == torch.float32 and _HAS_ONEDNN and count:
+    on_host = table.device.type == "cpu" and table.dtype == torch.float32 and _HAS_ONEDNN and count
+    if on_host and table.shape[1] == weight.shape[1]:  # torch names widths that do not fit, oneDNN does not
         product: Tensor = _TableProduct.apply(table, weight, bias, count, rectify)  # type: ignore[no-untyped-call]  # torch's apply is untyped
         return product
     product = linear(table[:count], weight, bias)
