@@ -246,7 +246,7 @@ def test_what_two_remove_at_once_is_gone(tmp_path, monkeypatch):
     folder = tmp_path / "folder"
     folder.mkdir()
     with_before(monkeypatch, FolderPath, "names", once(lambda: shutil.rmtree(folder)))
-    assert stream.store.files.sweep.remove([folder]) == 0
+    assert stream.store.files.sweep.remove([place_of(folder)]) == 0
 
 
 def test_the_lock_of_a_folder_that_is_removed_this_moment_is_nobodys(tmp_path, monkeypatch):

@@ -157,7 +157,10 @@ def _cache_at(address: Address) -> Cache:
 @contextmanager
 def cache_apart(usual: Address) -> Iterator[Address]:
     """A bucket's address with a separate cache, which is removed with the block."""
-    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=_cache_at(usual).folder) as folder:
+    # A look that was given up may still put a file there while the folder is removed.
+    with tempfile.TemporaryDirectory(
+        prefix=SCRATCH, dir=_cache_at(usual).folder, ignore_cleanup_errors=True
+    ) as folder:
         address = replace(usual, cache=Path(folder))
         try:
             yield address
