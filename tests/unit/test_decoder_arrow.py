@@ -135,7 +135,7 @@ def test_an_arrow_message_that_cannot_be_read_is_refused_whole(value, reason, wo
     ("columns", "reason", "words"),
     [
         ({"op": [1, 2, 1]}, "unknown_op", "op is 2"),
-        ({"op": [1, 0, 1]}, "unknown_op", "dst is given"),
+        ({"op": [1, 0, 1]}, "unknown_op", "dst is not null"),
         ({"op": [1, -1, 1], "dst": [4, None, 6]}, "missing_field", "dst"),
         ({"src": pa.array([1, 2**63, 3], pa.uint64())}, "bad_id", "9223372036854775808"),
         ({"src": [1.0, 2.5, 3.0]}, "bad_id", "2.5"),
