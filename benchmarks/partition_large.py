@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 import numpy as np
-from numba import njit
 from partition_speed import PARTS, Clock, ceiling, deltas, edges_by_first_appearance, partitioner
 
+from stream.kernels import njit
 from stream.service.memory import keep_memory
 from stream.snapshots.prefetch import AHEAD, prefetch
 from stream.synthetic.rmat import A, B, C

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from stream.kernels import njit
 from stream.partition.edge import copying, two_pass
 from stream.partition.interface import OnlinePartitioner, create
 from stream.service.memory import keep_memory

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 
 from schemas.events import IdKind, Reason
 from stream.arrays.kinds import Int64, UInt8
@@ -57,6 +56,7 @@ from stream.decode.mapping import FIELDS, Mapping
 from stream.decode.reading import refused_alike
 from stream.decode.rules import shorten
 from stream.decode.times import SCALE_DIGITS, TimeUnit, rfc3339_to_us
+from stream.kernels import njit
 
 _UNSURE, _EMPTY, _NOT_UTF8, _NOT_JSON, _NOT_OBJECT = range(5)
 _TWICE, _NO_OBJECT, _MISSING, _WRONG, _ID_TEXT, _ID_NUMBER, _NO_ID, _UNKNOWN_OP, _BAD_TIME = range(5, 14)

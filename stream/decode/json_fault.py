@@ -4,7 +4,6 @@ It finds the error that ``json.loads`` would raise, which the reference reader q
 """
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import UInt8
 from stream.decode.json_grammar import (
@@ -25,6 +24,7 @@ from stream.decode.json_grammar import (
     is_hex,
     skip_space,
 )
+from stream.kernels import njit
 
 MESSAGES = (
     "",

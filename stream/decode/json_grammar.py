@@ -5,9 +5,9 @@ for bytes that it doesn't know: ``json_message`` then reads the message.
 """
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import UInt8
+from stream.kernels import njit
 
 MAX_SKIPPED_DEPTH = 47
 """With the longest path above it still below ``json_message.MAX_DEPTH``, and a bit each in an int64."""

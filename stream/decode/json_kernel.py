@@ -7,7 +7,6 @@ to ``json_message``, message by message, so that both together accept exactly wh
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from schemas.events import Op
 from stream.arrays.kinds import Bool, Float32, Int8, Int32, Int64, UInt8
@@ -53,6 +52,7 @@ from stream.decode.json_paths import (
 )
 from stream.decode.json_text import is_utf8, spelled, unescape
 from stream.decode.times import SCALE_DIGITS, TimeUnit
+from stream.kernels import njit
 
 PART_BIT = 1 << FEATURE_PART
 _INSERT, _NODE_OP = int(Op.INSERT), int(Op.NODE)

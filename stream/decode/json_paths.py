@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Int8, Int64, UInt8
 from stream.decode.mapping import FIELDS, Level, Mapping
+from stream.kernels import njit
 
 SRC, DST, T, OP, WEIGHT, FEATURES, LABEL, EVENT_ID, NODE, OFFSET, VALUES = (
     1 << slot for slot in range(len(FIELDS))

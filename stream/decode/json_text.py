@@ -1,10 +1,10 @@
 """Texts in JSON messages, as kernels: escapes, UTF-8, words, and many texts into one Arrow array."""
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Bool, Int32, Int64, UInt8
 from stream.decode.json_grammar import BACKSLASH, NINE, QUOTE, at, is_hex
+from stream.kernels import njit
 
 
 @njit(cache=True, nogil=True)

@@ -3,7 +3,6 @@
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from numba import njit
 
 from schemas.events import Reason
 from stream.decode.buffers import read_only
@@ -11,6 +10,7 @@ from stream.decode.json_grammar import rfc3339
 from stream.decode.rules import shorten
 from stream.decode.times import rfc3339_to_us
 from stream.decode.validate import Faults
+from stream.kernels import njit
 
 LOOKS_LIKE_ONE = r"^\s*\d{4}-\d\d-\d\d"
 """The begin of a time in RFC 3339, and of no number."""

@@ -15,11 +15,11 @@ from kafka import KafkaConsumer
 from kafka.consumer.fetcher import Fetcher
 from kafka.errors import CorruptRecordError, KafkaError
 from kafka.protocol.consumer import IsolationLevel
-from numba import njit
 
 from stream.arrays.kinds import Bool, Int64, UInt8
 from stream.decode.buffers import read_only
 from stream.kafka.compression import DamagedError, TooLongError, decompressed
+from stream.kernels import njit
 
 COLUMNAR_MAGIC = 2
 """The format of record batches that the kernel reads, Kafka's since 0.11; the client reads older ones."""

@@ -1,9 +1,9 @@
 """Seeded bits that depend on a key alone: draws without a generator's state."""
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Int32, Int64, UInt64
+from stream.kernels import njit
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)

@@ -4,9 +4,9 @@
 """
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Bool, Int32, Int64
+from stream.kernels import njit
 
 
 @njit(cache=True, nogil=True)

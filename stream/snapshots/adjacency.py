@@ -1,9 +1,9 @@
 """The whole undirected adjacency in sorted rows: built from pairs or from rows, or advanced."""
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Bool, Float32, Int32, Int64
+from stream.kernels import njit
 from stream.kernels.node_sets import distinct
 from stream.snapshots.delta import Csr, Rows
 from stream.snapshots.pair_index import SEEN, WEIGHT, find

@@ -5,10 +5,10 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numba import njit
 
 from schemas.events import IdKind
 from stream.arrays.kinds import Bool, Int64
+from stream.kernels import njit
 from stream.snapshots.prefetch import AHEAD, prefetch
 from stream.snapshots.string_dictionary import StringDictionary
 

@@ -6,9 +6,9 @@ opens the log reads it from there.
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 
 from stream.arrays.kinds import Bool, Int32, Int64, UInt8, UInt64
+from stream.kernels import njit
 from stream.snapshots.siphash import new_key, siphash
 from stream.snapshots.string_dictionary import is_valid, text_buffers
 

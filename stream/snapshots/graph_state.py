@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from stream.arrays.kinds import Float32, Int32, Int64, UInt8
+from stream.kernels import njit
 from stream.snapshots.delta import Rows
 from stream.snapshots.pair_index import (
     AT_HIGH,

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numba import njit
 
 from schemas.events import Op
 from stream.arrays.kinds import Bool, Float32, Int64
+from stream.kernels import njit
 from stream.kernels.node_sets import distinct
 
 

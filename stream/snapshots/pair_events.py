@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Bool, Float32, Int8, Int32, Int64
+from stream.kernels import njit
 from stream.snapshots.pair_index import (
     DEAD,
     HIGH,

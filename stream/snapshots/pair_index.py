@@ -7,9 +7,9 @@ about it.
 """
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Float32, Int32, Int64
+from stream.kernels import njit
 from stream.snapshots.pairs import KEY_BITS
 
 LOW, HIGH, AT_LOW, AT_HIGH, WEIGHT, SEEN = 0, 1, 2, 3, 4, 6

@@ -7,10 +7,10 @@ graph's state.
 """
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.growing import Growing
 from stream.arrays.kinds import Int8, Int32, Int64
+from stream.kernels import njit
 from stream.snapshots.delta import Rows
 from stream.snapshots.pair_index import AT_LOW, HIGH, LOW
 

@@ -7,11 +7,12 @@ import secrets
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from stream.arrays.kinds import UInt8, UInt64
+from stream.kernels import njit
 
 _V0, _V1 = np.uint64(0x736F6D6570736575), np.uint64(0x646F72616E646F6D)
 _V2, _V3 = np.uint64(0x6C7967656E657261), np.uint64(0x7465646279746573)

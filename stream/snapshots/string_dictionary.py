@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 
 from stream.arrays.kinds import Bool, Int32, Int64, UInt8, UInt64
 from stream.decode.buffers import read_only
+from stream.kernels import njit
 from stream.snapshots.siphash import new_key, same_bytes, siphash
 
 _FIRST_SLOTS = 1 << 10

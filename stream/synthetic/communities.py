@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Float64, Int64
+from stream.kernels import njit
 
 _EPOCHS = 64
 _LOYALTY = 0.9

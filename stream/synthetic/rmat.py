@@ -1,9 +1,9 @@
 """R-MAT edges (Chakrabarti, Zhan, Faloutsos 2004): a skewed graph, fast."""
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Int64, UInt64
+from stream.kernels import njit
 
 A, B, C = 0.57, 0.19, 0.19
 """Graph500's quadrant probabilities; D is the rest."""

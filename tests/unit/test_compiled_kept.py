@@ -1,15 +1,17 @@
 """Kernels can be kept whoever runs the services, and where."""
 
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
-import numba
 import numpy as np
 import pytest
 
 from stream import compiled
 from stream.compiled import FOLDER, compiling, keep_kernels
+from stream.kernels import njit
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +71,7 @@ def test_a_folder_that_can_be_written_to_stays(tmp_path: Path, monkeypatch: pyte
 
 
 def test_what_is_compiled_is_counted_once() -> None:
-    @numba.njit
+    @njit
     def double(values):  # type: ignore[no-untyped-def]
         return values * 2
 
@@ -79,3 +81,23 @@ def test_what_is_compiled_is_counted_once() -> None:
     assert [name.rsplit(".", 1)[1] for name in found] == ["double"]
     double(np.ones(2, np.int64))
     assert len(found) == 1
+
+
+def test_kernels_kept_under_a_module_that_has_moved_are_compiled_again(tmp_path: Path) -> None:
+    kernel = "from {} import Pair\nfrom stream.kernels import njit\n@njit(cache=True)\ndef add(pair): return pair.a + pair.b\n"
+    call = "import kernel; print(kernel.add(kernel.Pair(1, 2)), sum(kernel.add.stats.cache_hits.values()))"
+    environment = {**os.environ, FOLDER: str(tmp_path / "kept"), "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    def hits() -> str:
+        command = [sys.executable, "-c", call]
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, check=True, stdout=subprocess.PIPE, text=True
+        ).stdout
+
+    pair = "from typing import NamedTuple\nclass Pair(NamedTuple):\n    a: int\n    b: int\n"
+    (tmp_path / "before.py").write_text(pair)
+    (tmp_path / "kernel.py").write_text(kernel.format("before"))
+    assert [hits(), hits()] == ["3 0\n", "3 1\n"]
+    (tmp_path / "before.py").rename(tmp_path / "moved.py")
+    (tmp_path / "kernel.py").write_text(kernel.format("moved"))
+    assert [hits(), hits()] == ["3 0\n", "3 1\n"], "kept under its new name"

@@ -1,8 +1,8 @@
 """Positions drawn without replacement for many rows at once (Floyd's algorithm): one SIMD lane per row."""
 
 import numpy as np
-from numba import njit
 
+from stream.kernels import njit
 from trainer.data.neighbours import mix64
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

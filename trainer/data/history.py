@@ -5,10 +5,10 @@ from enum import IntEnum
 from typing import Literal
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from stream.arrays.kinds import Bool, Float32, Int64
+from stream.kernels import njit
 from trainer.data.pair_table import SeenPairs, find, pair_key
 
 NEVER = np.iinfo(np.int64).min

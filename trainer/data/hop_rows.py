@@ -1,7 +1,8 @@
 """Inputs of rows, gathered in one pass: places, ages and edge inputs of sampled interactions, and times of mails."""
 
 import numpy as np
-from numba import njit
+
+from stream.kernels import njit
 
 
 @njit(cache=True, nogil=True)

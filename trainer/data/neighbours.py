@@ -1,9 +1,9 @@
 """Uniform neighbour samples of a snapshot's adjacency, drawn without replacement."""
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Int64
+from stream.kernels import njit
 from stream.snapshots.delta import Rows
 
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Int32, Int64
+from stream.kernels import njit
 from trainer.data.pair_table import fill, find, find_all, shift_of
 
 _EMPTY = -1

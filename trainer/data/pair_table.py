@@ -1,9 +1,9 @@
 """Directed pairs by key: an open-addressing hash table with entries in order of first appearance."""
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Int32, Int64
+from stream.kernels import njit
 
 _EMPTY = -1
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # Fibonacci hashing: the high bits of key × 2⁶⁴/φ are well mixed

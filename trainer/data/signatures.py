@@ -1,9 +1,9 @@
 """Random signatures of nodes: inputs that need no storage and no fetching."""
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Float32, Int64
+from stream.kernels import njit
 from trainer.data.neighbours import mix64_array
 
 MAX_WIDTH = 64

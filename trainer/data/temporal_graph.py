@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Int32, Int64
+from stream.kernels import njit
 
 NODE_BITS = 31
 """Dense ids are below 2³¹."""

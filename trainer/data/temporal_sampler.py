@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from stream.arrays.kinds import Int32, Int64
+from stream.kernels import njit
 from trainer.data.drawn_positions import draw_positions
 from trainer.data.temporal_graph import NODE_BITS, TemporalGraph
 

@@ -1,9 +1,9 @@
 """Numbers of recent walks between two nodes: sketches of temporal walk matrices (Lu et al. 2024, TPNet, section 3)."""
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Float32, Float64, Int32, Int64
+from stream.kernels import njit
 from trainer.data.neighbours import mix64
 
 SCALES_S: tuple[float, ...] = (6 * 3600.0, 14 * 86_400.0)

@@ -3,9 +3,9 @@
 from typing import Any
 
 import torch
-from numba import njit
 from torch import Tensor
 
+from stream.kernels import njit
 from trainer.nn.aggregate import aggregate_mean
 from trainer.nn.compiled import kernels_fit
 from trainer.nn.csr_graph import CSRGraph

@@ -2,9 +2,9 @@
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
+from stream.kernels import njit
 from trainer.nn.compiled import kernels_fit
 from trainer.nn.gates import WIDE, exp
 

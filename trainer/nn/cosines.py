@@ -1,7 +1,8 @@
 """cos(ω Δt + φ) and its gradient, compiled: many angles side by side, without a table of them."""
 
 import numpy as np
-from numba import njit
+
+from stream.kernels import njit
 
 # Taylor's coefficients at 0; on a quarter turn to either side the rest is below 10⁻¹⁴
 _C1, _C2, _C3, _C4, _C5, _C6, _C7, _C8, _C9 = (

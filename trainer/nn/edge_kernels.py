@@ -8,7 +8,8 @@ spread over the columns of their heads, because loops over whole rows are twice 
 """
 
 import numpy as np
-from numba import njit
+
+from stream.kernels import njit
 
 _WIDE = {
     "nogil": True,

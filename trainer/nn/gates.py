@@ -1,7 +1,8 @@
 """The gates of a recurrent unit and their gradients, compiled: one pass over a row, exponentials side by side."""
 
 import numpy as np
-from numba import njit
+
+from stream.kernels import njit
 
 _F = np.float32
 _ONE, _TWO, _HALF = _F(1), _F(2), _F(0.5)

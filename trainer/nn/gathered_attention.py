@@ -9,8 +9,8 @@ Rows are processed in order, on one thread, so the gradient of a state that many
 """
 
 import numpy as np
-from numba import njit
 
+from stream.kernels import njit
 from trainer.nn.cosines import cosine, sine
 
 _LANES = 64

@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
+
+from stream.kernels import njit
 
 # Sums may be taken in any order, or numbers would be added one at a time; NaN stays NaN.
 _SUMS = {"reassoc", "contract", "nsz"}

@@ -4,8 +4,8 @@ Rows of nodes that have not come keep their state, and only the state's own grad
 """
 
 import numpy as np
-from numba import njit
 
+from stream.kernels import njit
 from trainer.nn.gates import WIDE, exp
 
 _F = np.float32

@@ -1,9 +1,9 @@
 """Kernels of the annealing: random exchanges of two items, of which fewer and fewer may lengthen the epoch."""
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Float64, Int64
+from stream.kernels import njit
 from trainer.scheduling.search_kernels import cut
 
 

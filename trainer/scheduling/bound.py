@@ -1,9 +1,9 @@
 """A lower bound on an epoch: no schedule with the same GPUs, L and α is shorter."""
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Float64, Int64
+from stream.kernels import njit
 from trainer.scheduling.schedule import Problem
 
 

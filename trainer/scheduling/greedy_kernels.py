@@ -1,9 +1,9 @@
 """Kernels of the greedy schedule: bins are filled by peeling and folding."""
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Float64, Int64
+from stream.kernels import njit
 
 
 @njit(cache=True, nogil=True)

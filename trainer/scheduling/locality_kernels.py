@@ -1,9 +1,9 @@
 """Kernels of ``locality``: random exchanges of groups between GPUs, of which fewer and fewer may add moves."""
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Float64, Int64
+from stream.kernels import njit
 
 HOT, COLD = 2.0, 0.3
 """Snapshots by which an exchange may be worse at first and in the end."""

@@ -5,9 +5,9 @@ G − 1 pairs. The first of equal candidates stays. α is ignored.
 """
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Float64, Int64
+from stream.kernels import njit
 from trainer.scheduling.baselines import psg_sorted
 from trainer.scheduling.schedule import Problem, Schedule
 

@@ -1,9 +1,9 @@
 """Kernels of the local search: exchanges of two items of different bins that lengthen no iteration."""
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Float64, Int64
+from stream.kernels import njit
 
 REACH = 48
 """Places tried for one item of the fullest bin, nearest in time first."""

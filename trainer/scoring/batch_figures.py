@@ -1,9 +1,9 @@
 """AP and AUC of batches of consecutive events, and their standard errors, by one pass over the sorted scores."""
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from stream.kernels import njit
 from trainer.data.history import BATCH
 from trainer.scoring.ranking import Scores
 

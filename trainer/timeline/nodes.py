@@ -3,10 +3,10 @@
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.growing import Growing
 from stream.arrays.kinds import Int32, Int64
+from stream.kernels import njit
 from trainer.data.pair_table import find, find_all, shift_of
 
 FREE = -1

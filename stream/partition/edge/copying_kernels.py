@@ -10,9 +10,9 @@ numbers except for λ. Ties of loads go to the next part from a drawn one.
 """
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Int8, Int32, Int64, UInt32, Words
+from stream.kernels import njit
 from stream.kernels.bits import lowest_bit
 from stream.kernels.mixing import splitmix64
 from stream.partition.edge.load_planes import (

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit
 from numba.core import types
 from numba.core.types.containers import Tuple
 from numba.extending import intrinsic, models, register_model
 from numpy.typing import NDArray
 
 from stream.arrays.kinds import Int64
+from stream.kernels import njit
 
 LANE_PARTS = 64
 """Most parts that a vector has lanes for."""

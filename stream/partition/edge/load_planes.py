@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit
 from numba.core import types
 from numba.extending import intrinsic
 
 from stream.arrays.kinds import Int64
+from stream.kernels import njit
 
 PLANE_PARTS = 64
 """Most parts that a word has bits for."""

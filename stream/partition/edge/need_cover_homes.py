@@ -5,9 +5,9 @@ the state of all nodes is read once and written once. Weights are in units of on
 """
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Bool, Float32, Int8, Int16, Int32, Int64, UInt16
+from stream.kernels import njit
 from stream.kernels.mixing import mixed_part
 from stream.partition.edge.load_planes import choose
 from stream.snapshots.prefetch import AHEAD, prefetch

@@ -5,10 +5,10 @@ values that are read and written together are one record.
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from stream.arrays.kinds import Bool, Float32, Int8, Int16, Int32, Int64, Words
+from stream.kernels import njit
 from stream.kernels.bits import lowest_bit
 from stream.partition.interface import Why
 from stream.snapshots.prefetch import AHEAD, prefetch

@@ -1,9 +1,9 @@
 """The need cover's other steps, on local numbers: selecting shared nodes, assigning edges, learning."""
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Bool, Float32, Int8, Int16, Int32, Int64, UInt16, Words
+from stream.kernels import njit
 from stream.kernels.mixing import splitmix64
 from stream.partition.edge.load_lanes import (
     LaneArray,

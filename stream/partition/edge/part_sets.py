@@ -1,9 +1,9 @@
 """Sets of parts as bit masks: their changes, and which hold several parts."""
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Bool, Int8, Int32, Int64, Words
+from stream.kernels import njit
 from stream.partition.interface import Why
 
 _NEW, _REPLICATED = np.int8(Why.NEW), np.int8(Why.REPLICATED)

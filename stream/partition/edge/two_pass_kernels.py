@@ -6,9 +6,9 @@ common writes nothing but its own part.
 """
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Bool, Float64, Int8, Int32, Int64, Words
+from stream.kernels import njit
 from stream.kernels.mixing import splitmix64
 from stream.partition.edge.copying_kernels import add_part
 from stream.partition.edge.load_lanes import (

@@ -5,9 +5,9 @@ pair whose ends are in different parts costs the halves of both.
 """
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Float32, Int32, Int64
+from stream.kernels import njit
 from stream.kernels.mixing import splitmix64
 from stream.snapshots.delta import Rows
 from stream.snapshots.prefetch import ENTRIES, NODES_AHEAD, prefetch

@@ -4,9 +4,9 @@ For ``known`` see ``annealing``: a node's part and half.
 """
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Bool, Float32, Float64, Int32, Int64
+from stream.kernels import njit
 from stream.snapshots.delta import Rows
 
 

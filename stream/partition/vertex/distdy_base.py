@@ -1,9 +1,9 @@
 """DistDy's base partition (Alg. 1): placed nodes stay, others go where memory is free."""
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Int32, Int64
+from stream.kernels import njit
 
 REFERENCE_BYTES = 8
 """Bytes of a node in a snapshot that doesn't change it: a reference to its vector."""

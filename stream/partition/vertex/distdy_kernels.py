@@ -6,9 +6,9 @@ numbers don't depend on the order.
 """
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Bool, Float64, Int32, Int64
+from stream.kernels import njit
 from stream.kernels.node_sets import ascending
 from stream.partition.vertex.distdy_base import REFERENCE_BYTES
 from stream.partition.vertex.pair_totals import FRACTION

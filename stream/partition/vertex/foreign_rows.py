@@ -3,10 +3,10 @@
 import math
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.growing import grown
 from stream.arrays.kinds import Int32, Int64
+from stream.kernels import njit
 from stream.snapshots.delta import Rows, SnapshotDelta
 
 _TOTAL, _LINKED = range(2)

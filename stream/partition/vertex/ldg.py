@@ -3,9 +3,9 @@
 from typing import Any, ClassVar
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Int32, Int64
+from stream.kernels import njit
 from stream.kernels.mixing import mixed_part
 from stream.partition.interface import PartitionError, register
 from stream.partition.vertex.base import VertexPartitioner

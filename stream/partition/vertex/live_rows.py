@@ -1,9 +1,9 @@
 """The live graph without rows of nodes that are not live, for libraries."""
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Int32, Int64
+from stream.kernels import njit
 
 
 @njit(cache=True, nogil=True)

@@ -1,9 +1,9 @@
 """Loops of ``load-aware``: loads by label propagation, updated by deltas, and dealing out the excess of parts."""
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Bool, Float64, Int32, Int64
+from stream.kernels import njit
 from stream.snapshots.delta import Rows
 
 EXACT = 2.0**53

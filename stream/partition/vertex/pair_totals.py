@@ -1,10 +1,10 @@
 """The cut of a vertex partition, updated by changes: pairs and their weights by owner."""
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.growing import grown
 from stream.arrays.kinds import Int32, Int64
+from stream.kernels import njit
 from stream.snapshots.delta import Rows, SnapshotDelta
 from stream.snapshots.prefetch import AHEAD, ENTRIES, NODES_AHEAD, prefetch
 

@@ -3,9 +3,9 @@
 import math
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Float64, Int32, Int64
+from stream.kernels import njit
 from stream.partition.interface import Quality
 from stream.partition.quality import Mean, balance, share
 from stream.partition.vertex.pair_totals import PairTotals

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Float32, Int8, Int32, Int64
+from stream.kernels import njit
 from stream.snapshots.node_features import segment_bounds
 from stream.snapshots.pairs import split_keys
 

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from schemas.store import LaneKind
 from stream.arrays.growing import Growing
 from stream.arrays.kinds import Bool, Int8, Int32, Int64, Words
+from stream.kernels import njit
 from stream.partition.interface import Why
 
 _GONE, _NEW, _MOVED, _DEMOTED = int(Why.GONE), int(Why.NEW), int(Why.MOVED), int(Why.DEMOTED)

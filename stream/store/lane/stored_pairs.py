@@ -7,10 +7,10 @@ this for its own pairs and, in vertex lanes, for the pairs of nodes with a new o
 from typing import Protocol
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.growing import Growing
 from stream.arrays.kinds import Float32, Int8, Int32, Int64
+from stream.kernels import njit
 from stream.partition.interface import Assignment, PartitionError
 from stream.snapshots.delta import Rows, SnapshotDelta
 from stream.snapshots.graph import LiveGraph

@@ -5,7 +5,8 @@ end of the previous one, in doubling steps.
 """
 
 import numpy as np
-from numba import njit
+
+from stream.kernels import njit
 
 
 @njit(cache=True, nogil=True)

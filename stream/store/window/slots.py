@@ -1,9 +1,9 @@
 """The owner of each row of a table, for any snapshot of a window."""
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Int32, Int64
+from stream.kernels import njit
 from stream.snapshots.prefetch import AHEAD, prefetch
 from stream.store.window.version_kernels import sort_by_row
 

@@ -6,7 +6,8 @@ features, counts) are saved as bytes, in a separate table: ``SMALL`` marks their
 """
 
 import numpy as np
-from numba import njit
+
+from stream.kernels import njit
 
 ROW, START, MASK = 0, 1, 2
 NUMBER = ROW

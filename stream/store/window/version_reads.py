@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+from stream.kernels import njit
 from stream.kernels.bits import count_bits, lowest_bit
 from stream.snapshots.prefetch import prefetch
 from stream.store.window.version_kernels import MASK, NUMBER, SMALL, START, WORD

@@ -7,9 +7,9 @@ the interpreter's lock, so another thread can make the next batch during trainin
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Float32, Float64, Int32, Int64
+from stream.kernels import njit
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from stream.arrays.kinds import Int64
+from stream.kernels import njit
 from trainer.strategies.snapshots.past import STRIDE, Past
 
 
