@@ -101,8 +101,8 @@ def followed(
 
 def batches_of(session: Session, book: LessonBook, newest: Any, length: int, *, uniform: bool) -> list[Any]:
     """Edges of so many batches of the middle size, whose windows are the same on all ranks."""
-    maker = session.strategy._maker
-    maker.open([(each, session.strategy._own(each)) for each in book.with_newest(newest)])
+    maker = session.strategy.maker
+    maker.open([(each, session.strategy.own(each)) for each in book.with_newest(newest)])
     taus, found = maker.taus, []
     draws = np.random.default_rng(0)
     for number in range(BATCHES):
@@ -139,8 +139,8 @@ def generator(store: Path, name: str) -> None:
     rows = []
     for task in ("node-regression", "link-prediction"):
         session, book, newest = followed(store, Ranks(), task=task, steps=32, adjuster="fixed")
-        maker = session.strategy._maker
-        maker.open([(each, session.strategy._own(each)) for each in book.with_newest(newest)])
+        maker = session.strategy.maker
+        maker.open([(each, session.strategy.own(each)) for each in book.with_newest(newest)])
         taus, rates = maker.taus, []
         for size in (0, 4, 8):
             length = max(1, round(maker._sizes[size][0] * HORIZON))
@@ -175,12 +175,12 @@ def memory(store: Path, name: str) -> None:
         for sizes in ([0.2], [0.05]), ([1.0], [1.0]):
             params = {"snapshots": sizes[0], "vertices": sizes[1]}
             session, book, newest = followed(store, Ranks(), model=model, newest_share=1.0, **params)
-            maker = session.strategy._maker
-            maker.open([(each, session.strategy._own(each)) for each in book.with_newest(newest)])
+            maker = session.strategy.maker
+            maker.open([(each, session.strategy.own(each)) for each in book.with_newest(newest)])
             taus, length = maker.taus, max(1, round(sizes[0][0] * HORIZON))
             batch = maker.make(Recipe(0, taus[-1 - length], length, taus[-1], 0))
             with SavedBytes(list(session.model.parameters())) as saved:
-                session.strategy._loss(batch)
+                session.strategy.loss(batch)
             kept.append(saved.bytes)
         rows.append(
             [name, f"`{model}`", *(f"{each / 2**20:.1f}" for each in kept), f"{kept[0] / kept[1]:.3f}"]
@@ -196,7 +196,7 @@ def hops(store: Path, name: str) -> None:
     horizon = session.strategy.timeline.before_newest(nodes)
     graphs = [host_graph(session.view, tau) for tau in horizon.taus]
     layout = WholeLayout(horizon, session.model)
-    there, inputs = layout._there, layout._rows
+    there, inputs = layout.there, layout.rows
     rows, known = [], nodes
 
     def embedded() -> torch.Tensor:
@@ -208,7 +208,7 @@ def hops(store: Path, name: str) -> None:
     for hop in range(MOST_HOPS + 1):
         near = torch.zeros(len(horizon.nodes), dtype=torch.bool)
         near[horizon.places(known)] = True
-        layout._there, layout._rows = there & near, inputs * near.unsqueeze(1)
+        layout.there, layout.rows = there & near, inputs * near.unsqueeze(1)
         apart = embedded() - true
         error = float(apart.norm() / true.norm())
         rows.append([str(hop), f"{100 * len(known) / len(horizon.nodes):.1f} %", f"{error:.2e}"])

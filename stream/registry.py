@@ -35,6 +35,9 @@ class Registry(Generic[T]):
         modules: Of this package, whose classes register themselves.
         error: Raised for an unknown name.
         check: Raises if an entry point leads to something of another kind.
+
+    Attributes:
+        registered: Classes of this package by name; once their modules are imported.
     """
 
     def __init__(
@@ -48,7 +51,7 @@ class Registry(Generic[T]):
     ) -> None:
         self._kind, self._group, self._modules = kind, group, modules
         self._error, self._check = error, check
-        self._own: dict[str, T] = {}
+        self.registered: dict[str, T] = {}
 
     def register(self, found: C) -> C:
         """Class decorator: register a class under its ``name``.
@@ -57,14 +60,14 @@ class Registry(Generic[T]):
             ValueError: Another class has that name.
         """
         name: str = found.name  # type: ignore[attr-defined]  # a class with the attribute
-        held: Any = self._own.setdefault(name, found)  # type: ignore[arg-type]  # of this kind
+        held: Any = self.registered.setdefault(name, found)  # type: ignore[arg-type]  # of this kind
         if held is not found:
             raise ValueError(f"{self._kind} {name} is registered already")
         return found
 
     def all(self) -> dict[str, T]:
         """Everything that can be used, by name; built-in names win."""
-        return self._plugins().loaded | self._own
+        return self._plugins().loaded | self.registered
 
     def broken(self) -> dict[str, str]:
         """Installed ones that cannot be used: the reason, a sentence, by name."""
@@ -90,4 +93,4 @@ class Registry(Generic[T]):
     def _plugins(self) -> Plugins:
         for module in self._modules:
             import_module(module)
-        return plugins(self._group, frozenset(self._own), self._check)
+        return plugins(self._group, frozenset(self.registered), self._check)

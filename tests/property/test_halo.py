@@ -105,9 +105,9 @@ def test_after_every_snapshot_the_halo_is_the_closure_of_a_ranks_nodes(
                 session.advance(manifest)
                 whole.advance(manifest)
                 own = set(np.flatnonzero(strategy.owned(whole.num_nodes)).tolist())
-                assert set(strategy._halo.edges) == {s.tau for s in strategy._past.snapshots}
-                for snapshot in strategy._past.snapshots:
-                    tau, edges = snapshot.tau, strategy._halo.edges[snapshot.tau]
+                assert set(strategy.halo.edges) == {s.tau for s in strategy.past.snapshots}
+                for snapshot in strategy.past.snapshots:
+                    tau, edges = snapshot.tau, strategy.halo.edges[snapshot.tau]
                     foreign = set(np.flatnonzero(snapshot.home != ranks.rank).tolist())
                     with_edges, with_inputs = closure(whole, tau, own, 2)
                     assert set(np.flatnonzero(edges.held).tolist()) == with_edges & foreign
@@ -116,7 +116,7 @@ def test_after_every_snapshot_the_halo_is_the_closure_of_a_ranks_nodes(
                         wanted = truth.indices[truth.indptr[node] : truth.indptr[node + 1]]
                         assert graph.indices[graph.start[node] : graph.end[node]].tolist() == wanted.tolist()
                     nodes = np.array(sorted(with_inputs & foreign), np.int64)
-                    cache = strategy._inputs.cache
+                    cache = strategy.inputs.cache
                     np.testing.assert_array_equal(cache.nodes(tau), nodes)
                     degrees = np.log1p(truth.indptr[nodes + 1] - truth.indptr[nodes])
                     expected = np.concatenate([whole.features(nodes, tau), degrees[:, None]], axis=1)
@@ -162,7 +162,7 @@ def test_every_row_is_fetched_once_by_each_rank_that_has_a_neighbour(stream: Any
             found = []
             for manifest in lane.manifests:
                 session.advance(manifest)
-                found.append(session.strategy._inputs.cache.counts["miss"])
+                found.append(session.strategy.inputs.cache.counts["miss"])
             return found
 
         whole, expected = WindowView(lane, 1), [0]
@@ -187,8 +187,8 @@ def test_nothing_in_a_halo_is_older_than_its_bound(bound: int, tmp_path: Path) -
             learn(session, lesson_of(session, manifest.sequence))
             every.advance(manifest)
             newest = 0
-            for snapshot in strategy._past.snapshots:
-                edges, cache = strategy._halo.edges[snapshot.tau], strategy._inputs.cache
+            for snapshot in strategy.past.snapshots:
+                edges, cache = strategy.halo.edges[snapshot.tau], strategy.inputs.cache
                 for node in np.flatnonzero(edges.held).tolist():
                     truth = every.csr(lane.manifests[int(edges.born[node])].tau)
                     row = edges.alone.graph.indices[
@@ -207,7 +207,7 @@ def test_nothing_in_a_halo_is_older_than_its_bound(bound: int, tmp_path: Path) -
                 assert not len(ages) or 0 <= ages.min() <= ages.max() <= bound
                 newest = max(newest, int(ages.max(initial=0)))
             found = max(found, newest)
-            assert strategy._halo.figures(strategy._past)["age"] == newest
+            assert strategy.halo.figures(strategy.past)["age"] == newest
         return found
 
     assert side_by_side(2, oldest) == [bound, bound]
@@ -240,7 +240,7 @@ def test_what_is_kept_stays_within_its_budget(fetch: str, tmp_path: Path) -> Non
         for manifest in lane.manifests:
             rows += learn(session, lesson_of(session, manifest.sequence)).cache_rows
             most = max(most, session.strategy.held_bytes["cache"])
-        return most, session.strategy._inputs.cache.block_bytes, rows
+        return most, session.strategy.inputs.cache.block_bytes, rows
 
     need = min(most for most, _, _ in side_by_side(2, held))
     for most, block, rows in side_by_side(2, partial(held, cache_mib=need / 4 / MIB)):
@@ -272,14 +272,14 @@ def test_only_segments_that_changed_travel_again(share: float, most: float, tmp_
         strategy, found = session.strategy, []
         for manifest in lane.manifests:
             session.advance(manifest)
-        past, view = strategy._past, strategy._view
+        past, view = strategy.past, strategy.view
         truth = WindowView(lane, 4)
         for manifest in lane.manifests:
             truth.advance(manifest)
         for place in range(2):
             before = ranks.traffic.copy()
             keys = past.keys(np.arange(nodes))[place]
-            read = strategy._inputs.rows(view, past, keys)
+            read = strategy.inputs.rows(view, past, keys)
             np.testing.assert_array_equal(
                 read[:, :-1], truth.features(np.arange(nodes), past.snapshots[place].tau)
             )

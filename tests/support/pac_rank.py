@@ -65,7 +65,7 @@ class Rank:
 
     def memory(self) -> dict[int, tuple[np.ndarray, int, int]]:
         """Mail and times of the nodes that this rank owns."""
-        mailbox = self.strategy._memories.trained.stream.mailbox
+        mailbox = self.strategy.memories.trained.stream.mailbox
         rows = mailbox.rows(
             np.flatnonzero(mailbox.event_us >= 0)[mailbox.rows_of(np.flatnonzero(mailbox.event_us >= 0)) >= 0]
         )

@@ -81,14 +81,14 @@ class SlowToLearn:
     def __init__(self, trainer: Trainer, steps: float) -> None:
         self._whole = list(trainer.lane.manifests)
         self._lane, self._steps, self.done = trainer.lane, steps, 0.0
-        learn = trainer._lessons.learn
+        learn = trainer.lessons.learn
 
         def counted(examples, passes):  # type: ignore[no-untyped-def]
             report = learn(examples, passes)
             self.done += report.steps + 0.2
             return report
 
-        trainer._lessons.learn = counted  # type: ignore[method-assign]
+        trainer.lessons.learn = counted  # type: ignore[method-assign]
         trainer.lane = self  # type: ignore[assignment]
 
     def __getattr__(self, name: str):  # type: ignore[no-untyped-def]

@@ -166,7 +166,7 @@ def test_a_node_that_comes_back_is_scored_as_a_new_one(model: str, tmp_path: Pat
     np.testing.assert_array_equal(vectors[0], vectors[1])
     assert (vectors[0] != vectors[2]).any()
     if model == "tgn-history":
-        feed = strategy._memories.feed
+        feed = strategy.memories.feed
         ever = trainer.lane.manifests[-1].num_nodes
         assert feed.born(returned)[0] == ever  # a signature that nobody had, in whose walks nobody is
         assert feed.born(np.arange(size)).max() == ever - 1

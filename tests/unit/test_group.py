@@ -107,7 +107,7 @@ def test_the_schedule_trains_every_group_once_in_every_pass(algorithm: str, lane
     def work(ranks: Ranks) -> Any:
         session = session_of(lane, ranks, composition="schedule", algorithm=algorithm)
         trained: list[list[int]] = []
-        step, learn = session.strategy._steps.step, session.strategy.learn
+        step, learn = session.strategy.steps.step, session.strategy.learn
 
         def stepped(loss: Any, groups: list[int], weight: float) -> None:
             trained[-1].extend(groups)
@@ -117,7 +117,7 @@ def test_the_schedule_trains_every_group_once_in_every_pass(algorithm: str, lane
             trained.append([])
             return learn(lessons, epoch)
 
-        session.strategy._steps.step, session.strategy.learn = stepped, passed
+        session.strategy.steps.step, session.strategy.learn = stepped, passed
         return trained, all_learned(session)
 
     (first, found), (second, others) = side_by_side(2, work)

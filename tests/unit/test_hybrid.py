@@ -98,7 +98,7 @@ def test_embeddings_of_a_batch_are_those_of_the_whole_graph(
     nodes = np.array([0, 3, 17, 18, 39])
     horizon = whole.strategy.timeline.before_newest(nodes)
     expected = unroll(whole.model.stages, WholeLayout(horizon, whole.model))[0][:, horizon.places(nodes)]
-    maker = ours.strategy._maker
+    maker = ours.strategy.maker
     closure = maker.close(horizon.taus, nodes)
     layout = ClosedLayout(
         closure, maker.inputs(ours.model.encode, horizon.taus, closure), torch.device("cpu")
@@ -213,7 +213,7 @@ def test_a_checkpoint_has_what_the_adjuster_learned(lane: LaneReader) -> None:
         session, other = (session_of(lane, Ranks(), adjuster=adjuster, steps=12, **SIZES) for _ in range(2))
         passes(session, book_of(session), end=5)
         other.restore(copy.deepcopy(session.state()))
-        ours, theirs = (each.strategy._adjuster for each in (session, other))
+        ours, theirs = (each.strategy.adjuster for each in (session, other))
         ours.begin()
         assert [ours.choose() for _ in range(20)] == [theirs.choose() for _ in range(20)]
         assert ours.epsilon == theirs.epsilon

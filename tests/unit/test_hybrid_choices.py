@@ -59,18 +59,18 @@ def test_sizes_are_judged_by_items_of_the_newest_lesson_that_are_not_learned_mea
     session = session_of(lane, Ranks(), strategy_params=params)
     book = LessonBook(session.task, session.strategy.needs.lessons)
     strategy, judged, learned = session.strategy, list[HybridBatch](), list[HybridBatch]()
-    loss = strategy._loss
+    loss = strategy.loss
 
     def seen(batch: HybridBatch) -> Any:
         (learned if session.model.training else judged).append(batch)
         return loss(batch)
 
-    strategy._loss = seen
+    strategy.loss = seen
     for sequence in range(6):
         judged.clear()
         learned.clear()
         lesson = pass_over(session, book, sequence)
-    held = strategy._held_out(lesson, 0)
+    held = strategy.held_out(lesson, 0)
     assert 0 < len(held) < len(lesson) / 5
     asked, truth = lesson.part(held)
     assert len(judged) > 2
@@ -87,8 +87,8 @@ def test_sizes_are_judged_by_items_of_the_newest_lesson_that_are_not_learned_mea
 def test_an_adjuster_is_told_falls_and_seconds_of_a_step(lane: LaneReader) -> None:
     session = session_of(lane, Ranks(), strategy_params={"adjuster": "bandit", "steps": 12, "every_steps": 4})
     strategy, told = session.strategy, list[Any]()
-    strategy._exam = lambda newest, held: iter([1.0, 0.6, 0.7, 0.5]).__next__
-    strategy._adjuster.told = told.append
+    strategy.exam = lambda newest, held: iter([1.0, 0.6, 0.7, 0.5]).__next__
+    strategy.adjuster.told = told.append
     book = LessonBook(session.task, strategy.needs.lessons)
     for sequence in range(3):
         told.clear()
@@ -110,7 +110,7 @@ def test_nodes_that_come_within_a_batch_have_no_row_before(model: str, lane: Lan
     nodes = np.arange(come[-1])
     horizon = whole.strategy.timeline.before_newest(nodes)
     expected = unroll(whole.model.stages, WholeLayout(horizon, whole.model))[0][:, horizon.places(nodes)]
-    maker = ours.strategy._maker
+    maker = ours.strategy.maker
     closure = maker.close(horizon.taus, nodes)
     inputs = maker.inputs(ours.model.encode, horizon.taus, closure)
     found = unroll(ours.model.stages, ClosedLayout(closure, inputs, torch.device("cpu")))[0]
@@ -122,15 +122,15 @@ def test_all_ranks_learn_the_sizes_that_the_first_one_chooses(lane: LaneReader) 
         params = {"adjuster": "bandit", "steps": 16, "every_steps": 2, **SIZES}
         session = session_of(lane, ranks, strategy_params=params)
         strategy, sizes = session.strategy, list[int]()
-        strategy._adjuster.choose = iter([rank_s_choice(ranks.rank, at) for at in range(1000)]).__next__
-        loss = strategy._loss
+        strategy.adjuster.choose = iter([rank_s_choice(ranks.rank, at) for at in range(1000)]).__next__
+        loss = strategy.loss
 
         def seen(batch: HybridBatch) -> Any:
             if session.model.training:
                 sizes.append(batch.size)
             return loss(batch)
 
-        strategy._loss = seen
+        strategy.loss = seen
         book = LessonBook(session.task, strategy.needs.lessons)
         for sequence in range(4):
             pass_over(session, book, sequence)
@@ -154,12 +154,12 @@ def test_the_error_of_states_that_look_farther_falls_with_hops(lane: LaneReader)
     horizon = session.strategy.timeline.before_newest(nodes)
     graphs = [host_graph(session.view, tau) for tau in horizon.taus]
     layout = WholeLayout(horizon, session.model)
-    there, inputs, known, errors = layout._there, layout._rows, nodes, list[float]()
+    there, inputs, known, errors = layout.there, layout.rows, nodes, list[float]()
     true = unroll(session.model.stages, layout)[0][-1][horizon.places(nodes)]
     for _ in range(12):
         near = torch.zeros(len(horizon.nodes), dtype=torch.bool)
         near[horizon.places(known)] = True
-        layout._there, layout._rows = there & near, inputs * near.unsqueeze(1)
+        layout.there, layout.rows = there & near, inputs * near.unsqueeze(1)
         found = unroll(session.model.stages, layout)[0][-1][horizon.places(nodes)]
         errors.append(float((found - true).detach().norm() / true.detach().norm()))
         known = np.unique(close(graphs, [LaplacianConvolution(1, 1)], known, session.view.num_nodes).lowest)

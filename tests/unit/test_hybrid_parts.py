@@ -274,40 +274,40 @@ def test_the_network_follows_the_gradient_of_its_error_and_explores_less_and_les
     states, actions, wanted = rng.normal(size=6), rng.integers(0, 4, 6), rng.normal(size=6)
 
     def error() -> float:
-        return float(np.mean((network._values(network._q, states)[np.arange(6), actions] - wanted) ** 2))
+        return float(np.mean((network.values(network.q, states)[np.arange(6), actions] - wanted) ** 2))
 
-    found, h = network._gradient(states, actions, wanted), 1e-6
-    for at in range(len(network._q)):
-        network._q[at] += h
+    found, h = network.gradient(states, actions, wanted), 1e-6
+    for at in range(len(network.q)):
+        network.q[at] += h
         above = error()
-        network._q[at] -= 2 * h
+        network.q[at] -= 2 * h
         below = error()
-        network._q[at] += h
+        network.q[at] += h
         assert found[at] == pytest.approx((above - below) / (2 * h), abs=1e-5)
     for _ in range(600):
         action = network.choose(0.5)
         network.learn(0.5, action, 1.0 if action == 2 else 0.0, 0.5)
     assert network.epsilon == LEAST
-    assert np.argmax(network._values(network._q, np.array([0.5]))[0]) == 2
+    assert np.argmax(network.values(network.q, np.array([0.5]))[0]) == 2
 
 
 def test_the_network_learns_transitions_of_its_memory_by_the_published_numbers() -> None:
     network, wanted = Dqn(2, 1), list[Any]()
-    network._gradient = lambda states, actions, target: (
-        wanted.append((states, target)) or np.ones(len(network._q))
+    network.gradient = lambda states, actions, target: (
+        wanted.append((states, target)) or np.ones(len(network.q))
     )
     for number in range(5):
-        target, before = network._target.copy(), network._q.copy()
+        target, before = network.target.copy(), network.q.copy()
         network.learn(float(number), number % 2, 10.0 * number, 0.5)
     ((states, aims),) = wanted
-    best = network._values(target, np.array([0.5])).max()
+    best = network.values(target, np.array([0.5])).max()
     np.testing.assert_allclose(aims, 10 * states + 0.99 * best)
-    np.testing.assert_allclose(network._q, before - 0.005, rtol=1e-6)
-    np.testing.assert_allclose(network._target, target + 0.01 * (network._q - target))
+    np.testing.assert_allclose(network.q, before - 0.005, rtol=1e-6)
+    np.testing.assert_allclose(network.target, target + 0.01 * (network.q - target))
     for number in range(1100):
         network.learn(float(number), 0, 0.0, 0.0)
-    assert len(network._replay) == 1000
-    assert network._replay[-1, 0] == 1099
+    assert len(network.replay) == 1000
+    assert network.replay[-1, 0] == 1099
 
 
 @pytest.mark.parametrize(

@@ -250,7 +250,7 @@ def test_memory_after_a_snapshot_is_that_of_each_ranks_events_alone_one_cycle_an
         return (
             rank.memory(),
             report.steps,
-            [len(examples.learned), rank.strategy._memories.trained.stream.position],
+            [len(examples.learned), rank.strategy.memories.trained.stream.position],
         )
 
     ranks = 2

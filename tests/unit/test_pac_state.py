@@ -75,7 +75,7 @@ def test_rows_held_fall_with_ranks_and_copies_are_given_back(store: Path) -> Non
         rank = Rank(store, ranks, "tgn", "pac", STILL)
         for sequence in range(2):
             learn(rank.session, rank.examples(sequence), 0)
-        mailbox = rank.strategy._memories.trained.stream.mailbox
+        mailbox = rank.strategy.memories.trained.stream.mailbox
         nodes = mailbox.places.held()
         assert rank.strategy.owned(40)[nodes].all()
         return nodes.tolist()

@@ -294,12 +294,14 @@ def test_parameters_of_a_partitioner_without_types_are_left_to_it(monkeypatch):
         def __init__(self, *, parts, seed, window, depth=1, **more):
             self.given = depth, more
 
-    monkeypatch.setattr(interface.PARTITIONERS, "_own", {**interface.PARTITIONERS._own, "untyped": Untyped})
+    monkeypatch.setattr(
+        interface.PARTITIONERS, "registered", {**interface.PARTITIONERS.registered, "untyped": Untyped}
+    )
     assert create("untyped", {"depth": "deep"}, parts=2, width=3).given == ("deep", {"width": 3})
 
 
 def test_a_registered_class_is_found_by_its_name(monkeypatch):
-    monkeypatch.setattr(interface.PARTITIONERS, "_own", dict(interface.PARTITIONERS._own))
+    monkeypatch.setattr(interface.PARTITIONERS, "registered", dict(interface.PARTITIONERS.registered))
 
     @register
     class Mine(Hash):

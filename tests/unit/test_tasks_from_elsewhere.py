@@ -39,7 +39,7 @@ class _Counts:
 
 def evaluated(task: type[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Any:
     TASKS.all()
-    monkeypatch.setitem(TASKS._own, task.name, task)
+    monkeypatch.setitem(TASKS.registered, task.name, task)
     data = write_events(tmp_path / "events.parquet")
     with capture_logs() as logs:
         found = evaluate(config_for(task=task.name, **more), data, Ranks(), shares=SHARES, seeds=2)

@@ -73,12 +73,12 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(str(folder))
     for registry in KINDS.values():
         registry.all()  # modules register once
-    kept = {name: dict(registry._own) for name, registry in KINDS.items()}
+    kept = {name: dict(registry.registered) for name, registry in KINDS.items()}
     plugins_module.plugins.cache_clear()
     yield folder
     plugins_module.plugins.cache_clear()
     for name, registry in KINDS.items():
-        registry._own = kept[name]
+        registry.registered = kept[name]
     for name in [name for name in sys.modules if name.startswith(("their_", "bad_"))]:
         del sys.modules[name]
 

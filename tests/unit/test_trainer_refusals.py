@@ -64,7 +64,7 @@ def test_a_model_that_memory_has_no_room_for_is_refused_and_another_defect_is_no
             raise RuntimeError(told)
 
         MODELS.all()
-        monkeypatch.setitem(MODELS._own, "sage-linear", made)
+        monkeypatch.setitem(MODELS.registered, "sage-linear", made)
 
     failing("DefaultCPUAllocator: can't allocate memory: you tried to allocate 420000000000000 bytes.")
     with pytest.raises(

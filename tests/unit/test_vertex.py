@@ -27,17 +27,17 @@ def session_at(folder: Path, model: str, sequence: int = 4, **more: Any) -> tupl
 def test_a_step_embeds_from_the_shared_sample_what_it_would_from_its_own(model: str, tmp_path: Path) -> None:
     session, _ = session_at(tmp_path, model)
     strategy, draw = session.strategy, 5
-    stages = strategy._graph_stages(session.model)
+    stages = strategy.graph_stages(session.model)
     with torch.no_grad():
-        shared = strategy._layout(session.model, strategy._past, np.arange(30), draw).share(stages[0])
+        shared = strategy.layout(session.model, strategy.past, np.arange(30), draw).share(stages[0])
         for nodes in (np.array([2, 3, 17, 29]), np.arange(30), np.array([], np.int64)):
             found, _ = unroll(
                 session.model.stages,
-                strategy._layout(session.model, strategy._past, nodes, draw, shared),
+                strategy.layout(session.model, strategy.past, nodes, draw, shared),
                 last=True,
             )
             wanted, _ = unroll(
-                session.model.stages, strategy._layout(session.model, strategy._past, nodes, draw), last=True
+                session.model.stages, strategy.layout(session.model, strategy.past, nodes, draw), last=True
             )
             torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
 
@@ -49,14 +49,14 @@ def test_the_steps_of_a_pass_ask_for_inputs_once(
     """As long as their nodes fit into ``inference_nodes``: three of a step of ten events, at most."""
     session, lesson = session_at(tmp_path, model, strategy_params={"inference_nodes": 60})
     asked = 0
-    rows = session.strategy._inputs.rows
+    rows = session.strategy.inputs.rows
 
     def counted(*arguments: Any) -> Any:
         nonlocal asked
         asked += 1
         return rows(*arguments)
 
-    monkeypatch.setattr(session.strategy._inputs, "rows", counted)
+    monkeypatch.setattr(session.strategy.inputs, "rows", counted)
     report = learn(session, lesson)
     assert report.steps > 4
     assert asked == -(-report.steps // 2)

@@ -61,7 +61,7 @@ class Trainer:
         self._learned: LaneManifest | None = None  # by this process; the lane may no longer keep it
         require_workable(config)
         self.session = Session(config, lane, ranks)
-        self._lessons = Lessons(self.session)
+        self.lessons = Lessons(self.session)
         interval_s = lane.header.interval_us / US_PER_S
         self.pace = Pace(config.optimisation, self.session.model.kind, interval_s)
         self.load = LoadPolicy(config.overload, config.lag.max_snapshots)
@@ -102,7 +102,7 @@ class Trainer:
         scores_version = version_of(session.model) if self._exporter is not None else ""
         session.strategy.learner.rate.factor = turn.factor
         with phases("train"):
-            step.report = self._lessons.learn(step.lesson, step.passes)
+            step.report = self.lessons.learn(step.lesson, step.passes)
         if self._exporter is not None:
             with phases("export"), _written(f"export of snapshot {manifest.tau} to {self.config.store}"):
                 self._export(self._exporter, step, scores_version)
@@ -139,7 +139,7 @@ class Trainer:
         state |= {
             "identity": identity(self.config, self.lane.header),
             "log_events_checksum": manifest.log_events_checksum,
-            "lessons": self._lessons.book.state(),
+            "lessons": self.lessons.book.state(),
             "pace": self.pace.state(),
         }
         with _written(f"checkpoint in {self.config.checkpoint}"):
@@ -160,7 +160,7 @@ class Trainer:
         sequence = state["sequence"]
         self.session.restore(state)
         self.session.restore_generators(state)
-        self._lessons.book.restore(state.get("lessons", {}))
+        self.lessons.book.restore(state.get("lessons", {}))
         self.pace.restore(state.get("pace", {}))
         self.sequence = self._saved = sequence
         if self.ranks.rank == 0:

@@ -110,32 +110,32 @@ class PacStrategy(RememberingStrategy):
         self._snapshots = 0
         self._first = 0  # number of the newest snapshot's first event
         self._learner = np.empty(0, np.int32)  # rank of each of its events
-        self._memories = Memories(self._model, self._stream, self._setting.lane.edge_features)
+        self.memories = Memories(self._model, self._stream, self._setting.lane.edge_features)
 
     def take_in(self, view: GraphView) -> None:
         """See ``Strategy.take_in``: parts are shuffled when due, and memory moves to the new owners of its nodes."""
         tau = view.taus[-1]
-        if self._memories.has(tau):
+        if self.memories.has(tau):
             return
         self.remember(tau, view.events(tau), view.num_nodes)
         before = self._groups.owner
         round_number = self._passes * _ROUNDS + self._snapshots // self._pac.shuffle_every
         self._groups.place(view.owner(tau), view.shared(), round_number)
-        for cursor in self._memories.every:
+        for cursor in self.memories.every:
             carry(cursor.stream.mailbox, before, self._groups.owner, self._ranks)
         inserts = view.events(tau).op == int(Op.INSERT)
         parts = view.event_parts(tau)
         part = np.full(int(inserts.sum()), -1, np.int32) if parts is None else parts[inserts]
-        feed = self._memories.feed
+        feed = self.memories.feed
         src, dst = (column[self._first :].astype(np.int64) for column in (feed.src, feed.dst))
         self._learner = self._groups.learners(src, dst, part)
         self._snapshots += 1
 
     def remember(self, tau: int, events: EventColumns, num_nodes: int) -> None:
         """See ``Strategy.remember``."""
-        self._first = len(self._memories.feed)
+        self._first = len(self.memories.feed)
         self._learner = self._learner[:0]
-        self._memories.take_in(tau, events, num_nodes)
+        self.memories.take_in(tau, events, num_nodes)
         self._groups.grow(num_nodes)
 
     def owned(self, num_nodes: int) -> Bool:
@@ -145,7 +145,7 @@ class PacStrategy(RememberingStrategy):
     def share(self, tau: int, inserts: Inserts) -> Share | None:
         """See ``Strategy.share``: events with both ends on this rank, and negatives on this rank."""
         mine = self._mine()
-        if tau != self._memories.tau or len(mine) != len(inserts):
+        if tau != self.memories.tau or len(mine) != len(inserts):
             mine = np.zeros(len(inserts), np.bool_)  # it was before a checkpoint, and is not learned again
         return Share(mine, self._groups.weigh)
 
@@ -154,7 +154,7 @@ class PacStrategy(RememberingStrategy):
         began = time.perf_counter()
         (lesson,) = lessons
         ranks, batch, learned = self._ranks, self._batch, lesson.learned
-        stream = cast(ShardedStream, self._memories.restarted(self._model))
+        stream = cast(ShardedStream, self.memories.restarted(self._model))
         sizes = ranks.exchange_sizes([len(learned)] * ranks.size)
         if not sum(sizes):
             return StepReport(discarded=len(lesson.every))
@@ -212,7 +212,7 @@ class PacStrategy(RememberingStrategy):
         """See ``Strategy.state``: of the memory, this rank's rows."""
         return {
             **self.learner.state(),
-            **self._memories.state(),
+            **self.memories.state(),
             "groups": self._groups.state(),
             "passes": self._passes,
             "snapshots": self._snapshots,
@@ -228,14 +228,14 @@ class PacStrategy(RememberingStrategy):
         self.rewind()
         self._passes, self._snapshots = state["passes"], state["snapshots"]
         self._groups.restore(state["groups"])
-        self._memories.restore(state, self._restore_stream)
-        self._first = len(self._memories.feed)
+        self.memories.restore(state, self._restore_stream)
+        self._first = len(self.memories.feed)
 
     def forget(self, kept: Int64, first: int) -> int:
         """See ``Forgets.forget``."""
-        events = self._memories.forget(kept, first)
+        events = self.memories.forget(kept, first)
         self._groups.keep(kept)
-        self._first = len(self._memories.feed)
+        self._first = len(self.memories.feed)
         self._learner = self._learner[:0]
         return events
 
@@ -252,7 +252,7 @@ class PacStrategy(RememberingStrategy):
     def held_bytes(self) -> dict[str, int]:
         """See ``Strategy.held_bytes``: events with their graph, memories, and owners."""
         return {
-            **self._memories.memory_bytes,
+            **self.memories.memory_bytes,
             "parts": self._groups.memory_bytes + self._learner.nbytes,
         }
 

@@ -100,11 +100,14 @@ class Rehearsal:
     Args:
         config: Amount and kind of the sample.
         seed: Of the run.
+
+    Attributes:
+        held: The batches that are kept, by place.
     """
 
     def __init__(self, config: Replay, seed: int) -> None:
         self._config, self._seed = config, seed
-        self._held: dict[int, PastBatch] = {}
+        self.held: dict[int, PastBatch] = {}
         self._counts: dict[int, int] = {}  # time: batches of each stretch so far
         self._offered = self._drawn = 0
         self._credit = 0.0
@@ -119,10 +122,10 @@ class Rehearsal:
         self._offered += 1
         if self._config.sample == "reservoir":
             place = (
-                int(draw.integers(self._offered)) if self._offered > self._config.batches else len(self._held)
+                int(draw.integers(self._offered)) if self._offered > self._config.batches else len(self.held)
             )
             return place if place < self._config.batches else None
-        if not self._held:
+        if not self.held:
             self._begin_us = time_us
         while max(time_us - self._begin_us, 0) // self._stretch_us >= self._config.batches:
             self._widen(draw)
@@ -132,15 +135,15 @@ class Rehearsal:
 
     def keep(self, place: int, batch: PastBatch) -> None:
         """Keep a batch at its place."""
-        self._held[place] = batch
+        self.held[place] = batch
 
     def due(self, events: int) -> list[PastBatch]:
         """The old batches to learn after so many new events, often none."""
         self._credit += events * self._config.ratio
         found: list[PastBatch] = []
-        while self._held and self._credit > 0:
+        while self.held and self._credit > 0:
             draw = np.random.default_rng([self._seed, _DRAW, self._drawn])
-            chosen = self._held[sorted(self._held)[int(draw.integers(len(self._held)))]]
+            chosen = self.held[sorted(self.held)[int(draw.integers(len(self.held)))]]
             if self._credit < chosen.positives:
                 break
             self._drawn += 1
@@ -151,7 +154,7 @@ class Rehearsal:
     def state(self) -> dict[str, Any]:
         """The state that ``restore`` continues from."""
         return {
-            "held": {str(place): batch.state() for place, batch in self._held.items()},
+            "held": {str(place): batch.state() for place, batch in self.held.items()},
             "counts": {str(place): count for place, count in self._counts.items()},
             "numbers": [self._offered, self._drawn, self._begin_us, self._stretch_us],
             "credit": self._credit,
@@ -159,7 +162,7 @@ class Rehearsal:
 
     def restore(self, state: dict[str, Any], device: torch.device) -> None:
         """Continue from a ``state()``."""
-        self._held = {int(place): PastBatch.restored(held, device) for place, held in state["held"].items()}
+        self.held = {int(place): PastBatch.restored(held, device) for place, held in state["held"].items()}
         self._counts = {int(place): count for place, count in state["counts"].items()}
         self._offered, self._drawn, self._begin_us, self._stretch_us = state["numbers"]
         self._credit = state["credit"]
@@ -167,7 +170,7 @@ class Rehearsal:
     @property
     def memory_bytes(self) -> int:
         """Bytes held."""
-        return sum(batch.memory_bytes for batch in self._held.values())
+        return sum(batch.memory_bytes for batch in self.held.values())
 
     def _widen(self, draw: np.random.Generator) -> None:
         """Double the stretches: of two batches one stays, each with the weight of its stretch."""
@@ -177,8 +180,8 @@ class Rehearsal:
             to, count = place // 2, self._counts[place]
             counts[to] = counts.get(to, 0) + count
             if draw.random() * counts[to] < count:
-                held[to] = self._held[place]
-        self._held, self._counts = held, counts
+                held[to] = self.held[place]
+        self.held, self._counts = held, counts
         self._stretch_us *= 2
 
 

@@ -58,11 +58,12 @@ class RememberingStrategy:
 
     Attributes:
         learner: See ``Strategy``.
+        memories: Its memories, with their events.
     """
 
     trains: ClassVar[Kind] = "event"
     answers: ClassVar[frozenset[Asks]] = frozenset({"pairs"})
-    _memories: Memories
+    memories: Memories
 
     def __init__(self, setting: Setting, options: EventOptions) -> None:
         self._model: MemoryModel = setting.model
@@ -78,7 +79,7 @@ class RememberingStrategy:
 
         All sets of queries are looked up at once, because most of them ask about the same ends at the same times.
         """
-        stream = self._memories.restarted(model)
+        stream = self.memories.restarted(model)
         every = Queries.join(list(asked))
         order = np.argsort(every.before_us, kind="stable")
         every = every.select(order)
@@ -101,7 +102,7 @@ class RememberingStrategy:
     @torch.no_grad()
     def embed_sources(self, model: MemoryModel, queries: Queries) -> Tensor:
         """See ``Strategy.embed_sources``."""
-        stream = self._memories.restarted(model)
+        stream = self.memories.restarted(model)
         found = [stream.mailbox.own.new_empty(0, model.width)]
         moments = _moments(queries, self._ranks)
         with stream.ready(_nodes(moments, queries.src)):
@@ -114,7 +115,7 @@ class RememberingStrategy:
     @torch.no_grad()
     def embeddings(self, nodes: Int64) -> Tensor:
         """See ``Strategy.embeddings``: a microsecond after the newest event, all events seen."""
-        stream, feed = self._memories.trained.stream, self._memories.feed
+        stream, feed = self.memories.trained.stream, self.memories.feed
         after = int(feed.time_us[-1]) + 1 if len(feed) else 0
         position = stream.mark()
         stream.deliver_before(after)
@@ -125,12 +126,12 @@ class RememberingStrategy:
 
     def undo(self) -> None:
         """See ``Strategy.undo``."""
-        self._memories.trained.restart()
+        self.memories.trained.restart()
 
     @property
     def event_times(self) -> Int64:
         """See ``Forgets.event_times``."""
-        return self._memories.feed.time_us
+        return self.memories.feed.time_us
 
     def close(self) -> None:
         """See ``Strategy.close``."""

@@ -57,18 +57,18 @@ class SequentialStrategy(RememberingStrategy):
 
     def rewind(self) -> None:
         """See ``Strategy.rewind``."""
-        self._memories = Memories(self._model, self._stream, self._setting.lane.edge_features)
-        self._rehearsal = Rehearsal(self._setting.optimisation.replay, self._setting.seed)
+        self.memories = Memories(self._model, self._stream, self._setting.lane.edge_features)
+        self.rehearsal = Rehearsal(self._setting.optimisation.replay, self._setting.seed)
 
     def take_in(self, view: EventsView) -> None:
         """See ``Strategy.take_in``."""
         tau = view.taus[-1]
-        if not self._memories.has(tau):
-            self._memories.take_in(tau, view.events(tau), view.num_nodes)
+        if not self.memories.has(tau):
+            self.memories.take_in(tau, view.events(tau), view.num_nodes)
 
     def remember(self, tau: int, events: EventColumns, num_nodes: int) -> None:
         """See ``Strategy.remember``."""
-        self._memories.take_in(tau, events, num_nodes)
+        self.memories.take_in(tau, events, num_nodes)
 
     def owned(self, num_nodes: int) -> Bool:
         """See ``Strategy.owned``."""
@@ -82,15 +82,15 @@ class SequentialStrategy(RememberingStrategy):
         """See ``Strategy.learn``; the order is that of the log in every epoch."""
         began = time.perf_counter()
         (lesson,) = lessons
-        stream = self._memories.restarted(self._model)
+        stream = self.memories.restarted(self._model)
         events = len(lesson.learned)
         sizes: list[tuple[int, int]] = []  # of each step: new and old events
         for first in range(0, events, self._batch):
             here = slice(first, min(first + self._batch, events))
             new = here.stop - here.start
             sizes.append((new, 0))
-            self.learner.step(self._new(stream, lesson, here, keep=epoch == 0))
-            for old in self._rehearsal.due(new):
+            self.learner.step(self.new_loss(stream, lesson, here, keep=epoch == 0))
+            for old in self.rehearsal.due(new):
                 sizes.append((0, old.positives))
                 self.learner.step(old.loss(self._model, self._setting.task))
         self._model.eval()
@@ -112,8 +112,8 @@ class SequentialStrategy(RememberingStrategy):
         """See ``Strategy.state``: the optimiser, the events with their graph, and every model's memory."""
         return {
             **self.learner.state(),
-            **self._memories.state(),
-            "rehearsal": self._rehearsal.state(),
+            **self.memories.state(),
+            "rehearsal": self.rehearsal.state(),
         }
 
     def gather(self, state: dict[str, Any]) -> dict[str, Any]:
@@ -124,12 +124,12 @@ class SequentialStrategy(RememberingStrategy):
         """See ``Strategy.restore``."""
         self.learner.restore(state)
         self.rewind()
-        self._memories.restore(state, MemoryStream.restore)
-        self._rehearsal.restore(state["rehearsal"], self._ranks.device)
+        self.memories.restore(state, MemoryStream.restore)
+        self.rehearsal.restore(state["rehearsal"], self._ranks.device)
 
     def forget(self, kept: Int64, first: int) -> int:
         """See ``Forgets.forget``."""
-        return self._memories.forget(kept, first)
+        return self.memories.forget(kept, first)
 
     def resize(self, batch: int) -> None:
         """See ``Resizes``."""
@@ -143,15 +143,15 @@ class SequentialStrategy(RememberingStrategy):
     @property
     def held_bytes(self) -> dict[str, int]:
         """See ``Strategy.held_bytes``: events with their graph, memories, and old batches."""
-        return {**self._memories.memory_bytes, "rehearsal": self._rehearsal.memory_bytes}
+        return {**self.memories.memory_bytes, "rehearsal": self.rehearsal.memory_bytes}
 
     def _stream(self, model: MemoryModel, feed: EventFeed) -> MemoryStream:
         return MemoryStream(model, feed, self._ranks.device, self._options.group)
 
-    def _new(self, stream: MemoryStream, lesson: Examples, here: slice, *, keep: bool) -> Tensor:
+    def new_loss(self, stream: MemoryStream, lesson: Examples, here: slice, *, keep: bool) -> Tensor:
         """Mean loss of a new batch, which is kept if it will be replayed."""
         time_us = int(lesson.learned.time_us[here.start])
-        place = self._rehearsal.place_for(time_us) if keep else None
+        place = self.rehearsal.place_for(time_us) if keep else None
         draw = self.learner.steps + 1
         if place is None:
             return batch_loss(self._setting.task, stream, lesson, here, batch=self._batch, draw=draw)
@@ -161,7 +161,7 @@ class SequentialStrategy(RememberingStrategy):
         assert seen.states is not None
         assert seen.asked is not None
         nodes, there, mail = seen.states
-        self._rehearsal.keep(
+        self.rehearsal.keep(
             place, PastBatch(nodes, there, mail, seen.hops, seen.asked, here.stop - here.start, time_us)
         )
         return loss

@@ -27,20 +27,23 @@ class Dqn:
 
     Attributes:
         epsilon: Probability of a random choice.
+        q: Weights of the network.
+        target: Those of the target network.
+        replay: Transitions kept, the oldest first, float64 (n, 4): state, action, reward, state after.
     """
 
     def __init__(self, actions: int, seed: int) -> None:
         self._actions, self._seed, self._draws, self.epsilon = actions, seed, 0, 1.0
-        self._q = np.concatenate(
+        self.q = np.concatenate(
             [
                 self._draw().uniform(-1, 1, 2 * WIDTH),
                 self._draw().uniform(-(WIDTH**-0.5), WIDTH**-0.5, actions * (WIDTH + 1)),
             ]
         )
-        self._target = self._q.copy()
-        self._moments = np.zeros((2, len(self._q)))
+        self.target = self.q.copy()
+        self._moments = np.zeros((2, len(self.q)))
         self._steps = 0
-        self._replay: Float64 = np.zeros((0, 4))  # state, action, reward, state after
+        self.replay: Float64 = np.zeros((0, 4))
 
     def choose(self, state: float) -> int:
         """The action of the largest Q, or with probability ε a random one; ε falls."""
@@ -48,31 +51,31 @@ class Dqn:
         self.epsilon = max(LEAST, DECAY * self.epsilon)
         if draw.random() < epsilon:
             return int(draw.integers(self._actions))
-        return int(np.argmax(self._values(self._q, np.array([state]))[0]))
+        return int(np.argmax(self.values(self.q, np.array([state]))[0]))
 
     def learn(self, state: float, action: int, reward: float, after: float) -> None:
         """Remember a transition, and follow the gradient of the squared error of a few remembered ones."""
-        self._replay = np.concatenate([self._replay, [[state, action, reward, after]]])[-MEMORY:]
-        if len(self._replay) < BATCH:
+        self.replay = np.concatenate([self.replay, [[state, action, reward, after]]])[-MEMORY:]
+        if len(self.replay) < BATCH:
             return
-        states, actions, rewards, afters = self._replay[
-            self._draw().choice(len(self._replay), BATCH, replace=False)
+        states, actions, rewards, afters = self.replay[
+            self._draw().choice(len(self.replay), BATCH, replace=False)
         ].T
-        wanted = rewards + DISCOUNT * self._values(self._target, afters).max(axis=1)
-        self._follow(self._gradient(states, actions.astype(np.int64), wanted))
-        self._target += SOFT * (self._q - self._target)
+        wanted = rewards + DISCOUNT * self.values(self.target, afters).max(axis=1)
+        self._follow(self.gradient(states, actions.astype(np.int64), wanted))
+        self.target += SOFT * (self.q - self.target)
 
     def state(self) -> dict[str, Any]:
         """The state that ``restore`` continues from."""
         return {
-            "q": self._q.copy(), "target": self._target.copy(), "moments": self._moments.copy(),
-            "replay": self._replay.copy(), "steps": self._steps, "draws": self._draws, "epsilon": self.epsilon,
+            "q": self.q.copy(), "target": self.target.copy(), "moments": self._moments.copy(),
+            "replay": self.replay.copy(), "steps": self._steps, "draws": self._draws, "epsilon": self.epsilon,
         }  # fmt: skip
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a ``state()``."""
-        self._q, self._target, self._moments = (np.array(state[name]) for name in ("q", "target", "moments"))
-        self._replay = np.array(state["replay"]).reshape(-1, 4)
+        self.q, self.target, self._moments = (np.array(state[name]) for name in ("q", "target", "moments"))
+        self.replay = np.array(state["replay"]).reshape(-1, 4)
         self._steps, self._draws = int(state["steps"]), int(state["draws"])
         self.epsilon = float(state["epsilon"])
 
@@ -86,17 +89,17 @@ class Dqn:
         second = weights[2 * WIDTH :].reshape(self._actions, WIDTH + 1)
         return first, bias, second[:, :WIDTH], second[:, WIDTH]
 
-    def _values(self, weights: Float64, states: Float64) -> Float64:
+    def values(self, weights: Float64, states: Float64) -> Float64:
         """Q of every action, (k, n)."""
         first, bias, second, other = self._split(weights)
         return np.maximum(states[:, None] * first + bias, 0) @ second.T + other
 
-    def _gradient(self, states: Float64, actions: Int64, wanted: Float64) -> Float64:
+    def gradient(self, states: Float64, actions: Int64, wanted: Float64) -> Float64:
         """Of the mean of (Q(s, a) − wanted)²."""
-        first, bias, second, _ = self._split(self._q)
+        first, bias, second, _ = self._split(self.q)
         hidden = np.maximum(states[:, None] * first + bias, 0)
-        error = 2 * (self._values(self._q, states)[np.arange(len(states)), actions] - wanted) / len(states)
-        found = np.zeros_like(self._q)
+        error = 2 * (self.values(self.q, states)[np.arange(len(states)), actions] - wanted) / len(states)
+        found = np.zeros_like(self.q)
         parts = self._split(found)
         np.add.at(parts[2], actions, error[:, None] * hidden)
         np.add.at(parts[3], actions, error)
@@ -112,7 +115,7 @@ class Dqn:
         mean += 0.1 * (gradient - mean)
         square += 0.001 * (gradient**2 - square)
         corrected = mean / (1 - 0.9**self._steps), square / (1 - 0.999**self._steps)
-        self._q -= RATE * corrected[0] / (np.sqrt(corrected[1]) + 1e-8)
+        self.q -= RATE * corrected[0] / (np.sqrt(corrected[1]) + 1e-8)
 
 
 def cleaned_reward(

@@ -121,7 +121,7 @@ class GroupStrategy(WholeStrategy):
             options.groups_per_step, options.alpha_s,
         )  # fmt: skip
         self._profile = Profile()
-        self._steps = GroupSteps(
+        self.steps = GroupSteps(
             list(self._model.parameters()), self.learner, self._ranks, ordered=options.reproducible
         )
         self._live: dict[int, tuple[tuple[int, ...], Int64, int]] = {}
@@ -180,12 +180,12 @@ class GroupStrategy(WholeStrategy):
                 beat()
                 queries = sum(len(groups[group].truth) for of in of_rank for group in of)
                 own = sorted(of_rank[self._ranks.rank])
-                self._steps.step(lambda group: self._loss_of(groups[group]), own, 1 / queries)
+                self.steps.step(lambda group: self._loss_of(groups[group]), own, 1 / queries)
             self._model.eval()
             ended = self.learner.settled()
         at = time.perf_counter()
         measured_s = np.zeros(len(groups))
-        for group, took_s in self._steps.seconds().items():
+        for group, took_s in self.steps.seconds().items():
             measured_s[group] = took_s
         measured_s = self._ranks.sum_array(measured_s, "control")
         self._profile.measured(names, sizes, measured_s)
@@ -297,7 +297,7 @@ class GroupStrategy(WholeStrategy):
         taken = [group for of_rank in learned for of in of_rank for group in of]
         queries = sum(len(groups[group].truth) for group in taken)
         losses = np.zeros(len(groups))
-        for group, loss_of_group in self._steps.losses().items():
+        for group, loss_of_group in self.steps.losses().items():
             losses[group] = loss_of_group
         # Summed by group, so the sum does not depend on the ranks that trained them.
         loss = float(self._ranks.sum_array(losses, "control")[sorted(taken)].sum())

@@ -137,14 +137,14 @@ class HybridStrategy(WindowedStrategy):
         every = options.every_s if options.average == "every_s" else options.every_steps
         self._averager = Averager(self.learner, self._ranks, options.average, every)
         self._sizes = [(float(s), float(v)) for s in options.snapshots for v in options.vertices]
-        self._adjuster = ADJUSTERS[options.adjuster](self._sizes, self._seed)
-        self._action = self._adjuster.choose()
+        self.adjuster = ADJUSTERS[options.adjuster](self._sizes, self._seed)
+        self._action = self.adjuster.choose()
         self._reservoir = Reservoir(self._sizes, options.newest_share, options.refresh)
-        self._maker = BatchMaker(self._model, self._sizes, [self._seed, self._ranks.rank])
-        self._generator = BatchGenerator(self._maker.make, int(options.reservoir_mib * MIB), options.threads)
+        self.maker = BatchMaker(self._model, self._sizes, [self._seed, self._ranks.rank])
+        self._generator = BatchGenerator(self.maker.make, int(options.reservoir_mib * MIB), options.threads)
         ahead = options.every_steps
         self._crew = Crew(
-            self._ranks, self.learner, self._averager, self._adjuster, self._reservoir, self._generator, ahead
+            self._ranks, self.learner, self._averager, self.adjuster, self._reservoir, self._generator, ahead
         )
         self._view: TimelineView | None = None
 
@@ -183,7 +183,7 @@ class HybridStrategy(WindowedStrategy):
     def take_in(self, view: TimelineView) -> None:
         """See ``Strategy.take_in``."""
         self._view = view
-        self._maker.take_in(view)
+        self.maker.take_in(view)
 
     def owned(self, num_nodes: int) -> Bool:
         """See ``Strategy.owned``."""
@@ -192,35 +192,35 @@ class HybridStrategy(WindowedStrategy):
 
     def embed_before(self, model: SnapshotModel, nodes: Int64) -> Tensor:
         """See ``WindowedStrategy.embed_before``: from a state of zero at the beginning of the window, and alone."""
-        return self._embed_all(model, self._maker.taus[:-1][-self._model.window :], nodes)
+        return self._embed_all(model, self.maker.taus[:-1][-self._model.window :], nodes)
 
     @torch.no_grad()
     def embeddings(self, nodes: Int64) -> Tensor:
         """See ``Strategy.embeddings``."""
         distinct, place = np.unique(nodes, return_inverse=True)
-        z = self._embed_all(self._model, self._maker.taus[-self._model.window :], distinct)
+        z = self._embed_all(self._model, self.maker.taus[-self._model.window :], distinct)
         return z[to_device(place, z.device)]
 
     def learn(self, lessons: Sequence[Lesson], epoch: int) -> StepReport:
         """See ``Strategy.learn``."""
         began = time.perf_counter()
-        taus, newest = self._maker.taus, lessons[-1]
+        taus, newest = self.maker.taus, lessons[-1]
         if len(taus) < 2:
             return self._first(newest, began)
         draws = np.random.default_rng([self._seed, newest.tau % (1 << 63), epoch, 3])
         self._reservoir.slide(taus, draws)
         self._generator.retain(self._reservoir.recipes())
-        held = self._held_out(newest, epoch)
-        self._maker.open(
+        held = self.held_out(newest, epoch)
+        self.maker.open(
             [
-                (each, np.setdiff1d(self._own(each), held) if each is newest else self._own(each))
+                (each, np.setdiff1d(self.own(each), held) if each is newest else self.own(each))
                 for each in lessons
             ]
         )
-        exam = self._exam(newest, held)
+        exam = self.exam(newest, held)
         limit_s = self._options.seconds_per_snapshot
         self._model.train()
-        work = HybridPass(self._crew, taus, draws, self._action, self._loss, exam)
+        work = HybridPass(self._crew, taus, draws, self._action, self.loss, exam)
         work.run(Until(self._options.steps, began + limit_s if limit_s else None))
         self._model.eval()
         self._generator.drain()
@@ -231,7 +231,7 @@ class HybridStrategy(WindowedStrategy):
         """See ``Strategy.state``: batches are made again from their recipes."""
         return {
             **super().state(),
-            "adjuster": self._adjuster.state(),
+            "adjuster": self.adjuster.state(),
             "action": self._action,
             "reservoir": self._reservoir.state(),
         }
@@ -241,7 +241,7 @@ class HybridStrategy(WindowedStrategy):
         super().restore(state)
         if "reservoir" not in state:  # a state of the learner alone
             return
-        self._adjuster.restore(state["adjuster"])
+        self.adjuster.restore(state["adjuster"])
         self._action = int(state["action"])
         self._reservoir.restore(state["reservoir"])
         self._generator.retain(set())
@@ -258,27 +258,27 @@ class HybridStrategy(WindowedStrategy):
     @property
     def held_bytes(self) -> dict[str, int]:
         """See ``Strategy.held_bytes``."""
-        return {"timeline": self._maker.held_bytes, "reservoir": self._generator.held_bytes}
+        return {"timeline": self.maker.held_bytes, "reservoir": self._generator.held_bytes}
 
     def _first(self, lesson: Lesson, began: float) -> StepReport:
         """A pass over the first snapshot, without a past: one step over all of it."""
-        items = self._own(lesson)
-        batch = replace(self._maker.batch([], [(0, *lesson.part(items))]), items=items, targets=len(items))
+        items = self.own(lesson)
+        batch = replace(self.maker.batch([], [(0, *lesson.part(items))]), items=items, targets=len(items))
         self._averager.begin()
-        self.learner.step(self._loss(batch), 1 / max(batch.queries, 1))
+        self.learner.step(self.loss(batch), 1 / max(batch.queries, 1))
         self._averager.stepped(batch.queries)
         self._averager.average(last=True)
         return self._report([batch], began)
 
-    def _held_out(self, newest: Lesson, epoch: int) -> Int64:
+    def held_out(self, newest: Lesson, epoch: int) -> Int64:
         """Items of the newest lesson that the adjuster judges by, int64, ascending; they are learned when it is a former one."""
-        if not self._adjuster.judges:
+        if not self.adjuster.judges:
             return np.empty(0, np.int64)
         draw = np.random.default_rng([self._seed, self._ranks.rank, newest.tau % (1 << 63), epoch, 4])
-        own = self._own(newest)
+        own = self.own(newest)
         return np.sort(draw.choice(own, min(len(own) // HELD_OUT, MOST_HELD), replace=False))
 
-    def _own(self, lesson: Lesson) -> Int64:
+    def own(self, lesson: Lesson) -> Int64:
         """Items of a lesson that this rank learns, int64, ascending: those that ask about its nodes of that snapshot."""
         assert self._view is not None
         asked, _ = lesson.part(np.arange(len(lesson)))
@@ -287,24 +287,24 @@ class HybridStrategy(WindowedStrategy):
         mine = owned_by_parts(self._view, int(first.max(initial=-1)) + 1, self._ranks, tau)
         return np.flatnonzero(mine[first])
 
-    def _exam(self, newest: Lesson, held: Int64) -> Callable[[], float | None]:
+    def exam(self, newest: Lesson, held: Int64) -> Callable[[], float | None]:
         """The mean loss of held-out questions of all ranks, after the window before the newest snapshot; a collective."""
-        taus = self._maker.taus[:-1][-self._model.window :]
+        taus = self.maker.taus[:-1][-self._model.window :]
         batch = None
         if len(held):
-            batch = self._maker.batch(taus, [(len(taus) - 1, *newest.part(held))])
+            batch = self.maker.batch(taus, [(len(taus) - 1, *newest.part(held))])
 
         def judge() -> float | None:
             self._model.eval()
             with torch.no_grad():
-                own = 0.0 if batch is None else float(self._loss(batch))
+                own = 0.0 if batch is None else float(self.loss(batch))
             self._model.train()
             loss, queries = self._ranks.total([own, 0 if batch is None else batch.queries])
             return loss / queries if queries else None
 
         return judge
 
-    def _loss(self, batch: HybridBatch) -> Tensor:
+    def loss(self, batch: HybridBatch) -> Tensor:
         """Sum of a batch's losses, a scalar."""
         z, nodes = self._rows(self._model, batch.closure, batch.inputs), batch.closure.nodes
         losses = []
@@ -331,8 +331,8 @@ class HybridStrategy(WindowedStrategy):
         for first in range(0, len(nodes), self._options.inference_nodes):
             beat()
             chunk = nodes[first : first + self._options.inference_nodes]
-            closure = self._maker.close(taus, chunk)
-            inputs = self._maker.inputs(model.encode, taus, closure)
+            closure = self.maker.close(taus, chunk)
+            inputs = self.maker.inputs(model.encode, taus, closure)
             found.append(self._rows(model, closure, inputs, last=True)[0])
         return torch.cat(found)
 
@@ -370,8 +370,8 @@ class HybridStrategy(WindowedStrategy):
                         "snapshots": float(np.mean([batch.snapshots for batch in learned])),
                         "vertices": float(np.mean([batch.targets for batch in learned])),
                     },
-                    self._adjuster.epsilon,
-                    self._adjuster.reward,
+                    self.adjuster.epsilon,
+                    self.adjuster.reward,
                     {f"{s:g}x{v:g}": counts[at] for at, (s, v) in enumerate(self._sizes)},
                     dict(reads),
                     waits_s,

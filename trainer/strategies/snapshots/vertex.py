@@ -88,14 +88,14 @@ class VertexStrategy(WindowedStrategy):
         self._inference_nodes = options.inference_nodes
         self.learner = Learner(self._model, setting.optimisation, setting.ranks)
         cache, halo = (int(mib * MIB) or None for mib in (options.cache_mib, options.halo_mib))
-        self._inputs = InputRows(
+        self.inputs = InputRows(
             setting.ranks, self._features, setting.lane.segments, cache, options.halo_refresh
         )
-        self._halo: Halo | None = None
+        self.halo: Halo | None = None
         if options.fetch == "halo":
-            hops = len(self._graph_stages(self._model))
-            self._halo = Halo(setting.ranks, hops, self._inputs, halo, options.halo_refresh)
-        self._view: GraphView | None = None
+            hops = len(self.graph_stages(self._model))
+            self.halo = Halo(setting.ranks, hops, self.inputs, halo, options.halo_refresh)
+        self.view: GraphView | None = None
         self.rewind()
 
     @classmethod
@@ -135,24 +135,24 @@ class VertexStrategy(WindowedStrategy):
     def rewind(self) -> None:
         """See ``Strategy.rewind``."""
         self._builder = PastBuilder(self._model.window, self._ranks.size)
-        self._past = Past([], self._model.window)
+        self.past = Past([], self._model.window)
 
     def take_in(self, view: GraphView) -> None:
         """See ``Strategy.take_in``."""
-        self._view = view
-        self._past = self._builder.before_latest(view)
-        self._inputs.keep(self._past)
-        if self._halo is not None:
-            self._halo.seal(view, self._past, np.flatnonzero(self.owned(view.num_nodes)))
+        self.view = view
+        self.past = self._builder.before_latest(view)
+        self.inputs.keep(self.past)
+        if self.halo is not None:
+            self.halo.seal(view, self.past, np.flatnonzero(self.owned(view.num_nodes)))
 
     def owned(self, num_nodes: int) -> Bool:
         """See ``Strategy.owned``."""
-        assert self._view is not None
-        return owned_by_parts(self._view, num_nodes, self._ranks)
+        assert self.view is not None
+        return owned_by_parts(self.view, num_nodes, self._ranks)
 
     def embed_before(self, model: SnapshotModel, nodes: Int64) -> Tensor:
         """See ``WindowedStrategy.embed_before``: in chunks, which bound memory."""
-        return self._embed_all(model, self._past, nodes)
+        return self._embed_all(model, self.past, nodes)
 
     def learn(self, lessons: Sequence[Lesson], epoch: int) -> StepReport:
         """See ``Strategy.learn``."""
@@ -186,15 +186,15 @@ class VertexStrategy(WindowedStrategy):
             loss=loss_sum / (lesson.each * known) if known else None,
             nonfinite=len(ended) - len(taken),
             seconds={"train": time.perf_counter() - began, **self.learner.seconds()},
-            cache_rows=self._inputs.cache.since_last(),
-            halo={} if self._halo is None else self._halo.figures(self._past),
+            cache_rows=self.inputs.cache.since_last(),
+            halo={} if self.halo is None else self.halo.figures(self.past),
         )
 
     @torch.no_grad()
     def embeddings(self, nodes: Int64) -> Tensor:
         """See ``Strategy.embeddings``."""
-        assert self._view is not None
-        return self._embed_all(self._model, self._builder.through_latest(self._view), nodes)
+        assert self.view is not None
+        return self._embed_all(self._model, self._builder.through_latest(self.view), nodes)
 
     @property
     def step_events(self) -> int:
@@ -204,41 +204,42 @@ class VertexStrategy(WindowedStrategy):
     @property
     def held_bytes(self) -> dict[str, int]:
         """See ``Strategy.held_bytes``: inputs of other ranks' nodes, and their edges."""
-        held = {"cache": self._inputs.cache.held_bytes}
-        return held if self._halo is None else {**held, "halo": self._halo.held_bytes}
+        held = {"cache": self.inputs.cache.held_bytes}
+        return held if self.halo is None else {**held, "halo": self.halo.held_bytes}
 
     def _loss(self, asked: Asked, truth: Float32, draw: int, shared: Shared | None) -> Tensor:
         """Sum of this rank's losses in one step, a scalar; a collective, differentiable across ranks."""
         ends = np.sort(np.concatenate(asked.ends))
         nodes = ends[np.append(True, ends[1:] != ends[:-1])[: len(ends)]]  # a tenth of unique's time
-        z = self._embed(self._model, self._past, nodes, draw, shared)
+        z = self._embed(self._model, self.past, nodes, draw, shared)
         answers = asked.read(self._model.decoder, [rows(z, self._places(nodes, ends)) for ends in asked.ends])
         return self._task.loss(answers, to_device(truth, answers.device))
 
     @torch.no_grad()
     def _share(self, parts: Sequence[tuple[Asked, Float32]], draw: int) -> Shared | None:
         """Inputs of several steps with one sample: they are fetched and gathered once."""
-        stages = self._graph_stages(self._model)
+        stages = self.graph_stages(self._model)
         if len(parts) == 1 or not stages:
             return None
         nodes = np.unique(np.concatenate([ends for asked, _ in parts for ends in asked.ends]))
-        return self._layout(self._model, self._past, nodes, draw).share(stages[0])
+        return self.layout(self._model, self.past, nodes, draw).share(stages[0])
 
     def _embed(
         self, model: SnapshotModel, past: Past, nodes: Int64, draw: int, shared: Shared | None = None
     ) -> Tensor:
         beat()
-        found, _ = unroll(model.stages, self._layout(model, past, nodes, draw, shared), last=True)
+        found, _ = unroll(model.stages, self.layout(model, past, nodes, draw, shared), last=True)
         return found[0]
 
-    def _layout(
+    def layout(
         self, model: SnapshotModel, past: Past, nodes: Int64, draw: int, shared: Shared | None = None
     ) -> SampledLayout:
-        view, seed = self._view, self._seed + 7919 * draw
+        """The layout of a step or of a prediction; a collective."""
+        view, seed = self.view, self._seed + 7919 * draw
         assert view is not None
 
         def encode(wanted: Int64) -> Tensor:
-            stored, activity = self._inputs.rows(view, past, wanted), past.activity(wanted)
+            stored, activity = self.inputs.rows(view, past, wanted), past.activity(wanted)
             inputs = to_device(np.concatenate([stored, activity], axis=1), self._ranks.device)
             return model.encode(
                 NodeInputs(
@@ -249,14 +250,15 @@ class VertexStrategy(WindowedStrategy):
             )
 
         window, ranks = past, self._ranks
-        if self._halo is not None:
+        if self.halo is not None:
             if shared is None:
-                self._halo.cover(view, past, nodes)
-            window, ranks = self._halo.local(past)
-        return SampledLayout(self._graph_stages(model), window, nodes, encode, ranks, seed, shared)
+                self.halo.cover(view, past, nodes)
+            window, ranks = self.halo.local(past)
+        return SampledLayout(self.graph_stages(model), window, nodes, encode, ranks, seed, shared)
 
     @staticmethod
-    def _graph_stages(model: SnapshotModel) -> list[GraphStage]:
+    def graph_stages(model: SnapshotModel) -> list[GraphStage]:
+        """The stages of a model along the graph, in its order."""
         return [stage for stage in model.stages if isinstance(stage, GraphStage)]
 
     def _embed_all(self, model: SnapshotModel, past: Past, nodes: Int64) -> Tensor:

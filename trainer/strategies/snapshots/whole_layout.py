@@ -21,21 +21,23 @@ class WholeLayout:
 
     Attributes:
         steps: Snapshots of the pass.
+        there: Which nodes have come, bool (t, n).
+        rows: Inputs of all nodes, (t, n, d).
     """
 
     def __init__(self, horizon: Horizon, model: SnapshotModel, block: range | None = None) -> None:
         block = range(len(horizon.taus)) if block is None else block
         self.steps, self._block = len(block), block
         self._horizon = horizon
-        self._there = horizon.there[block.start : block.stop]
+        self.there = horizon.there[block.start : block.stop]
         self._graphs = operators(horizon, model, block)
         rows = torch.stack([model.encode(horizon.inputs(at)) for at in block])
         # A signature follows from the id: without this a node would have one before it has come.
-        self._rows = rows * self._there.unsqueeze(2)
+        self.rows = rows * self.there.unsqueeze(2)
 
     def inputs(self) -> Tensor:
         """See ``Layout.inputs``: (t, n, d)."""
-        return self._rows
+        return self.rows
 
     def along_graph(self, stage: GraphStage, weights: list[Any], x: Tensor) -> Tensor:
         """See ``Layout.along_graph``."""
@@ -50,14 +52,14 @@ class WholeLayout:
         """See ``Layout.along_both``; the state of a node that has not come yet is zero."""
         state, found = carry, []
         graphs = self._horizon.directed[self._block.start : self._block.stop]
-        for graph, rows, there in zip(graphs, x, self._there, strict=True):
+        for graph, rows, there in zip(graphs, x, self.there, strict=True):
             state = stage(graph, rows, state) * there.unsqueeze(1)
             found.append(state)
         return torch.stack(found), state
 
     def to_nodes(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """See ``Layout.to_nodes``: the same rows, without those that a stage's bias gives to nodes that have not come."""
-        there = self._there[self.steps - len(x) :]
+        there = self.there[self.steps - len(x) :]
         return x * there.unsqueeze(2), there
 
     def to_snapshots(self, rows: Tensor) -> Tensor:
@@ -70,7 +72,7 @@ class WholeLayout:
 
     def tie(self) -> Tensor:
         """Zero: nothing has crossed ranks."""
-        return self._rows.new_zeros(())
+        return self.rows.new_zeros(())
 
 
 def combines(model: SnapshotModel, like: Tensor) -> bool:
