@@ -109,7 +109,7 @@ def timed(partitioner: OnlinePartitioner, delta: SnapshotDelta) -> float:
 
 def reached(partitioner: OnlinePartitioner) -> float:
     if partitioner.name == "load-aware":
-        load = partitioner._part_load  # type: ignore[attr-defined]
+        load = partitioner.part_load  # type: ignore[attr-defined]
         return float(load.max() / load.mean())
     return partitioner.quality().cut_final
 

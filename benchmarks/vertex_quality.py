@@ -229,7 +229,7 @@ def measure(
     fetches, stores, moved, known = [], [], 0, np.empty(0, np.int32)
     for tau, snapshot in stream.snapshots():
         step = state.advance(tau, snapshot)
-        totals = state.partitioner._totals  # type: ignore[attr-defined]
+        totals = state.partitioner.totals  # type: ignore[attr-defined]
         fetched.append(vector_bytes * (totals.weight - totals.inside))
         fetches.append(sum(fetched))
         stores.append(sum(part.bytes for part in step.parts))

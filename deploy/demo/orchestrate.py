@@ -60,7 +60,7 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):  # so that the children are ended on the way out
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
-        out = _fresh_folder(arguments.out)
+        out = fresh_folder(arguments.out)
         with Children(out / "logs") as children:
             Demo(out, children, console, arguments.events, arguments.seconds, arguments.seed).run()
     except ChildDiedError as error:
@@ -252,7 +252,7 @@ class Demo:
             time.sleep(0.1)
 
 
-def _fresh_folder(out: Path) -> Path:
+def fresh_folder(out: Path) -> Path:
     """Make the output folder; an earlier demo's is replaced, anything else is left alone."""
     if out.exists() and any(out.iterdir()) and not (out / MARKER).exists():
         raise ChildDiedError(

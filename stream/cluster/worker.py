@@ -163,7 +163,7 @@ class Worker:
         )
 
 
-_workers: dict[str, Worker] = {}
+workers: dict[str, Worker] = {}
 _users: Counter[str] = Counter()
 _lock = threading.Lock()
 
@@ -174,16 +174,16 @@ def acquire(plan: Plan) -> Worker:
         if not structlog.is_configured():
             # The standard output of a worker pool's processes is not read: they would stop once its pipe is full.
             configure_logs(level="INFO")
-        if plan.id not in _workers:
-            _workers[plan.id] = Worker(plan)
+        if plan.id not in workers:
+            workers[plan.id] = Worker(plan)
         _users[plan.id] += 1
-        return _workers[plan.id]
+        return workers[plan.id]
 
 
 def release(plan: Plan) -> None:
     """Give a worker back; it closes with its last user."""
     with _lock:
         _users[plan.id] -= 1
-        last = None if _users[plan.id] else _workers.pop(plan.id)
+        last = None if _users[plan.id] else workers.pop(plan.id)
     if last is not None:
         last.close()

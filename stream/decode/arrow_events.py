@@ -211,7 +211,7 @@ def _rows(run: list[Message], ids: IdKind, unit: TimeUnit, mapping: Mapping) -> 
     together: list[Rows] = []
     first = 0
     # More than one batch is left only if a column exceeds 2 GiB.
-    for batch in _together([batch for _, batch, _ in run]).to_batches():
+    for batch in one_table([batch for _, batch, _ in run]).to_batches():
         span = slice(first, first + batch.num_rows)
         found = batch if mapping == NATIVE else mapped(batch, mapping)
         together.append(Rows(canonical(found, ids, unit, shown=mapping.column), messages[span], rows[span]))
@@ -219,7 +219,7 @@ def _rows(run: list[Message], ids: IdKind, unit: TimeUnit, mapping: Mapping) -> 
     return together
 
 
-def _together(batches: list[pa.RecordBatch]) -> pa.Table:
+def one_table(batches: list[pa.RecordBatch]) -> pa.Table:
     """The rows of batches of one schema; columns without a value are not copied."""
     whole = pa.Table.from_batches(batches)
     columns = [

@@ -40,6 +40,9 @@ class Decoder:
         config: Kind of ids, feature widths, time bounds and the message limit.
         now_us: The wall clock that bounds event times, microseconds since the epoch.
 
+    Attributes:
+        config: See there.
+
     Raises:
         Failure: The format is unknown, or cannot read such a topic.
     """
@@ -47,7 +50,7 @@ class Decoder:
     def __init__(
         self, topic: Topic, config: StreamConfig, *, now_us: Callable[[], int] = wall_time_us
     ) -> None:
-        self._config = config
+        self.config = config
         self._now_us = now_us
         self._format = create_format(topic, config.kafka, config.ids)
         self._limits = self._format.limits
@@ -101,7 +104,7 @@ class Decoder:
         now_us = self._now_us()
         offsets = raw.offsets.to_numpy(zero_copy_only=False)
         lengths = pc.binary_length(raw.values).fill_null(-1).to_numpy(zero_copy_only=False)
-        limit = self._config.kafka.max_message_bytes
+        limit = self.config.kafka.max_message_bytes
         places = np.flatnonzero((lengths >= 0) & (lengths <= limit))
         wanted = raw.values if len(places) == len(lengths) else raw.values.take(pa.array(places))
         read = self._format.read(wanted, at_once)
@@ -109,7 +112,7 @@ class Decoder:
         large = np.flatnonzero(lengths[:done] > limit)
         sentences = [f"{n} bytes, but config key kafka.max_message_bytes is {limit}" for n in lengths[large]]
         refusals = [refused_alike(large, Reason.TOO_LARGE, sentences)] if len(large) else []
-        rules = Rules.of(self._config, now_us)
+        rules = Rules.of(self.config, now_us)
         refusals += [_placed(table, places) for table in read.refused]
         accepted = []
         for rows in read.rows:

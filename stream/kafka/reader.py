@@ -92,6 +92,7 @@ class PartitionReader:
         last_arrival_s: Monotonic seconds of the last message, at first of the reader's construction.
         failure: The error of ``take``, kept because a runner passes on its text only.
         answers: Whether brokers answer.
+        consumer: The client.
     """
 
     def __init__(
@@ -117,8 +118,8 @@ class PartitionReader:
             Failure: No broker answers, or a topic doesn't exist.
         """
         self._kafka, self._skipped = kafka, skipped
-        self._consumer = open_consumer(kafka, kafka_client=in_place_client)
-        read_columns(self._consumer, kafka.max_poll_records, kafka.max_batch_bytes)
+        self.consumer = open_consumer(kafka, kafka_client=in_place_client)
+        read_columns(self.consumer, kafka.max_poll_records, kafka.max_batch_bytes)
         self._waiting: dict[TopicPartition, RawBatch] = {}
         self.stop = threading.Event()
         self.first_poll_s: float | None = None
@@ -135,9 +136,9 @@ class PartitionReader:
         self._quiet = QuietPartitions(ask_quiet_s)
         for tp, end in self._end.items():
             self._quiet.said(tp, unread=self._next[tp] < end)
-        self._consumer.assign(list(self._next))
+        self.consumer.assign(list(self._next))
         for tp, offset in self._next.items():
-            self._consumer.seek(tp, offset)
+            self.consumer.seek(tp, offset)
 
     @property
     def num_partitions(self) -> int:
@@ -196,17 +197,17 @@ class PartitionReader:
 
     def close(self) -> None:
         """Leave the brokers."""
-        self._consumer.close(autocommit=False, timeout_ms=2_000)
+        self.consumer.close(autocommit=False, timeout_ms=2_000)
 
     def _find_starts(self, next_offset: NextOffset, only: tuple[str, int] | None) -> list[Start]:
         names = [topic.name for topic in self._kafka.topics if only is None or topic.name == only[0]]
         starts = []
         with kafka_failures(self._kafka.bootstrap, f"asking for topics {', '.join(names)}"):
-            partitions = topic_partitions(self._consumer, names, self._kafka.bootstrap)
+            partitions = topic_partitions(self.consumer, names, self._kafka.bootstrap)
             known = {tp.topic for tp in partitions if next_offset((tp.topic, tp.partition)) is not None}
             if only is not None:
                 partitions = [tp for tp in partitions if tp == TopicPartition(*only)]
-            for found in bounds(self._consumer, partitions):
+            for found in bounds(self.consumer, partitions):
                 wanted = next_offset((found.topic, found.partition))
                 if wanted is None:
                     # A partition added to a topic that is being read came after the reading began: all of it counts.
@@ -232,7 +233,7 @@ class PartitionReader:
         self._quiet.asked()
         with kafka_failures(self._kafka.bootstrap, "asking for the ends of the topics"):
             try:
-                self._end |= self._consumer.end_offsets(partitions, timeout_ms=ANSWER_MS)
+                self._end |= self.consumer.end_offsets(partitions, timeout_ms=ANSWER_MS)
             except KafkaError as error:
                 if not getattr(error, "retriable", False):
                     raise
@@ -248,7 +249,7 @@ class PartitionReader:
             self.first_poll_s = time.monotonic()
         with kafka_failures(self._kafka.bootstrap, "reading from Kafka"):
             try:
-                polled = self._consumer.poll(timeout_ms=int(POLL_S * 1000), max_records=1)
+                polled = self.consumer.poll(timeout_ms=int(POLL_S * 1000), max_records=1)
             except OffsetOutOfRangeError as error:
                 self._gap(list(error.args[0]))
                 return
@@ -259,7 +260,7 @@ class PartitionReader:
                     return
                 raise
             for tp in self._next:
-                self._end[tp] = max(self._end[tp], self._consumer.highwater(tp) or 0)
+                self._end[tp] = max(self._end[tp], self.consumer.highwater(tp) or 0)
                 if parts := polled.get(tp):
                     records = joined(parts)
                     first, self._next[tp] = self._next[tp], records.end_offset
@@ -273,7 +274,7 @@ class PartitionReader:
             self.last_arrival_s = time.monotonic()
             # A broker that waits for more data can't be asked for other partitions meanwhile.
             if any(self._end[tp] - self._next[tp] >= len(self._waiting[tp].offsets) for tp in polled):
-                fetch_ahead(self._consumer)
+                fetch_ahead(self.consumer)
 
     def _batch(self, tp: TopicPartition, first: int, records: Records) -> RawBatch:
         return RawBatch(
@@ -289,11 +290,11 @@ class PartitionReader:
         )
 
     def _gap(self, partitions: list[TopicPartition]) -> None:
-        for found in bounds(self._consumer, partitions):
+        for found in bounds(self.consumer, partitions):
             tp = TopicPartition(found.topic, found.partition)
             after = self._checked(found, self._next[tp])
             first, self._next[tp], self._end[tp] = self._next[tp], after, found.end
-            self._consumer.seek(tp, after)
+            self.consumer.seek(tp, after)
             self._quiet.said(tp, unread=after < found.end, messages=True)
             self._waiting[tp] = self._batch(tp, first, Records.none(after))
 

@@ -101,7 +101,7 @@ class SnapshotSink:
         self._event_ids = known_ids(writer, config)
         self._published = writer.outbox.published
         self._begun_s = self._next_seal_s = self._last_commit_s = clock()
-        self._pending, self._committing = Pending(), Pending()
+        self.pending, self.committing = Pending(), Pending()
         self._before = writer.last
         self._open = OpenEvents.of(writer.open_tail())
         self._failed = False
@@ -122,7 +122,7 @@ class SnapshotSink:
     def begin(self, key: Key, offset: int) -> None:
         """Set where a topic partition unknown to the log begins; the next commit records it."""
         if self._position(key) is None:
-            self._pending.positions[key] = Position(
+            self.pending.positions[key] = Position(
                 topic=key[0], partition=key[1], next=offset, max_t_us=self._event_clock.max_t_us(key)
             )
 
@@ -155,7 +155,7 @@ class SnapshotSink:
             quiet=batch.quiet,
             now_s=self._clock(),
         )
-        pending = self._pending
+        pending = self.pending
         if known is None or batch.end_offset > known.next:
             pending.batches += 1
             pending.begins.setdefault(key, start)
@@ -190,7 +190,7 @@ class SnapshotSink:
             StoreError: As for ``LogWriter.commit``.
         """
         if self._commits.busy:
-            return self._made(wait=wait or self._pending.bytes >= self._rules.max_pending_bytes)
+            return self._made(wait=wait or self.pending.bytes >= self._rules.max_pending_bytes)
         closed = self._closed()
         if self._failed:
             self._begin(closed)
@@ -198,10 +198,10 @@ class SnapshotSink:
         now = self._clock()
         min_tau = self._min_tau()
         seals = closed is not None and min_tau is not None and min_tau <= closed and now >= self._next_seal_s
-        if not wait and self._pending.bytes < SEAL_BYTES:
+        if not wait and self.pending.bytes < SEAL_BYTES:
             seals = seals and now - self._last_commit_s >= SEAL_EVERY_S
         overdue = now - self._last_commit_s >= self._rules.commit_every_s
-        if seals or (self._anything() and (overdue or self._pending.bytes >= self._rules.max_pending_bytes)):
+        if seals or (self._anything() and (overdue or self.pending.bytes >= self._rules.max_pending_bytes)):
             self._begin(closed)
         return self._made(wait=wait)
 
@@ -210,7 +210,7 @@ class SnapshotSink:
         before = self._made(wait=True)
         closed = self._closed()
         latest = max(
-            (tau for tau in (self._pending.max_tau, self._open.max_tau) if tau is not None), default=None
+            (tau for tau in (self.pending.max_tau, self._open.max_tau) if tau is not None), default=None
         )
         if latest is None:
             return self.flush() or before
@@ -240,7 +240,7 @@ class SnapshotSink:
         repeated = self._border.in_history(key, events["offset"].to_numpy(), events["t"].to_numpy())
         if repeated is None:
             return events
-        self._pending.in_history[key[0]] += int(np.count_nonzero(repeated))
+        self.pending.in_history[key[0]] += int(np.count_nonzero(repeated))
         return events.filter(pa.array(~repeated))
 
     def _accept(self, topic: str, partition: int, events: pa.Table) -> None:
@@ -251,26 +251,26 @@ class SnapshotSink:
             late_refused = late if self._rules.late == "dead-letter" else np.zeros(len(late), bool)
             repeated = self._event_ids.duplicates(events["event_id"], events["t"].to_numpy(), late_refused)
             if repeated.any():
-                self._pending.duplicates += int(np.count_nonzero(repeated))
+                self.pending.duplicates += int(np.count_nonzero(repeated))
                 events = events.filter(pa.array(~repeated))
                 tau, late = tau[~repeated], late[~repeated]
         num_late = int(np.count_nonzero(late))
         if num_late:
-            self._pending.late[topic] += num_late
+            self.pending.late[topic] += num_late
         if num_late and self._rules.late == "dead-letter":
             assert sealed_through is not None
             refused = events.filter(pa.array(late))
             own_tau = np.floor_divide(refused["t"].to_numpy(), interval_us)
             refused = refused.append_column("tau", pa.array(own_tau))
-            self._pending.add_rejects(topic, late_rejects(refused, topic, partition, sealed_through))
+            self.pending.add_rejects(topic, late_rejects(refused, topic, partition, sealed_through))
             events, tau = events.filter(pa.array(~late)), tau[~late]
         if events.num_rows:
-            self._pending.add_events(Run.of((topic, partition), tau, events))
+            self.pending.add_events(Run.of((topic, partition), tau, events))
 
     def _begin(self, closed: int | None) -> None:
         """Start a commit of everything pending, sealing up to τ = ``closed``."""
-        pending, before = self._pending, self._open
-        self._committing, self._pending = pending, Pending()
+        pending, before = self.pending, self._open
+        self.committing, self.pending = pending, Pending()
         self._closed_through = closed
         self._before = self._writer.last
         self._failed = False
@@ -308,10 +308,10 @@ class SnapshotSink:
             record = self._writer.last
             if record is None or record is self._before:
                 self._failed = True
-                if not self._pending.batches:
+                if not self.pending.batches:
                     self._closed_through = self._writer.sealed_through
-                self._pending = self._committing.followed_by(self._pending)
-                self._committing = Pending()
+                self.pending = self.committing.followed_by(self.pending)
+                self.committing = Pending()
                 raise
             # The log has it, so its content must not be committed again.
             if not isinstance(error, Exception):
@@ -320,7 +320,7 @@ class SnapshotSink:
             done = _Done(record, OpenEvents.of(self._writer.open_tail()), self._clock())
         if done is None:
             return None
-        made, self._committing = self._committing, Pending()
+        made, self.committing = self.committing, Pending()
         self._open = done.open
         self._last_commit_s = done.ended_s
         self._next_seal_s = 2 * done.ended_s - self._begun_s
@@ -349,7 +349,7 @@ class SnapshotSink:
     @property
     def open_bytes(self) -> int:
         """Accepted events of open snapshots, committed or not."""
-        return self._pending.bytes + self._committing.bytes + self._open.bytes
+        return self.pending.bytes + self.committing.bytes + self._open.bytes
 
     def _make_room(self, key: Key) -> None:
         """Seal as much as possible; raise if too much is still open."""
@@ -364,18 +364,18 @@ class SnapshotSink:
         )
 
     def _observe_pending(self) -> None:
-        self._observer.pending(self._pending.batches + self._committing.batches, self.open_bytes)
+        self._observer.pending(self.pending.batches + self.committing.batches, self.open_bytes)
 
     def _position(self, key: Key) -> Position | None:
-        pending, committing = self._pending.positions.get(key), self._committing.positions.get(key)
+        pending, committing = self.pending.positions.get(key), self.committing.positions.get(key)
         return pending or committing or self._writer.positions.get(key)
 
     def _anything(self) -> bool:
-        return bool(self._pending.positions) or self._writer.outbox.published != self._published
+        return bool(self.pending.positions) or self._writer.outbox.published != self._published
 
     def _min_tau(self) -> int | None:
         return min(
-            (tau for tau in (self._pending.min_tau, self._open.min_tau) if tau is not None), default=None
+            (tau for tau in (self.pending.min_tau, self._open.min_tau) if tau is not None), default=None
         )
 
     def _closed(self) -> int | None:
@@ -386,5 +386,5 @@ class SnapshotSink:
             before.append(closed_by(watermark, self._writer.header.interval_us))
         idle = self._event_clock.all_idle_s()
         if self._rules.idle_seal_s is not None and idle is not None and idle >= self._rules.idle_seal_s:
-            before += [tau for tau in (self._pending.max_tau, self._open.max_tau) if tau is not None]
+            before += [tau for tau in (self.pending.max_tau, self._open.max_tau) if tau is not None]
         return max(before, default=None)

@@ -24,7 +24,7 @@ def test_a_slow_disk_shows_as_lag_and_nothing_is_dropped(
     synced, free = FolderStaging.finish, threading.Event()
 
     def finish(staging: FolderStaging) -> None:
-        if "log" in staging._root.parts and not free.wait(60):
+        if "log" in staging.root.parts and not free.wait(60):
             raise TimeoutError
         synced(staging)
 
@@ -47,7 +47,7 @@ def test_a_slow_disk_shows_as_lag_and_nothing_is_dropped(
         def taken() -> int:
             """Events that wait in memory: two commits' worth at most, each with the poll that passed the limit."""
             sink = running.job.log.sink
-            waiting = (sink._pending, sink._committing)
+            waiting = (sink.pending, sink.committing)
             assert all(some.bytes <= (1_000 + A_POLL) * BYTES_AN_EVENT for some in waiting)
             return sum(len(table) for some in waiting for table in some.events)
 

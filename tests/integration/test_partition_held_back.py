@@ -51,7 +51,7 @@ def test_a_partition_that_holds_event_time_back_is_named_until_it_is_read_again(
 
     def half_deaf(*given: Any, **more: Any) -> PartitionReader:
         readers.append(PartitionReader(*given, **more))
-        readers[-1]._consumer.pause(stuck)  # as of a leader that serves nothing
+        readers[-1].consumer.pause(stuck)  # as of a leader that serves nothing
         return readers[-1]
 
     monkeypatch.setattr(connecting, "PartitionReader", half_deaf)
@@ -83,7 +83,7 @@ def test_a_partition_that_holds_event_time_back_is_named_until_it_is_read_again(
                 in shown
             )
             assert 'freshet_stream_ready{graph="test"} 0.0' in shown
-            readers[-1]._consumer.resume(stuck)
+            readers[-1].consumer.resume(stuck)
             until(lambda: answer(f"{url}/readyz") == "ready\n", "readiness")
             until(
                 lambda: "freshet_stream_held_since_timestamp_seconds{" not in answer(f"{url}/metrics"),

@@ -51,7 +51,7 @@ def test_what_comes_next_is_fetched_while_other_partitions_wait_to_be_read(kafka
     for partition in range(2):
         send(kafka, topic, [b"x" * 1_000] * 200, partition=partition)
     reader = reader_of(kafka, topic, [], max_partition_fetch_bytes=40_000)
-    fetched = reader._consumer._fetcher._completed_fetches
+    fetched = reader.consumer._fetcher._completed_fetches
     deadline_s = time.monotonic() + 30
     while not len(reader.take(topic, 0).values):
         assert time.monotonic() < deadline_s

@@ -144,7 +144,7 @@ def test_a_lane_that_finds_no_room_is_tried_again_and_the_log_goes_on(
     full, whole = [True], FolderStaging.add
 
     def add(staging: FolderStaging, relative: str, write: Callable[[Any], None]) -> Any:
-        if full[0] and "lanes" in staging._root.parts:
+        if full[0] and "lanes" in staging.root.parts:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return whole(staging, relative, write)
 

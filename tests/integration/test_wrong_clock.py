@@ -223,8 +223,8 @@ def test_on_flink_a_worker_with_a_wrong_clock_waits_and_says_so(
     thread = threading.Thread(target=lambda: ran.append(job.run()))
     thread.start()
     try:
-        reached(lambda: any(each.not_ready() for each in list(worker_module._workers.values())), 180)
-        (worker,) = worker_module._workers.values()
+        reached(lambda: any(each.not_ready() for each in list(worker_module.workers.values())), 180)
+        (worker,) = worker_module.workers.values()
         assert "this host's clock says 2001-" in (worker.not_ready() or "")
         reached(lambda: worker.endpoint is not None)
         assert worker.endpoint is not None

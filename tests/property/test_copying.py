@@ -109,12 +109,12 @@ def test_loads_within_the_levels_and_beyond_give_the_same_parts(name, parts, apa
     draws = np.random.default_rng(parts + apart)
     sizes = draws.integers(0, apart + 1, parts)
     fast, plain = create(name, parts=parts, seed=2), PlainCopying(name != "hdrf", parts, 2, 1.0)
-    fast._sizes[:] = plain.sizes[:] = sizes.tolist()
+    fast.sizes[:] = plain.sizes[:] = sizes.tolist()
     for tau in range(4):
         ends = np.minimum(draws.integers(0, 120, (400, 2)), draws.integers(0, 120, (400, 2)))
         events = [(1, int(i), int(j), tau) for i, j in ends]
         assert fast.update(snapshot(tau, 120, events)).event_part.tolist() == plain.update(events)
-    assert fast._sizes.tolist() == plain.sizes
+    assert fast.sizes.tolist() == plain.sizes
 
 
 @pytest.mark.parametrize("name", ["hdrf", "powergraph-greedy"])
@@ -122,13 +122,13 @@ def test_loads_within_the_levels_and_beyond_give_the_same_parts(name, parts, apa
 def test_parts_of_any_load_are_told_apart(name, apart):
     """Also where they are further apart than any other number in the kernel."""
     partitioner = create(name, parts=3, seed=1)
-    partitioner._sizes[:] = [apart, apart + 1, 5]
+    partitioner.sizes[:] = [apart, apart + 1, 5]
     pairs = [(1, 2 * v, 2 * v + 1, 0) for v in range(4)]
     assert partitioner.update(snapshot(0, 8, pairs)).event_part.tolist() == [2] * 4
     # Both ends of the next edge know parts 0 and 1 only, and 1 is one edge fuller.
-    partitioner._records[:2] = partitioner._records[:2] >> np.uint64(32) << np.uint64(32) | np.uint64(0b011)
+    partitioner.records[:2] = partitioner.records[:2] >> np.uint64(32) << np.uint64(32) | np.uint64(0b011)
     assert partitioner.update(snapshot(1, 8, [(1, 0, 1, 1)])).event_part.tolist() == [0]
-    assert partitioner._sizes.tolist() == [apart + 1, apart + 1, 9]
+    assert partitioner.sizes.tolist() == [apart + 1, apart + 1, 9]
 
 
 @pytest.mark.parametrize("name", ["hdrf", "powergraph-greedy"])

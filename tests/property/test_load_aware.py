@@ -38,9 +38,9 @@ def test_loads_kept_by_deltas_are_those_of_the_whole_graph(snapshots, layers, ed
     for tau, rows in enumerate(snapshots):
         delta = graph.apply(tau, edge_events(rows))
         partitioner.update(delta)
-        load, home = partitioner._load[: delta.num_nodes], partitioner.home()
+        load, home = partitioner.load[: delta.num_nodes], partitioner.home()
         assert load.tolist() == plain_loads(delta, layers)
-        assert partitioner._part_load.tolist() == np.bincount(home[delta.live], load[delta.live], 3).tolist()
+        assert partitioner.part_load.tolist() == np.bincount(home[delta.live], load[delta.live], 3).tolist()
 
 
 def plain_deal(order, load, owner, part_load, count, heavy, mean, most_nodes):
@@ -95,7 +95,7 @@ def test_the_first_snapshot_is_dealt_in_snake_order():
     delta = LiveGraph().apply(0, edge_events(rows))
     partitioner = create("load-aware", parts=2, layers=1, tolerance=9.0)
     partitioner.update(delta)
-    order = np.argsort(-partitioner._load[:8], kind="stable")
+    order = np.argsort(-partitioner.load[:8], kind="stable")
     assert partitioner.home()[order].tolist() == [0, 1, 1, 0, 0, 1, 1, 0]
 
 
@@ -108,7 +108,7 @@ def test_loads_stay_balanced_while_the_graph_changes_and_few_nodes_move(seed, pa
     for tau in range(8):
         delta = graph.apply(tau, edge_events([(1, *p) for p in draws.integers(200, size=(150, 2)).tolist()]))
         assignment = partitioner.update(delta)
-        load, home = partitioner._load[: delta.num_nodes], partitioner.home()
+        load, home = partitioner.load[: delta.num_nodes], partitioner.home()
         part_load = np.bincount(home[delta.live], load[delta.live], parts)
         assert part_load.max() <= 1.05 * part_load.mean() + load.max()
         assert np.bincount(home[delta.live]).max() <= math.ceil(1.05 * len(delta.live) / parts)

@@ -290,7 +290,7 @@ def test_a_steady_past_keeps_its_shared_node_only_with_past_weight():
         for tau in range(1, 5):
             partitioner.update(snapshot(tau, 42, [(1, 40, v, tau) for v in (1, 2, 21, 22)]))
         partitioner.update(snapshot(5, 42, [(1, 41, v, 5) for v in (1, 2, 3, 21, 22, 23)]))
-        kept[past] = set(partitioner._used._shared.tolist())
+        kept[past] = set(partitioner.used.shared.tolist())
     assert kept == {0.0: {41}, 1.0: {40}}
 
 
@@ -298,12 +298,12 @@ def test_forward_decay_brings_its_unit_back_before_anything_overflows():
     partitioner = Sep(parts=2, hubs=0.5, time_constant=1.0)
     for tau in range(12):
         partitioner.update(snapshot(tau, 4, [(1, tau % 4, (tau + 1) % 4, 8 * tau)]))
-        used = partitioner._used
-        assert 1.0 <= used._unit <= 1e15
+        used = partitioner.used
+        assert 1.0 <= used.unit <= 1e15
         assert all(
-            np.isfinite(x).all() for x in (used._nodes[name] for name in ("need", "at_home", "at_other"))
+            np.isfinite(x).all() for x in (used.nodes[name] for name in ("need", "at_home", "at_other"))
         )
-    assert used._latest == 88_000_000
+    assert used.latest == 88_000_000
 
 
 def test_states_of_the_other_rule_are_refused_with_what_to_do():

@@ -45,7 +45,7 @@ def test_totals_kept_by_deltas_are_those_of_the_whole_graph(snapshots, algorithm
     for tau, rows in enumerate(snapshots):
         delta = graph.apply(tau, edge_events(rows))
         partitioner.update(delta)
-        totals = partitioner._totals
+        totals = partitioner.totals
         found = (totals.pairs, totals.cross, totals.weight, totals.inside, *totals.stored.tolist())
         assert found == pytest.approx(plain_totals(delta, partitioner.home(), parts))
         home = partitioner.home()

@@ -228,8 +228,8 @@ def test_decay_moves_its_origin_and_keeps_the_order():
     partitioner = Sep(parts=2, hubs=0.5, time_constant=1.0, rule="centrality")
     for tau in range(10):
         partitioner.update(snapshot(tau, 4, [(1, tau % 4, (tau + 1) % 4, 1000 * tau)]))
-        assert np.isfinite(partitioner._paper._centrality).all()
-    assert set(np.argsort(partitioner._paper._centrality)[-2:].tolist()) == {9 % 4, 10 % 4}
+        assert np.isfinite(partitioner.used.centrality).all()
+    assert set(np.argsort(partitioner.used.centrality)[-2:].tolist()) == {9 % 4, 10 % 4}
 
 
 def test_ties_vary_with_the_event_and_with_the_seed():
@@ -254,7 +254,7 @@ def test_hubs_are_the_most_central_nodes_and_equal_ones_are_drawn(centrality, sh
     count = int(share * len(centrality))
     start = splitmix64(3)
     order = sorted(range(len(centrality)), key=lambda v: (-centrality[v], splitmix64(start ^ v)))
-    hub = two_pass._most_central(np.array(centrality), count, 3)
+    hub = two_pass.most_central(np.array(centrality), count, 3)
     assert set(np.flatnonzero(hub).tolist()) == set(order[:count])
 
 

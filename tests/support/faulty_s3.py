@@ -72,7 +72,7 @@ def faulty(service: str) -> Iterator[FaultyS3]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def _serve(self) -> None:
+        def serve(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             front.seen.append((self.command, self.path))
             fault = front.rule(self.command, self.path) or Fault()
@@ -116,7 +116,7 @@ def faulty(service: str) -> Iterator[FaultyS3]:
             pass
 
     for method in ("GET", "PUT", "HEAD", "DELETE", "POST"):
-        setattr(Handler, f"do_{method}", Handler._serve)
+        setattr(Handler, f"do_{method}", Handler.serve)
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     front.endpoint = f"http://127.0.0.1:{server.server_port}"

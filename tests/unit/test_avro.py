@@ -301,9 +301,9 @@ def test_messages_are_kept_while_the_registry_does_not_answer(registry: Registry
     number = registry.add(EDGE)
     registry.status = 503
     given = decoder(topic={"format": "avro"}, registry={"url": registry.url})
-    config = given._config.model_copy(
+    config = given.config.model_copy(
         update={
-            "kafka": given._config.kafka.model_copy(update={"topics": [Topic(name="edges", format="avro")]})
+            "kafka": given.config.kafka.model_copy(update={"topics": [Topic(name="edges", format="avro")]})
         }
     )
     waits: list[float] = []

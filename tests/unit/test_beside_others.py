@@ -293,7 +293,7 @@ def test_a_commit_of_a_former_writer_ends_the_opening_of_the_next(tmp_path, monk
         with pytest.raises(
             LaneBusyError, match=r"commit 3 of .* was made while the next held the log's lock"
         ):
-            LogWriter(place_of(tmp_path) / "log", former.header, former._lock, "the next")
+            LogWriter(place_of(tmp_path) / "log", former.header, former.lock, "the next")
 
 
 def test_what_a_topic_has_is_noted_the_first_time_as_well(exported):

@@ -176,7 +176,7 @@ def test_a_writer_that_was_paused_for_longer_than_its_lease_is_told_and_harms_no
     back = elsewhere(monkeypatch)
     paused = LogWriter.open(store, HEADER, writer_id="paused")
     commit(paused, 0)
-    paused._lock.fall_silent()  # type: ignore[attr-defined]
+    paused.lock.fall_silent()  # type: ignore[attr-defined]
     back()
     second = LogWriter.open(store, HEADER, writer_id="second")
     commit(second, 1)
@@ -188,7 +188,7 @@ def test_a_writer_that_was_paused_for_longer_than_its_lease_is_told_and_harms_no
     ):
         commit(paused, 2)
     # Paused after that look: the record is what stops it.
-    monkeypatch.setattr(paused._lock, "require", lambda: None)
+    monkeypatch.setattr(paused.lock, "require", lambda: None)
     with pytest.raises(
         LaneBusyError, match=r"was made by second while paused held the log's lock: one of them"
     ):
@@ -213,10 +213,10 @@ def test_where_the_paused_writer_is_first_after_all_the_second_is_told(
     back = elsewhere(monkeypatch)
     paused = LogWriter.open(store, HEADER, writer_id="paused")
     commit(paused, 0)
-    paused._lock.fall_silent()  # type: ignore[attr-defined]
+    paused.lock.fall_silent()  # type: ignore[attr-defined]
     back()
     second = LogWriter.open(store, HEADER, writer_id="second")
-    monkeypatch.setattr(paused._lock, "require", lambda: None)  # it looked at its lease just before
+    monkeypatch.setattr(paused.lock, "require", lambda: None)  # it looked at its lease just before
     commit(paused, 1)
     with pytest.raises(LaneBusyError, match="was made by paused while second held"):
         commit(second, 1)
@@ -232,8 +232,8 @@ def test_two_writers_of_a_lane_make_every_manifest_once(
     seal(store, 0, 4)  # type: ignore[arg-type]
     back = elsewhere(monkeypatch)
     paused = LaneWriter(store, lane("hash"))
-    paused._lock.fall_silent()  # type: ignore[attr-defined]
-    monkeypatch.setattr(paused._lock, "require", lambda: None)
+    paused.lock.fall_silent()  # type: ignore[attr-defined]
+    monkeypatch.setattr(paused.lock, "require", lambda: None)
     back()
     with LaneWriter(store, lane("hash")) as second:
         asked: list[int] = []

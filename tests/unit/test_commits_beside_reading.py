@@ -101,7 +101,7 @@ def test_so_much_waits_for_a_slow_disk_and_no_more(disk):
         while not done.is_set():
             disk.offer(first, *[1.5] * 100)
             first += 100
-            taken.append(disk.sink._pending.bytes)
+            taken.append(disk.sink.pending.bytes)
             if disk.sink.advance(wait=False) is not None:
                 done.set()
 

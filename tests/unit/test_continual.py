@@ -79,7 +79,7 @@ class SlowToLearn:
     """The lane as a reader sees it for whom a snapshot more is there for every ``steps`` optimiser steps."""
 
     def __init__(self, trainer: Trainer, steps: float) -> None:
-        self._whole = list(trainer.lane.manifests)
+        self.whole = list(trainer.lane.manifests)
         self._lane, self._steps, self.done = trainer.lane, steps, 0.0
         learn = trainer.lessons.learn
 
@@ -97,7 +97,7 @@ class SlowToLearn:
     @property
     def manifests(self) -> Numbered:
         there: Numbered = Numbered("lane snapshot")
-        for manifest in self._whole[: 1 + int(self.done / self._steps)]:
+        for manifest in self.whole[: 1 + int(self.done / self._steps)]:
             there.append(manifest)
         return there
 
@@ -118,13 +118,13 @@ def test_a_stream_faster_than_training_is_followed_with_every_event_in_memory(
             lane.done += 0.2
             continue
         taken = trainer.load.next(trainer.sequence, newest)
-        trainer.step(lane._whole[taken])
+        trainer.step(lane.whole[taken])
         lags.append(newest - taken)
     assert max(lags) <= 4
     written = lines(config)
     assert 0 < sum(line["trained"] for line in written) < 0.8 * 30 * 48
     assert any(0 < line["passes"] < 2 for line in written)
-    seen = sum((trainer.lane.log.events(m.tau)["op"].to_numpy() == 1).sum() for m in lane._whole)
+    seen = sum((trainer.lane.log.events(m.tau)["op"].to_numpy() == 1).sum() for m in lane.whole)
     assert trainer.session.task.history.count_out.sum() == seen
     if kind:
         assert len(trainer.session.strategy.event_times) == seen

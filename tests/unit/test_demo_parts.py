@@ -98,14 +98,14 @@ def test_the_demo_replaces_its_own_output_and_nothing_else(tmp_path: Path) -> No
     import orchestrate
     from children import ChildDiedError
 
-    out = orchestrate._fresh_folder(tmp_path / "demo")
+    out = orchestrate.fresh_folder(tmp_path / "demo")
     (out / "old.txt").write_text("from the last run")
-    assert not (orchestrate._fresh_folder(out) / "old.txt").exists()
+    assert not (orchestrate.fresh_folder(out) / "old.txt").exists()
     foreign = tmp_path / "thesis"
     foreign.mkdir()
     (foreign / "chapter.tex").write_text("years of work")
     with pytest.raises(ChildDiedError, match=r"thesis.*--out"):
-        orchestrate._fresh_folder(foreign)
+        orchestrate.fresh_folder(foreign)
     assert (foreign / "chapter.tex").exists()
 
 

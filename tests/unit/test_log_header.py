@@ -251,10 +251,10 @@ def test_a_former_writer_in_a_bucket_brings_no_event_of_the_old_kind_under_the_n
     back = elsewhere(monkeypatch)
     paused = LogWriter.open(store, WRONG, writer_id="paused")
     refuse(paused, 0)
-    paused._lock.fall_silent()  # type: ignore[attr-defined]
+    paused.lock.fall_silent()  # type: ignore[attr-defined]
     back()
     with LogWriter.open(store, RIGHT, writer_id="second") as second:
-        monkeypatch.setattr(paused._lock, "require", lambda: None)  # it looked at its lease just before
+        monkeypatch.setattr(paused.lock, "require", lambda: None)  # it looked at its lease just before
         with pytest.raises(LaneBusyError, match="was made by second while paused held"):
             sealed_event(paused)
         seal(second, 1)

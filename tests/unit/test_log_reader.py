@@ -167,8 +167,8 @@ def test_a_watch_wakes_at_a_new_name(tmp_path: Path) -> None:
         watch.wait(0)
         (tmp_path / "x").touch()
         deadline = time.monotonic() + 60
-        while not watch.polling and not watch._changed.is_set() and time.monotonic() < deadline:
+        while not watch.polling and not watch.changed.is_set() and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert watch.polling or watch._changed.is_set()
+        assert watch.polling or watch.changed.is_set()
         watch.wait(0)
-        assert not watch._changed.is_set()
+        assert not watch.changed.is_set()

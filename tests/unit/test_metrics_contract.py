@@ -55,8 +55,9 @@ def series_of(registry: CollectorRegistry) -> Iterator[tuple[str, Series]]:
     # A metric whose labels have no value yet shows no sample: only the collectors know all names.
     for collector in registry._collector_to_names:
         metric: Any = collector
-        name = f"{metric._name}_total" if metric._type == "counter" else metric._name
-        yield name, Series(metric._type, tuple(metric._labelnames))
+        (family,) = metric.describe()
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        yield name, Series(family.type, tuple(metric._labelnames))
 
 
 def documented() -> dict[str, Series]:

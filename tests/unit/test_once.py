@@ -257,7 +257,7 @@ def test_a_writer_that_comes_to_know_of_anothers_commit_makes_none_after_it(tmp_
     job = Job(tmp_path)
     job.offer(A, 0.1)
     assert job.sink.flush() is not None
-    job.writer._lock.release()
+    job.writer.lock.release()
     other = LogWriter.open(tmp_path, job.writer.header)
     other.commit()
     job.writer._chain.refresh()  # as a sweep beside a compaction does

@@ -22,6 +22,9 @@ class EdgePartitioner(ABC):
         parts: P.
         seed: Seed of the draws that break ties.
         window: Unused in this package.
+
+    Attributes:
+        sizes: Events assigned to each part, int64 (P,).
     """
 
     name: ClassVar[str]
@@ -30,14 +33,14 @@ class EdgePartitioner(ABC):
     def __init__(self, *, parts: int, seed: int = 0, window: int = 4) -> None:
         self.parts, self.seed, self.window = parts, seed, window
         self._home: Int32 = np.empty(0, np.int32)  # −1 for nodes without edges
-        self._sizes: Int64 = np.zeros(parts, np.int64)  # events assigned to each part
+        self.sizes: Int64 = np.zeros(parts, np.int64)
         self._placements: Int64 = np.zeros(parts, np.int64)  # nodes in each part, copies included
         self._events = 0
         self._quality = EdgeQuality(parts)
 
     @abstractmethod
     def _place(self, delta: SnapshotDelta) -> Placed:
-        """Assign the inserts of a snapshot, and update ``_home``, ``_sizes`` and ``_placements``.
+        """Assign the inserts of a snapshot, and update ``_home``, ``sizes`` and ``_placements``.
 
         ``_events`` counts the events before it.
         """
@@ -55,7 +58,7 @@ class EdgePartitioner(ABC):
         self._grow(delta.num_nodes)
         placed = self._place(delta)
         self._events += len(delta.op)
-        self._quality.observe(placed, self._placements, self._sizes, live=delta.num_live)
+        self._quality.observe(placed, self._placements, self.sizes, live=delta.num_live)
         return placed.assignment
 
     def home(self) -> Int32:
@@ -71,7 +74,7 @@ class EdgePartitioner(ABC):
         return pack(
             {
                 "home": self._home,
-                "sizes": self._sizes,
+                "sizes": self.sizes,
                 "placements": self._placements,
                 "quality": self._quality.state(),
                 **self._memory(),
@@ -86,7 +89,7 @@ class EdgePartitioner(ABC):
         """
         state: dict[str, NDArray[Any]] = unpack(table)
         try:
-            self._home, self._sizes = state.pop("home"), state.pop("sizes")
+            self._home, self.sizes = state.pop("home"), state.pop("sizes")
             self._placements = state.pop("placements")
             self._quality.restore(state.pop("quality"))
             self._remember(state)

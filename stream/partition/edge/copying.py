@@ -33,14 +33,14 @@ class CopyingPartitioner(EdgePartitioner):
         super().__init__(parts=parts, seed=seed, window=window)
         # One record per node up to 32 parts, separate parts and counts above, and several words of parts from 65 on.
         words = (-(-parts // 64),) if parts > PLANE_PARTS else ()
-        self._records: UInt64 = np.empty((0, *words), np.uint64)
+        self.records: UInt64 = np.empty((0, *words), np.uint64)
         self._counts: UInt32 = np.empty(0, np.uint32)
         self._shared = self._placed = 0  # nodes in more than one part, and in any
 
     def _place(self, delta: SnapshotDelta) -> Placed:
         if self.greedy:
             self._count(delta.op, delta.src, delta.dst)
-        assigned = int(self._sizes.sum())
+        assigned = int(self.sizes.sum())
         event_part = np.empty(len(delta.op), np.int32)
         room = np.empty(2 * min(len(delta.op), _CHUNK), np.int64)
         noted = [
@@ -51,14 +51,14 @@ class CopyingPartitioner(EdgePartitioner):
         self._placed += int(np.count_nonzero(why == Why.NEW))
         return Placed(
             assignment=Assignment(node, part, why, event_part),
-            inserts=int(self._sizes.sum()) - assigned,
+            inserts=int(self.sizes.sum()) - assigned,
             seen=delta.num_nodes,
             shared=self._shared,
             placed=self._placed,
         )
 
     def _memory(self) -> dict[str, NDArray[Any]]:
-        masks, counts = self._records, self._counts
+        masks, counts = self.records, self._counts
         if self.parts <= RECORD_PARTS:
             masks, counts = masks & _MASK, (masks >> _COUNT_SHIFT).astype(np.uint32)
         return {
@@ -69,9 +69,9 @@ class CopyingPartitioner(EdgePartitioner):
 
     def _remember(self, memory: dict[str, NDArray[Any]]) -> None:
         masks, self._counts = memory["masks"], memory["counts"]
-        self._records = masks if self.parts > PLANE_PARTS else masks.reshape(-1)
+        self.records = masks if self.parts > PLANE_PARTS else masks.reshape(-1)
         if self.parts <= RECORD_PARTS:
-            self._records |= self._counts.astype(np.uint64) << _COUNT_SHIFT
+            self.records |= self._counts.astype(np.uint64) << _COUNT_SHIFT
             self._counts = np.empty(0, np.uint32)
         self._placed = int(np.count_nonzero(self._home >= 0))
         self._events, self._shared = (int(x) for x in memory["events"])
@@ -83,18 +83,18 @@ class CopyingPartitioner(EdgePartitioner):
         out = (event_part[rows], room)
         if self.parts > PLANE_PARTS:
             found, shared = assign_masks(
-                *events, self._records, self._counts, self._home, self._sizes, *rule, *out
+                *events, self.records, self._counts, self._home, self.sizes, *rule, *out
             )
         else:
             counts = self._counts if self.parts > RECORD_PARTS else None
-            found, shared = assign_planes(*events, self._records, counts, self._sizes, *rule, *out)
+            found, shared = assign_planes(*events, self.records, counts, self.sizes, *rule, *out)
         self._shared += int(shared)
         return room[: int(found)].copy()
 
     def _count(self, op: Int8, src: Int64, dst: Int64) -> None:
         """Add a snapshot's inserts to the counts of unassigned edges."""
         if self.parts <= RECORD_PARTS:
-            count_edges(op, src, dst, self._records)
+            count_edges(op, src, dst, self.records)
             return
         rows = op > 0
         ends = np.concatenate([src[rows], dst[rows & (src != dst)]])
@@ -102,7 +102,7 @@ class CopyingPartitioner(EdgePartitioner):
 
     def _grow(self, num_nodes: int) -> None:
         super()._grow(num_nodes)
-        self._records = grown(self._records, num_nodes)
+        self.records = grown(self.records, num_nodes)
         if self.parts > RECORD_PARTS:
             self._counts = grown(self._counts, num_nodes)
 

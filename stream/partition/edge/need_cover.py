@@ -68,12 +68,12 @@ class NeedCover(EdgePartitioner):
         self.hubs, self.time_constant, self.past_weight = hubs, time_constant, past_weight
         words = -(-parts // 64)
         self._masks: UInt64 = np.empty((0, words), np.uint64)
-        self._nodes: Nodes = np.empty(0, NODE)
+        self.nodes: Nodes = np.empty(0, NODE)
         self._local: Int32 = np.empty(0, np.int32)  # scratch, all −1 between snapshots
-        self._shared: Int64 = np.empty(0, np.int64)  # ids of the shared nodes
+        self.shared: Int64 = np.empty(0, np.int64)  # ids of the shared nodes
         self._homes: Int64 = np.zeros(parts, np.int64)  # nodes at home in each part
-        self._unit = 1.0  # stored weight of an event of the latest snapshot
-        self._latest: int | None = None  # µs
+        self.unit = 1.0  # stored weight of an event of the latest snapshot
+        self.latest: int | None = None  # µs
 
     def _place(self, delta: SnapshotDelta) -> Placed:
         """Place, select, assign, learn."""
@@ -83,20 +83,20 @@ class NeedCover(EdgePartitioner):
             delta.op, delta.src, delta.dst, self._local
         )
         n, inserts = len(ids), len(first)
-        unit = np.float32(self._unit)
-        home, was_shared, need, at_home, other, at_other = read_nodes(ids, self._home, self._nodes, unit)
+        unit = np.float32(self.unit)
+        home, was_shared, need, at_home, other, at_other = read_nodes(ids, self._home, self.nodes, unit)
         home_before = home.copy()
         placed_before = int(self._homes.sum())
         placed = placed_before + int(np.count_nonzero(home < 0))
-        unnamed = not_named(self._shared, self._local)
-        weighed = np.concatenate([need, self._nodes["need"][unnamed] / unit]) * np.float32(self.past_weight)
+        unnamed = not_named(self.shared, self._local)
+        weighed = np.concatenate([need, self.nodes["need"][unnamed] / unit]) * np.float32(self.past_weight)
         everyone_was_shared = np.concatenate([was_shared, np.ones(len(unnamed), np.bool_)])
         shared = was_shared
         # First as if nothing were discarded, then with the resulting shared nodes and loads.
-        for expected in (int(self._sizes.sum()) + inserts, 0):
+        for expected in (int(self.sizes.sum()) + inserts, 0):
             place(
                 first, second, indptr, neighbours, loops, ids, home_before, home, shared[:n], at_home, other,
-                at_other, self._sizes, self._homes, expected, placed, self.seed,
+                at_other, self.sizes, self._homes, expected, placed, self.seed,
             )  # fmt: skip
             pick = select(first, second, indptr, neighbours, home, weighed, everyone_was_shared, budget)
             shared = pick != _UNPICKED
@@ -108,15 +108,15 @@ class NeedCover(EdgePartitioner):
         learn(indptr, neighbours, home, slot, self.parts, pick, need, at_home, other, at_other)
 
         # Only shared nodes and former homes can have lost parts.
-        copies = int(self._placements.sum()) - placed_before + len(self._shared)
+        copies = int(self._placements.sum()) - placed_before + len(self.shared)
         changes = np.empty(2 * (n + inserts) + copies, np.int64)
         rows, moved, several = write_nodes(
-            ids, home, shared[:n], masks, need, at_home, other, at_other, unit, self._home, self._masks, self._nodes,
+            ids, home, shared[:n], masks, need, at_home, other, at_other, unit, self._home, self._masks, self.nodes,
             self._local, self._placements, changes,
         )  # fmt: skip
         kept, demoted = unnamed[shared[n:]], unnamed[~shared[n:]]
-        rows = send_home(demoted, self._home, self._masks, self._nodes, self._placements, changes, rows)
-        self._shared = np.concatenate([ids[shared[:n]], kept])
+        rows = send_home(demoted, self._home, self._masks, self.nodes, self._placements, changes, rows)
+        self.shared = np.concatenate([ids[shared[:n]], kept])
         changes = np.sort(changes[:rows])
         node, part, why = read_changes(changes, self.parts)
         return Placed(
@@ -133,54 +133,54 @@ class NeedCover(EdgePartitioner):
         self, op: Int8, first: Int32, second: Int32, slot: UInt16, masks: UInt64, event_part: Int32
     ) -> int:
         """Write the parts of a snapshot's events; returns the number of discarded inserts."""
-        most = int(COPY_SLACK * (int(self._sizes.sum()) + len(first)) / self.parts)
-        graph = (first, second, slot, masks, self._sizes)
+        most = int(COPY_SLACK * (int(self.sizes.sum()) + len(first)) / self.parts)
+        graph = (first, second, slot, masks, self.sizes)
         rule = (most, self.seed, self._events, event_part)
         if self.parts > LANE_PARTS or len(first) > SHORT_LOADS:
             return int(assign_masks(op, *graph, *rule))
-        return int(assign_lanes(op, *graph, *lanes_for(self._sizes), *rule))
+        return int(assign_lanes(op, *graph, *lanes_for(self.sizes), *rule))
 
     def _memory(self) -> dict[str, NDArray[Any]]:
         return {
             "masks": self._masks,
-            **{name: self._nodes[name].copy() for name in _STORED},
-            "shared": self._shared,
-            "unit": np.array(self._unit),
-            "latest": np.array([] if self._latest is None else [self._latest], np.int64),
+            **{name: self.nodes[name].copy() for name in _STORED},
+            "shared": self.shared,
+            "unit": np.array(self.unit),
+            "latest": np.array([] if self.latest is None else [self.latest], np.int64),
             "events": np.array(self._events),
         }
 
     def _remember(self, memory: dict[str, NDArray[Any]]) -> None:
-        self._masks, self._shared = memory["masks"], memory["shared"]
-        self._nodes = np.zeros(len(self._home), NODE)
+        self._masks, self.shared = memory["masks"], memory["shared"]
+        self.nodes = np.zeros(len(self._home), NODE)
         for name in _STORED:
-            self._nodes[name] = memory[name]
-        self._nodes["shared"][self._shared] = True
+            self.nodes[name] = memory[name]
+        self.nodes["shared"][self.shared] = True
         self._local = np.full(len(self._home), -1, np.int32)
         self._homes = np.bincount(self._home[self._home >= 0], minlength=self.parts)
-        self._unit, self._events = float(memory["unit"]), int(memory["events"])
-        self._latest = int(memory["latest"][0]) if len(memory["latest"]) else None
+        self.unit, self._events = float(memory["unit"]), int(memory["events"])
+        self.latest = int(memory["latest"][0]) if len(memory["latest"]) else None
 
     def _grow(self, num_nodes: int) -> None:
         super()._grow(num_nodes)
         self._local = grown(self._local, num_nodes, -1)
         self._masks = grown(self._masks, num_nodes)
-        known = len(self._nodes)
-        self._nodes = grown(self._nodes, num_nodes)
-        self._nodes["other"][known:] = -1
+        known = len(self.nodes)
+        self.nodes = grown(self.nodes, num_nodes)
+        self.nodes["other"][known:] = -1
 
     def _decay(self, delta: SnapshotDelta) -> None:
         """Forward decay: an event's unit grows by e^(Δt/T), so that nothing else has to shrink."""
         if self.time_constant is None or not len(delta.t):
             return
         latest = int(delta.t.max())
-        if self._latest is not None and latest > self._latest:
-            fading = math.exp(-(latest - self._latest) / US_PER_S / self.time_constant)
-            if fading * _LARGEST_UNIT < self._unit:
-                faded = fading / self._unit
+        if self.latest is not None and latest > self.latest:
+            fading = math.exp(-(latest - self.latest) / US_PER_S / self.time_constant)
+            if fading * _LARGEST_UNIT < self.unit:
+                faded = fading / self.unit
                 for name in ("need", "at_home", "at_other"):
-                    self._nodes[name] *= faded
-                self._unit = 1.0
+                    self.nodes[name] *= faded
+                self.unit = 1.0
             else:
-                self._unit /= fading
-        self._latest = latest if self._latest is None else max(latest, self._latest)
+                self.unit /= fading
+        self.latest = latest if self.latest is None else max(latest, self.latest)

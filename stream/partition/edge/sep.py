@@ -34,6 +34,9 @@ class Sep:
         rule: How shared nodes are chosen: by the edges saved, or by centrality.
         past_weight: For the rule ``need``, in [0, 1]: weight of the need of past snapshots, relative to the edges of the
             sealed one. 1 keeps the shared set steady, 0 discards least on arrival.
+
+    Attributes:
+        used: The partitioner of the rule in force.
     """
 
     name: ClassVar[str] = "sep"
@@ -68,9 +71,9 @@ class Sep:
         self._paper = TwoPassSep(
             parts=parts, seed=seed, hubs=hubs, time_constant=time_constant, balance_weight=balance_weight
         )
-        self._used: TwoPassSep | NeedCover = self._paper
+        self.used: TwoPassSep | NeedCover = self._paper
         if rule == "need":
-            self._used = NeedCover(
+            self.used = NeedCover(
                 parts=parts, seed=seed, hubs=hubs, time_constant=time_constant, past_weight=past_weight
             )
 
@@ -85,24 +88,24 @@ class Sep:
             t: int64 (E,) microseconds.
             num_nodes: Distinct nodes of the file.
         """
-        self._used = self._paper
+        self.used = self._paper
         self._paper.foresee(src, dst, t, num_nodes)
 
     def update(self, delta: SnapshotDelta) -> Assignment:
         """See ``EdgePartitioner.update``."""
-        return self._used.update(delta)
+        return self.used.update(delta)
 
     def home(self) -> Int32:
         """See ``EdgePartitioner.home``."""
-        return self._used.home()
+        return self.used.home()
 
     def quality(self) -> Quality:
         """See ``EdgePartitioner.quality``."""
-        return self._used.quality()
+        return self.used.quality()
 
     def state(self) -> pa.Table:
         """See ``EdgePartitioner.state``."""
-        return self._used.state()
+        return self.used.state()
 
     def restore(self, table: pa.Table) -> None:
         """Continue from a ``state()``.
@@ -114,11 +117,11 @@ class Sep:
         if of == "centrality" and "masks" in table.column_names:
             self._paper.restore(table)
             if self._paper.foresees:
-                self._used = self._paper
+                self.used = self._paper
                 return
         if of != self.rule or "masks" not in table.column_names:
             raise PartitionError(
                 f"this state is of {self.name} with rule: {of}, or of a release before this shape, not with rule: "
                 f"{self.rule}. Remove the lane's folder and let the stream job build it again"
             )
-        self._used.restore(table)
+        self.used.restore(table)

@@ -72,7 +72,7 @@ class TwoPassSep(EdgePartitioner):
         # Up to 63 parts and λ = 1, a node's parts and its hub bit are one word; otherwise words of parts alone.
         self._marked = parts <= MARKED_PARTS and balance_weight <= 1
         self._masks: UInt64 = np.empty((0, -(-parts // 64)), np.uint64)
-        self._centrality: Float64 = np.empty(0, np.float64)
+        self.centrality: Float64 = np.empty(0, np.float64)
         self._shared = self._placed = 0  # nodes in more than one part, and in any
         self._hub: Bool | None = None  # of the whole file, once it is known
         self._origin: int | None = None  # t0 of the forward decay, µs
@@ -108,7 +108,7 @@ class TwoPassSep(EdgePartitioner):
         budget = int(self.hubs * seen)
         hub, leaving = self._hub, np.empty(0, np.int64)
         if hub is None or len(hub) < len(self._home):
-            hub = _most_central(self._centrality, budget, self.seed)
+            hub = most_central(self.centrality, budget, self.seed)
             leaving = self._without_room(delta, hub, budget)
             if self._marked:
                 mark_hubs(self._masks.reshape(-1), hub)
@@ -143,13 +143,13 @@ class TwoPassSep(EdgePartitioner):
         rule = (self.balance_weight, self.seed, self._events + rows.start)
         out = (event_part[rows], room)
         if self._marked:
-            marks, lanes = self._masks.reshape(-1), lanes_for(self._sizes)
+            marks, lanes = self._masks.reshape(-1), lanes_for(self.sizes)
             found, shared = assign_lanes(
-                *events, marks, self._centrality, self._home, self._sizes, *lanes, *rule, *out
+                *events, marks, self.centrality, self._home, self.sizes, *lanes, *rule, *out
             )
         else:
             found, shared = assign_masks(
-                *events, self._masks, hub, self._centrality, self._home, self._sizes, *rule, *out
+                *events, self._masks, hub, self.centrality, self._home, self.sizes, *rule, *out
             )
         self._shared += shared
         return room[: int(found)].copy()
@@ -182,7 +182,7 @@ class TwoPassSep(EdgePartitioner):
             return former
         needing = reach(delta.op, delta.src, delta.dst, self._home, hub & ~several)
         excess = max(self._shared + needing - budget, 0)
-        return former[np.argsort(self._centrality[former], kind="stable")][:excess]
+        return former[np.argsort(self.centrality[former], kind="stable")][:excess]
 
     def home(self) -> Int32:
         """First part of every dense id so far, fixed; int32 (num_nodes,), −1 for nodes without edges. A view."""
@@ -191,13 +191,13 @@ class TwoPassSep(EdgePartitioner):
     def _memory(self) -> dict[str, NDArray[Any]]:
         return {
             "masks": self._sets(),
-            "centrality": self._centrality,
+            "centrality": self.centrality,
             "origin": np.array([] if self._origin is None else [self._origin], np.int64),
             "counts": np.array([self._num_nodes, self._events, self._foreseen]),
         }
 
     def _remember(self, memory: dict[str, NDArray[Any]]) -> None:
-        self._masks, self._centrality = memory["masks"], memory["centrality"]
+        self._masks, self.centrality = memory["masks"], memory["centrality"]
         self._shared = int(in_several(self._masks).sum())
         self._placed = int(np.count_nonzero(self._home >= 0))
         self._hub = None
@@ -207,7 +207,7 @@ class TwoPassSep(EdgePartitioner):
     def _grow(self, num_nodes: int) -> None:
         super()._grow(num_nodes)
         self._masks = grown(self._masks, num_nodes)
-        self._centrality = grown(self._centrality, num_nodes)
+        self.centrality = grown(self.centrality, num_nodes)
 
     def _add(self, op: Int8 | None, src: Int64, dst: Int64, t: Int64) -> None:
         """Pass 1: forward decay, ``e^((t − t0)/T)``; the order and θ don't depend on t0. Without ``op`` all are inserts."""
@@ -218,7 +218,7 @@ class TwoPassSep(EdgePartitioner):
             if self._origin is None:
                 self._origin = latest
             if (latest - self._origin) / scale > _LARGEST_EXPONENT:
-                self._centrality *= math.exp(-(latest - self._origin) / scale)
+                self.centrality *= math.exp(-(latest - self._origin) / scale)
                 self._origin = latest
         inserts, ones = np.ones(_WEIGHED, np.int8), np.ones(_WEIGHED)
         for begin in range(0, len(src), _WEIGHED):
@@ -226,10 +226,10 @@ class TwoPassSep(EdgePartitioner):
             count = rows.stop - begin
             weight = ones[:count] if self._origin is None else np.exp((t[rows] - self._origin) / scale)
             kind = inserts[:count] if op is None else op[rows]
-            add_centrality(self._centrality, kind, src[rows], dst[rows], weight)
+            add_centrality(self.centrality, kind, src[rows], dst[rows], weight)
 
 
-def _most_central(centrality: Float64, count: int, seed: int) -> Bool:
+def most_central(centrality: Float64, count: int, seed: int) -> Bool:
     """Mask of the ``count`` largest; ties are broken by a seeded draw."""
     if count >= len(centrality):
         return np.ones(len(centrality), np.bool_)

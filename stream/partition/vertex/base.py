@@ -27,6 +27,9 @@ class VertexPartitioner(ABC):
         seed: Seed of every draw.
         window: w, snapshots that trainers look back.
         fanout: f of the utility's edge weights (DistDy section 3.4).
+
+    Attributes:
+        totals: Sums over the live pairs, kept by deltas.
     """
 
     name: ClassVar[str]
@@ -39,7 +42,7 @@ class VertexPartitioner(ABC):
         self._left_from: Int32 = np.empty(0, np.int32)
         self._marks: Bool = np.empty(0, np.bool_)
         self._num_nodes = 0
-        self._totals = PairTotals(parts, fanout)
+        self.totals = PairTotals(parts, fanout)
         self._is_current = True  # whether state kept per node is that of the last snapshot's graph
         self._quality = VertexQuality()
 
@@ -73,10 +76,10 @@ class VertexPartitioner(ABC):
         new = before < 0
         self._owner[node] = part
         self._held += self._count(part) - self._count(before[~new])
-        self._totals.advance(delta, self._owner, named)
+        self.totals.advance(delta, self._owner, named)
         self._settle()
         moved = len(node) - int(new.sum())
-        self._quality.observe(self._totals, self._held, moved)
+        self._quality.observe(self.totals, self._held, moved)
 
         gone = delta.left
         node = np.concatenate([node, gone])
@@ -125,10 +128,10 @@ class VertexPartitioner(ABC):
 
     def _begin(self, delta: SnapshotDelta) -> None:
         """After a restore, take in the whole graph, as it is after the snapshot, with the owners from before it."""
-        self._totals.begin(delta, self._owner)
+        self.totals.begin(delta, self._owner)
 
     def _settle(self) -> None:  # noqa: B027  most learn nothing
-        """Learn from a snapshot once all is placed; owners, ``_held`` and ``_totals`` are then those of the snapshot."""
+        """Learn from a snapshot once all is placed; owners, ``_held`` and ``totals`` are then those of the snapshot."""
 
     def _count(self, parts: Int32) -> Int64:
         """Number of occurrences of each part, int64 (K,)."""

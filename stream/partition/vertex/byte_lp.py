@@ -115,7 +115,7 @@ class ByteLp(VertexPartitioner):
         rows, known = delta.rows, self._known
         known[delta.left, 0] = -1
         known[delta.touched, 1] = self._halves(rows, delta.touched)
-        weight = self._totals.weight_after(rows, delta.touched) + self.pair_cost * delta.num_pairs
+        weight = self.totals.weight_after(rows, delta.touched) + self.pair_cost * delta.num_pairs
         if not self._held.any():
             self._churn = 0.0
             part = metis_of_live(delta, self.parts, self.seed, self.tries)

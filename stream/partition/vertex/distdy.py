@@ -172,12 +172,12 @@ class DistDy(VertexPartitioner):
             )
         before = self._owner[placed]
         self._owner[placed] = self._known[placed, 0]
-        self._totals.advance(delta, self._owner, placed)
+        self.totals.advance(delta, self._owner, placed)
         self._owner[placed] = before
         load = start - free
         scale = full_bytes * self.batch / live  # DistDy section 3.4
         price = self._prices(
-            capacity, np.zeros(self.parts, np.int64), self._base_price(scale * self._totals.inside, load)
+            capacity, np.zeros(self.parts, np.int64), self._base_price(scale * self.totals.inside, load)
         )
         log = math.log(2 * self.eta) - 1
         first = self._first_sweep(delta, placed, live)
@@ -200,7 +200,7 @@ class DistDy(VertexPartitioner):
         most: int,
     ) -> tuple[Int64, Int64]:
         """Alg. 2 from the base partition: nodes that moved, int64, and bytes left per server, int64 (K,)."""
-        mean_pair = scale * self._totals.weight / max(self._totals.pairs, 1)
+        mean_pair = scale * self.totals.weight / max(self.totals.pairs, 1)
         stay = self.move_cost * mean_pair
         paid = self._reward + stay
         rewards = (paid, paid) if self.reward == "stay" else (stay - self._reward, np.full_like(paid, stay))
@@ -245,7 +245,7 @@ class DistDy(VertexPartitioner):
         load, live = self._load, int(self._held.sum())
         if live:
             log = math.log(2 * self.eta) - 1
-            utility = self._scale * self._totals.inside
+            utility = self._scale * self.totals.inside
             if utility > 0:
                 self._least_utility = min(self._least_utility, utility / int(self._stored.sum() + load.sum()))
             price = self._prices(self._capacity_used, load, self._base_price(utility, load))

@@ -43,56 +43,56 @@ class LoadAware(VertexPartitioner):
         self.layers, self.tolerance = layers, tolerance
         # A row per node, and spare ones.
         self._labels: Float64 = np.zeros((0, layers + 1))
-        self._load: Float64 = np.zeros(0)
+        self.load: Float64 = np.zeros(0)
         self._fixed: Bool = np.empty(0, np.bool_)
-        self._part_load: Float64 = np.zeros(self.parts)
+        self.part_load: Float64 = np.zeros(self.parts)
 
     def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
         self._advance(delta)
-        new = delta.entered[np.argsort(-self._load[delta.entered], kind="stable")]
+        new = delta.entered[np.argsort(-self.load[delta.entered], kind="stable")]
         # Snake order: the heaviest of each round goes to the lightest part, and the next round runs backwards.
-        lightest = np.argsort(self._part_load, kind="stable").astype(np.int32)
+        lightest = np.argsort(self.part_load, kind="stable").astype(np.int32)
         step = np.arange(len(new)) % (2 * self.parts)
         part = lightest[np.minimum(step, 2 * self.parts - 1 - step)]
-        self._part_load += np.bincount(part, self._load[new], self.parts)
+        self.part_load += np.bincount(part, self.load[new], self.parts)
         held = self._held + self._count(part)
-        mean = float(self._part_load.sum()) / self.parts
+        mean = float(self.part_load.sum()) / self.parts
         most_nodes = math.ceil((1 + self.tolerance) * int(held.sum()) / self.parts)
-        heavy = self._part_load > (1 + self.tolerance) * mean
+        heavy = self.part_load > (1 + self.tolerance) * mean
         crowded = heavy | (held > most_nodes)
         if not crowded.any():
             return new, part
         self._owner[new] = part
         nodes = nodes_of(self._home, crowded)
-        order = nodes[np.argsort(-self._load[nodes], kind="stable")]
-        again, to = deal_again(order, self._load, self._owner, self._part_load, held, heavy, mean, most_nodes)
+        order = nodes[np.argsort(-self.load[nodes], kind="stable")]
+        again, to = deal_again(order, self.load, self._owner, self.part_load, held, heavy, mean, most_nodes)
         self._owner[new] = -1
         once = ~np.isin(new, again)
         return np.concatenate([new[once], again]), np.concatenate([part[once], to])
 
     def _advance(self, delta: SnapshotDelta) -> None:
         """Update labels, loads and loads of parts by the delta, without its new nodes."""
-        left = np.bincount(self._left_from, self._load[delta.left], self.parts)
-        large = self._part_load.max() >= EXACT
-        self._part_load -= left
+        left = np.bincount(self._left_from, self.load[delta.left], self.parts)
+        large = self.part_load.max() >= EXACT
+        self.part_load -= left
         changed = advance_labels(delta.rows, delta.touched, self._labels, self._marks, self._fixed)
-        weigh(changed, self._labels, self._owner, self._load, self._part_load)
-        if large or self._part_load.max() >= EXACT:  # differences may have lost digits
+        weigh(changed, self._labels, self._owner, self.load, self.part_load)
+        if large or self.part_load.max() >= EXACT:  # differences may have lost digits
             old = np.flatnonzero(self._home >= 0)
-            self._part_load = np.bincount(self._home[old], self._load[old], self.parts).astype(np.float64)
+            self.part_load = np.bincount(self._home[old], self.load[old], self.parts).astype(np.float64)
 
     def _grow(self, num_nodes: int) -> None:
         super()._grow(num_nodes)
         known = len(self._labels)
-        self._load = grown(self._load, num_nodes)
+        self.load = grown(self.load, num_nodes)
         self._fixed = grown(self._fixed, num_nodes)
         self._labels = grown(self._labels, num_nodes)
         self._labels[known:, 0] = 1.0
 
     def _memory(self) -> dict[str, NDArray[Any]]:
         n = self._num_nodes
-        return {"labels": self._labels[:n].T, "load": self._load[:n], "part_load": self._part_load}
+        return {"labels": self._labels[:n].T, "load": self.load[:n], "part_load": self.part_load}
 
     def _remember(self, memory: dict[str, NDArray[Any]]) -> None:
-        self._labels, self._load = np.ascontiguousarray(memory["labels"].T), memory["load"]
-        self._part_load = memory["part_load"]
+        self._labels, self.load = np.ascontiguousarray(memory["labels"].T), memory["load"]
+        self.part_load = memory["part_load"]

@@ -25,7 +25,7 @@ class FolderWatch(FileSystemEventHandler):
 
     def __init__(self, folder: Path | Place) -> None:
         """Begin to watch an existing folder."""
-        self._changed = threading.Event()
+        self.changed = threading.Event()
         self._observer: BaseObserver | None = None
         self.polling = place_of(folder).remote
         self.poll_s = BUCKET_POLL_S if self.polling else POLL_S
@@ -42,16 +42,16 @@ class FolderWatch(FileSystemEventHandler):
 
     def on_created(self, event: FileSystemEvent) -> None:
         """A new name, by hard link or creation."""
-        self._changed.set()
+        self.changed.set()
 
     def on_moved(self, event: FileSystemEvent) -> None:
         """A new name, by rename."""
-        self._changed.set()
+        self.changed.set()
 
     def wait(self, timeout_s: float = BUCKET_POLL_S) -> None:
         """Return at the next change, at once if there was one since the last call, or after the timeout."""
-        self._changed.wait(min(timeout_s, self.poll_s))
-        self._changed.clear()
+        self.changed.wait(min(timeout_s, self.poll_s))
+        self.changed.clear()
 
     def close(self) -> None:
         """Stop watching; doing so twice is harmless."""

@@ -114,7 +114,7 @@ class LaneWriter:
         # By file: snapshots counted, and snapshots and events since the newest one with the file.
         self._counted: dict[str, tuple[int, int, int]] = {}
         self.root.make()
-        self._lock = lock_folder(self.root, self.writer_id)
+        self.lock = lock_folder(self.root, self.writer_id)
         try:
             require_not_removed(self.root)  # a process that removes it marks it under the lock
             (self.root / COMMITS).make()
@@ -131,7 +131,7 @@ class LaneWriter:
                 self._clean_up.add(partial(sweep_lane, self.root, self._reader))
             self._state: LaneState | None = self._restored()
         except BaseException:
-            self._lock.release()
+            self.lock.release()
             raise
 
     @property
@@ -192,7 +192,7 @@ class LaneWriter:
     def close(self) -> None:
         """Give the lock back; doing so twice is harmless."""
         self._open = False
-        self._lock.release()
+        self.lock.release()
 
     def __enter__(self) -> Self:
         return self
@@ -206,7 +206,7 @@ class LaneWriter:
         step = state.advance(tau, self._reader.log.events(tau), from_nothing=begins)
         last = self.manifests[-1] if self.manifests else None
         sequence = len(self.manifests)
-        self._lock.require()
+        self.lock.require()
         crash_point("commit.begun")
         with self.root.stage() as staging:
             files = self._stage(staging, state, step, sequence, snapshot.num_events)
@@ -241,7 +241,7 @@ class LaneWriter:
         except FileExistsError:
             raise LaneBusyError(
                 f"{self.root / manifest_name(tau)} was made while {self.writer_id} held the lane's lock: "
-                f"{self._lock.why_both}"
+                f"{self.lock.why_both}"
             ) from None
         self._reader.add(record)
         # The manifest exists: from here on nothing may fail its commit.

@@ -60,7 +60,7 @@ class LogWriter:
         self.writer_id = writer_id
         self.on_phase: Phase = lambda phase, seconds: None
         self._root = root
-        self._lock = lock
+        self.lock = lock
         self._chain = CommitChain(root, header)
         self._usable = True
         self._chain.refresh()
@@ -226,7 +226,7 @@ class LogWriter:
         """
         if not self._usable:
             raise StoreError(f"the writer of {self._root} can't commit any more. Open the log again")
-        self._lock.require()
+        self.lock.require()
         self._require_following(begins or {})
         crash_point("commit.begun")
         ids_before = self._dictionary.size
@@ -296,7 +296,7 @@ class LogWriter:
     def close(self) -> None:
         """Give the lock back; doing so twice is harmless."""
         self._usable = False
-        self._lock.release()
+        self.lock.release()
 
     def __enter__(self) -> Self:
         return self
@@ -324,7 +324,7 @@ class LogWriter:
                 raise
             raise LaneBusyError(
                 f"commit {self._chain.last.n if self._chain.last else 0} of {self._root} was made while {self.writer_id} "
-                f"held the log's lock: {self._lock.why_both}"
+                f"held the log's lock: {self.lock.why_both}"
             ) from None
 
     def _require_following(self, begins: Mapping[Key, int]) -> None:
@@ -332,7 +332,7 @@ class LogWriter:
         if self._chain.last is not self._last:
             self._usable = False
             raise LaneBusyError(
-                f"commits of {self._root} were made while {self.writer_id} held the log's lock: {self._lock.why_both}"
+                f"commits of {self._root} were made while {self.writer_id} held the log's lock: {self.lock.why_both}"
             )
         for (topic, partition), offset in begins.items():
             known = self.positions.get((topic, partition))
@@ -363,7 +363,7 @@ class LogWriter:
         except FileExistsError:
             other = read_record(path, CommitRecord)
             raise LaneBusyError(
-                f"{path} was made by {other.writer} while {self.writer_id} held the log's lock: {self._lock.why_both}"
+                f"{path} was made by {other.writer} while {self.writer_id} held the log's lock: {self.lock.why_both}"
             ) from None
         except OSError:
             # Without its name the record doesn't exist, and nothing has happened; an unanswered put may still arrive.

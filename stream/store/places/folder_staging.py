@@ -24,14 +24,14 @@ class FolderStaging(Staging):
     """
 
     def __init__(self, root: "FolderPath") -> None:
-        self._root = root
+        self.root = root
         self._staged: list[Path] = []
         self._folders: set[Path] = set()
         self._made: list[Path] = []
 
     def add(self, relative: str, write: Write) -> FileRef:
         """Write one file under its temporary name; see ``Staging.add``."""
-        path = inside(self._root, relative)
+        path = inside(self.root, relative)
         made = make_folders(path.parent)
         self._made.extend(made)
         self._folders.update(folder.parent for folder in made)
