@@ -23,7 +23,6 @@ class HeldEdges:
     def __init__(self, snapshot: PastSnapshot, rank: int) -> None:
         own = snapshot.home == rank
         self._snapshot = snapshot
-        self._own = own
         self._start = np.where(own, snapshot.graph.start, 0)
         self._end = np.where(own, snapshot.graph.end, 0)
         self._indices = snapshot.graph.indices
