@@ -73,6 +73,26 @@ def test_every_owner_equals_the_plain_algorithm(
         assert {v: int(home[v]) for v in np.flatnonzero(home >= 0).tolist()} == owners
 
 
+@pytest.mark.parametrize("sweep_all", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("touched", [35, 38])
+def test_a_sweep_over_nine_tenths_counts_as_one_over_all(sweep_all, touched):
+    """Of 40 nodes; the counter of touches is seen at a last snapshot that touches only six."""
+    draws = np.random.default_rng(0)
+    fast = create("distdy", parts=3, fanout=2, sweep_all=sweep_all)
+    plain, delta = PlainDistDy(3, fanout=2, sweep_all=sweep_all), None
+    pairs = [tuple(draws.choice(40, 2, replace=False)) for _ in range(120)]
+    for tau, share in enumerate([40, touched, touched, 6, touched, 6]):
+        inside = draws.permutation(40)[:share]
+        for number, (a, b) in enumerate(pairs):
+            if a in inside and b in inside and draws.random() < 0.4:
+                pairs[number] = tuple(draws.choice(inside, 2, replace=False))
+        delta = snapshot(tau, 40, pairs, loops=range(40), before=delta, touch=inside.tolist())
+        assert len(delta.touched) == share
+        owners = plain.update(delta)
+        fast.update(delta)
+        assert dict(enumerate(fast.home().tolist())) == owners
+
+
 @settings(max_examples=150, deadline=None)
 @given(streams, st.integers(1, 4), st.integers(3_000, 12_000), st.booleans())
 def test_capacities_hold_in_every_window_or_the_error_says_what_is_missing(stream, parts, capacity, uneven):

@@ -216,19 +216,26 @@ def test_nothing_in_a_halo_is_older_than_its_bound(bound: int, tmp_path: Path) -
 def test_a_halo_beyond_its_budget_is_refused_with_its_size(tmp_path: Path) -> None:
     lane = make_lane(tmp_path, parts=2)
 
-    def refused(ranks: Ranks) -> str:
-        session = session_of(lane, ranks, fetch="halo", halo_mib=0.0005)
-        with pytest.raises(Failure) as error:
-            for manifest in lane.manifests:
+    def refused(ranks: Ranks, mib: float) -> tuple[int, str]:
+        """The snapshot at which a halo is refused, one after the last if none is, and the error."""
+        session = session_of(lane, ranks, fetch="halo", halo_mib=mib)
+        for manifest in lane.manifests:
+            try:
                 session.advance(manifest)
-        return str(error.value)
+            except Failure as error:
+                return manifest.sequence, str(error)
+        return manifest.sequence + 1, ""
 
-    one, other = side_by_side(2, refused)
+    one, other = side_by_side(2, partial(refused, mib=0.0005))
     assert one == other
-    assert re.match(
-        r"the halo of a rank takes 0\.00\d+ MiB, but strategy_params\.halo_mib is 0\.0005\. Choose a lane .* byte-lp",
-        one,
+    said = re.match(
+        r"the halo of a rank takes (0\.00\d+) MiB, but strategy_params\.halo_mib is 0\.0005\. Choose a lane .* byte-lp",
+        one[1],
     )
+    assert said
+    need = float(said[1])
+    assert side_by_side(2, partial(refused, mib=0.98 * need))[0][0] == one[0]
+    assert side_by_side(2, partial(refused, mib=1.02 * need))[0][0] > one[0]
 
 
 @pytest.mark.parametrize("fetch", ["owner", "halo"])

@@ -167,10 +167,12 @@ class PlainDistDy:
         start = owner
         touched = set(delta.touched.tolist()) & set(live)
         self.touched += len(touched)
-        if self.touched >= self.sweep_all * len(live):
+        placed = {v for v in live if v not in before or before[v] != owner[v]}
+        due = touched | placed
+        if self.sweep_all and 10 * len(touched) >= 9 * len(live):
+            self.touched = 0
+        elif self.touched >= self.sweep_all * len(live):
             due, self.touched = set(live), 0
-        else:
-            due = touched | {v for v in live if v not in before or before[v] != owner[v]}
         pairs = sum(map(len, row.values())) // 2
         pair = scale * sum(min(len(row[v]), self.f) for v in live) / max(pairs, 1)
         reward = [self.sign * x + self.move_cost * pair for x in self.mu]

@@ -17,7 +17,7 @@ prices of storage allow (Alg. 2), then new prices and rewards (Alg. 3). The pape
   ``max_imbalance`` limits the nodes per server; it only forbids moves.
 - A snapshot's first sweep takes the nodes that the delta touched and those without a place, later sweeps the neighbours of moved
   nodes, so that work is proportional to the change. Prices of the other nodes have changed too, so once the nodes touched add up
-  to ``sweep_all`` of the graph, one first sweep takes all of them.
+  to ``sweep_all`` of the graph, one first sweep takes all of them. A sweep over nine tenths of them counts as one over all.
 - Sweeps that only gain end in poor optima. So the first ones also accept losses below a threshold that falls to zero (threshold
   accepting): ``cooling`` sweeps if all nodes are taken, a quarter as many from half the threshold if only touched ones are. If
   the payoff ends lower, they are undone and omitted.
@@ -49,6 +49,8 @@ _SLACK = 4.0
 """Default capacity relative to the need of a window: roughly what η = 6 presumes."""
 _START = 2.0
 """First threshold of sweeps over all nodes, in mean weights of a pair."""
+_NEARLY_ALL = 0.9
+"""Nodes touched, as a share of all, from which a sweep over them counts as one over all."""
 
 
 @register
@@ -258,7 +260,11 @@ class DistDy(VertexPartitioner):
         """Nodes of the first sweep, int64, ascending."""
         touched = delta.touched[self._known[delta.touched, 0] >= 0]
         self._swept_since += len(touched)
-        if self._swept_since >= self.sweep_all * live:
+        if self.sweep_all and len(touched) >= _NEARLY_ALL * live:
+            self._swept_since = (
+                0  # nearly all of them see the new prices at a touched sweep's quarter of the heat
+            )
+        elif self._swept_since >= self.sweep_all * live:
             self._swept_since = 0
             return np.flatnonzero(self._known[:, 0] >= 0)
         return union(touched, placed, self._marks)
