@@ -134,7 +134,7 @@ def median_s(times: list[tuple[float, float]]) -> str:
 def compare(store: Path, given: argparse.Namespace, ranks: Ranks) -> None:
     """Print the table, on the first rank."""
     ways = ways_of_one() if ranks.size == 1 else ways_of_ranks()
-    ways = {name: ways[name] for name in given.ways or ways}
+    ways = {name: ways[name] for name in ([BASE, *given.ways] if given.ways else ways)}
     found: dict[tuple[int, str], list[Point]] = {}
     floors: dict[str, float] = {}
     if given.keep and given.keep.exists():
@@ -196,7 +196,7 @@ def main() -> None:
     parser.add_argument("--task", default="link-prediction", choices=["link-prediction", "node-regression"])
     parser.add_argument("--model", default="tgcn")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
-    parser.add_argument("--ways", nargs="*", help=f"Default: all; {BASE} is among them.")
+    parser.add_argument("--ways", nargs="*", help=f"Beside {BASE}; default: all.")
     parser.add_argument("--budget", type=float, default=2.5, help="Seconds of training of every way.")
     parser.add_argument("--full-budget", type=float, default=2.5, help="Those of full batches.")
     parser.add_argument("--ranks", type=int, default=1)
