@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from numba import njit  # noqa: TID251 - here it becomes ours
+from numba import njit  # noqa: TID251 - all other modules import it from here
 from numba.core.caching import IndexDataCacheFile
 
 __all__ = ["njit"]

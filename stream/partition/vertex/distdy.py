@@ -261,9 +261,7 @@ class DistDy(VertexPartitioner):
         touched = delta.touched[self._known[delta.touched, 0] >= 0]
         self._swept_since += len(touched)
         if self.sweep_all and len(touched) >= _NEARLY_ALL * live:
-            self._swept_since = (
-                0  # nearly all of them see the new prices at a touched sweep's quarter of the heat
-            )
+            self._swept_since = 0  # nearly all nodes see the new prices now
         elif self._swept_since >= self.sweep_all * live:
             self._swept_since = 0
             return np.flatnonzero(self._known[:, 0] >= 0)
