@@ -55,7 +55,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="Where broker and store lie.")
     parser.add_argument("--keep", type=Path, help="File for all samples, JSON.")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=given.folder) as name, broker(Path(name)) as bootstrap:
+    with tempfile.TemporaryDirectory(dir=given.folder) as name, broker(Path(name), {}) as bootstrap:
         return live(Path(name), bootstrap, given)
 
 

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -326,10 +326,10 @@ def memory_mib(pid: int) -> tuple[float, float]:
 
 
 @contextmanager
-def broker(folder: Path) -> Iterator[str]:
-    """A real broker with little retention."""
+def broker(folder: Path, properties: Mapping[str, str] = RETENTION) -> Iterator[str]:
+    """A real broker, by default with little retention."""
     data = str(folder / "kafka")
-    extra = [f"--property={key}={value}" for key, value in RETENTION.items()]
+    extra = [f"--property={key}={value}" for key, value in properties.items()]
     done = subprocess.run(
         [sys.executable, str(BROKER), "start", "--data", data, *extra],
         stdout=subprocess.PIPE,

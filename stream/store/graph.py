@@ -227,7 +227,7 @@ def _from_log(store: str | Place, as_of: AsOf | None) -> SnapshotGraph:
     return SnapshotGraph(
         tau=last.tau,
         end_us=(last.tau + 1) * header.interval_us,
-        ids=log.external_ids()[: last.num_nodes],
+        ids=log.external_ids()[: last.num_nodes].combine_chunks(),
         src=pairs.src,
         dst=pairs.dst,
         weight=pairs.weight.copy(),
@@ -240,7 +240,7 @@ def _from_lane(store: str | Place, name: str, window: int, as_of: AsOf | None) -
     number = _number(lane.log, as_of, lane.manifests, f"lane {name} of {store}")
     view = WindowView(lane, window)
     view.advance(lane.manifests[number])
-    ids, found = lane.log.external_ids(), []
+    ids, found = lane.log.external_ids().combine_chunks(), []
     for tau in view.taus:
         src, dst, weight = view.pairs(tau)
         owner = view.owner(tau)

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import growing_log
+import numpy as np
 import pyarrow as pa
 import pytest
 from growing_log import write
@@ -48,6 +49,18 @@ def test_events_are_views_of_the_mapped_file(tmp_path: Path) -> None:
     table = LogReader(tmp_path).events(1)
     assert pa.total_allocated_bytes() - before < 256
     assert table["t"].to_pylist() == [10]
+
+
+def test_external_ids_are_views_and_a_few_of_them_are_asked_for_in_any_order(tmp_path: Path) -> None:
+    write(tmp_path, *range(30))
+    log = LogReader(tmp_path)
+    log.external_ids()
+    before = pa.total_allocated_bytes()
+    everyone = log.external_ids()
+    assert pa.total_allocated_bytes() - before < 256
+    asked = np.array([17, 0, 30, 17, 1, 29, 2])
+    assert log.external_ids_of(asked).to_pylist() == [everyone[node].as_py() for node in asked]
+    assert log.external_ids_of(asked[:0]).equals(pa.array([], pa.string()))
 
 
 @pytest.mark.parametrize("name", ["events", "nodes"])

@@ -43,7 +43,7 @@ class StoredNegatives:
             Failure: It cannot be read, has other columns, or was made for other events; the sentence names the first.
         """
         table = _read(Path(path), lane)
-        external = lane.log.external_ids()
+        external = lane.log.external_ids().combine_chunks()
         judged = np.flatnonzero(~split.train(inserts.visible_us))
         _require_same(Path(path), table, judged, inserts, external)
         ids = _Ids(Path(path), external)
@@ -131,7 +131,7 @@ def write_negatives(
         begin += len(examples.inserts)
     judged = np.flatnonzero(~split.train(inserts.visible_us))
     test = split.test(inserts.visible_us)
-    external = lane.log.external_ids()
+    external = lane.log.external_ids().combine_chunks()
     lists = [candidates.get(event) if test[event] else None for event in judged.tolist()]
     lengths = np.array([0 if row is None else len(row) for row in lists])
     flat = np.concatenate([np.empty(0, np.int64), *(row for row in lists if row is not None)])

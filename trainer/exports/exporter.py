@@ -210,7 +210,7 @@ def embedded(
         here = slice(begin, begin + len(rows))
         yield pa.RecordBatch.from_arrays(
             [
-                lane.log.external_ids().take(pa.array(ids[here])),
+                lane.log.external_ids_of(ids[here]),
                 pa.array(ids[here]),
                 pa.array(times[here]).cast(pa.timestamp("us", "UTC")),
                 _repeated(version, len(rows)),

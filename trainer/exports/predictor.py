@@ -68,7 +68,7 @@ class Predictor:
         manifest = lane.manifests[self.sequence]
         self.tau = manifest.tau
         self.version = version_of(self._session.model)
-        self._ids = lane.log.external_ids().slice(0, manifest.num_nodes)
+        self._ids = lane.log.external_ids()[: manifest.num_nodes].combine_chunks()
         self._after_us = lane.log.snapshots[self.sequence].max_t_us + 1
         if not isinstance(self._session.strategy, Forgets):  # those have the stream in their memory
             self._session.advance(manifest)

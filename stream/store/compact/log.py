@@ -151,12 +151,12 @@ def _stage_ids(staging: Staging, log: LogReader, before: list[FileRef]) -> list[
     if start == end:
         return before
     everything = log.external_ids()
-    new = everything.slice(start, end - start)
+    new = everything[start:end]
     first = absorbed_from([reference.bytes for reference in before], max(1, new.nbytes))
     if first < len(before):
         start = _range(before[first])[0]
     schema = pa.schema([node_schema(log.header.ids).field("id")])
-    table = pa.table([everything.slice(start, end - start)], schema=schema)
+    table = pa.table([everything[start:end]], schema=schema)
     reference = staging.add_table(ids_name(start, end), canonical_batches(table, batch_rows(log.header)))
     return [*before[:first], reference]
 

@@ -26,7 +26,7 @@ def base_schema(ids: IdKind) -> pa.Schema:
 
 
 def fold(
-    header: LogHeader, base: pa.Table | None, snapshots: Iterable[tuple[int, pa.Table]], ids: pa.Array
+    header: LogHeader, base: pa.Table | None, snapshots: Iterable[tuple[int, pa.Table]], ids: pa.ChunkedArray
 ) -> pa.Table:
     """The base after more snapshots.
 
@@ -105,14 +105,14 @@ def _latest(rows: pa.Table) -> pa.Table:
     return rows.take(pa.array(kept))
 
 
-def _node_events(header: LogHeader, features: NodeFeatures, ids: pa.Array, tau: int) -> pa.Table:
+def _node_events(header: LogHeader, features: NodeFeatures, ids: pa.ChunkedArray, tau: int) -> pa.Table:
     schema = base_schema(header.ids)
     if header.node_features == 0:
         return schema.empty_table()
     nodes = np.flatnonzero(features.values[: len(ids)].any(axis=1))
-    rows = batch_rows(header)
+    rows, everyone = batch_rows(header), ids.combine_chunks()
     pieces = [
-        _described(header, nodes[start : start + rows], features, ids, tau)
+        _described(header, nodes[start : start + rows], features, everyone, tau)
         for start in range(0, len(nodes), rows)
     ]
     return pa.concat_tables([schema.empty_table(), *pieces])

@@ -1,11 +1,11 @@
 """External ids by dense id: those in an index, then those of each later snapshot."""
 
-from collections.abc import Iterator
-
+import numpy as np
 import pyarrow as pa
 
 from schemas.events import id_type, node_schema
-from schemas.store import LogHeader, LogIndex, SealedSnapshot
+from schemas.store import FileRef, LogHeader, SealedSnapshot
+from stream.arrays.kinds import Int64
 from stream.store.files.data import read_table
 from stream.store.log.commits import CommitChain
 from stream.store.places.place import Place
@@ -22,28 +22,42 @@ class ExternalIds:
 
     def __init__(self, root: Place, header: LogHeader, chain: CommitChain) -> None:
         self._root, self._header, self._chain = root, header, chain
+        self._indexed: dict[str, list[pa.Array]] = {}  # by path, the files of the newest index that was read
+        self._index = -1  # its number
         self._ids: list[pa.Array] = []
         self._snapshots = 0  # number of the first snapshot whose ids are missing here
 
-    def all(self) -> pa.Array:
-        """External ids of all dense ones, shape (num_nodes,), in dense order.
+    def all(self) -> pa.ChunkedArray:
+        """External ids of all dense ones, shape (num_nodes,), in dense order: mapped where possible, nothing is copied.
 
         Raises:
             CorruptError: A file doesn't match its record.
         """
-        if len(self.pieces()) != 1:
-            self._ids = [pa.concat_arrays([pa.array([], id_type(self._header.ids)), *self._ids])]
-        return self._ids[0]
+        self._chain.undisturbed(self._read)
+        return pa.chunked_array(self._ids, id_type(self._header.ids))
 
-    def pieces(self) -> list[pa.Array]:
-        """The same in pieces, mapped where possible; read-only."""
-        self._chain.undisturbed(self._take)
-        return self._ids
+    def of(self, nodes: Int64) -> pa.Array:
+        """External ids of dense ones, shape (n,), in their order. Only these are copied, raises as ``all``."""
+        pieces = self.all().chunks
+        ends = np.cumsum([len(piece) for piece in pieces])
+        of = np.searchsorted(ends, nodes, side="right")
+        order = np.argsort(of, kind="stable")
+        found = [pa.array([], id_type(self._header.ids))]
+        for rows in np.split(order, np.flatnonzero(np.diff(of[order])) + 1) if len(nodes) else []:
+            piece = int(of[rows[0]])
+            found.append(pieces[piece].take(pa.array(nodes[rows] - ends[piece] + len(pieces[piece]))))
+        return pa.concat_arrays(found).take(pa.array(np.argsort(order)))
 
-    def _take(self) -> None:
+    def _read(self) -> None:
         index, sealed = self._chain.index, self._chain.sealed
-        if index is not None and self._snapshots < max(index.first, 1):
-            self._ids, self._snapshots = list(indexed_ids(self._root, self._header, index)), index.end
+        if index is not None and index.number != self._index:  # few files instead of one per snapshot
+            known = self._indexed
+            self._indexed = {
+                file.path: known.get(file.path) or indexed_ids(self._root, self._header, file)
+                for file in index.ids
+            }
+            self._ids = [piece for pieces in self._indexed.values() for piece in pieces]
+            self._index, self._snapshots = index.number, index.end
         for number in range(self._snapshots, len(sealed)):
             self._ids.extend(read_nodes(self._root, self._header, sealed[number])["id"].chunks)
             self._snapshots = number + 1
@@ -54,8 +68,8 @@ def read_nodes(root: Place, header: LogHeader, snapshot: SealedSnapshot) -> pa.T
     return read_table(root, snapshot.nodes, schema=node_schema(header.ids))
 
 
-def indexed_ids(root: Place, header: LogHeader, index: LogIndex) -> Iterator[pa.Array]:
-    """External ids of the dense ones in use after an index's commit, in dense order, file by file."""
+def indexed_ids(root: Place, header: LogHeader, file: FileRef) -> list[pa.Array]:
+    """The verified external ids in one file of an index of the log in folder ``root``."""
     schema = pa.schema([node_schema(header.ids).field("id")])
-    for reference in index.ids:
-        yield from read_table(root, reference, schema=schema)["id"].chunks
+    chunks: list[pa.Array] = read_table(root, file, schema=schema)["id"].chunks
+    return chunks

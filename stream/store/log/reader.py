@@ -17,6 +17,7 @@ from schemas.store import (
     Position,
     SealedSnapshot,
 )
+from stream.arrays.kinds import Int64
 from stream.store.as_of import AsOf
 from stream.store.errors import ConfigMissingError, CorruptError, MissingError, RetainedError
 from stream.store.files.data import read_table
@@ -196,9 +197,13 @@ class LogReader:
         snapshot = self.snapshot(tau)
         return self._table(tau, snapshot.nodes, node_schema(self.header.ids))
 
-    def external_ids(self) -> pa.Array:
-        """External ids of all dense ones: shape (num_nodes,), int64 or string, in dense order."""
+    def external_ids(self) -> pa.ChunkedArray:
+        """External ids of all dense ones: shape (num_nodes,), int64 or string, in dense order; mapped, not copied."""
         return self._ids.all()
+
+    def external_ids_of(self, nodes: Int64) -> pa.Array:
+        """External ids of some dense ones, int64 (n,), in their order; only these are copied."""
+        return self._ids.of(nodes)
 
     def follow(
         self,

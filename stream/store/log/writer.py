@@ -71,7 +71,7 @@ class LogWriter:
         else:  # in a bucket only the first commit shuts out former writers
             self._clean_up.add(partial(sweep, root, self._chain))
         self.history = read_history(root)
-        self._ids: list[pa.Array] = ExternalIds(root, header, self._chain).pieces()
+        self._ids: list[pa.Array] = ExternalIds(root, header, self._chain).all().chunks
         self._last = last = self._chain.last
         self._tail = self._committed_tail()
         self.positions: dict[Key, Position] = (

@@ -87,7 +87,8 @@ def _with_ids(
     try:
         for reference in index.ids:
             check.read(root / reference.path)
-        ids = pa.concat_arrays([pa.array([], id_type(header.ids)), *indexed_ids(root, header, index)])
+        pieces = (piece for file in index.ids for piece in indexed_ids(root, header, file))
+        ids = pa.concat_arrays([pa.array([], id_type(header.ids)), *pieces])
         end = rows.load(index.end - 1).num_nodes
         if len(ids) != end:
             check.report(f"{path} names files with {len(ids)} external ids, {end} are in use")
