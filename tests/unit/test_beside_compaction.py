@@ -135,7 +135,7 @@ def test_what_reads_a_whole_log_begins_again_where_snapshots_go_meanwhile(
 
 
 def test_a_reader_that_stays_open_has_external_ids_in_few_files_and_reads_each_once(store):
-    log, held = LogReader(store), {}
+    log, addresses, named = LogReader(store), [], []
     for number in range(SNAPSHOTS, SNAPSHOTS + 7):
         seal(store, number, number + 1)
         compact(store, Keep(snapshots=4), always=True)
@@ -143,11 +143,11 @@ def test_a_reader_that_stays_open_has_external_ids_in_few_files_and_reads_each_o
         ids = log.external_ids()
         assert ids.equals(LogReader(store).external_ids())
         assert ids.num_chunks == len(log.index.ids)
-        before, held = held, {
-            file.path: piece.buffers()[1].address
-            for file, piece in zip(log.index.ids, ids.chunks, strict=True)
-        }
-        assert held | before == before | held
+        before, addresses = addresses, [piece.buffers()[1].address for piece in ids.chunks]
+        files, named = named, [file.path for file in log.index.ids]
+        assert [a for a, path in zip(before, files, strict=True) if path in named] == [
+            a for a, path in zip(addresses, named, strict=True) if path in files
+        ]
 
 
 def test_external_ids_are_read_again_where_their_files_were_put_together_meanwhile(store, monkeypatch):

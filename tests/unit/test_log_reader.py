@@ -14,6 +14,7 @@ from growing_log import write
 from placed import Places, anew, files_of, flipped
 from placed import write as replace
 
+import stream.store.log.ids
 from stream.store.errors import ConfigMissingError, CorruptError, RetainedError
 from stream.store.files.watch import FolderWatch
 from stream.store.log.reader import LogReader
@@ -61,6 +62,21 @@ def test_external_ids_are_views_and_a_few_of_them_are_asked_for_in_any_order(tmp
     asked = np.array([17, 0, 30, 17, 1, 29, 2])
     assert log.external_ids_of(asked).to_pylist() == [everyone[node].as_py() for node in asked]
     assert log.external_ids_of(asked[:0]).equals(pa.array([], pa.string()))
+
+
+def test_external_ids_of_many_snapshots_are_in_few_pieces(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream.store.log.ids, "MOST_FILES", 4)
+    write(place)
+    log = LogReader(place)
+    for tau in range(14):
+        write(place, tau)
+        log.refresh()
+        ids = log.external_ids()
+        assert ids.num_chunks <= 5
+        assert sorted(ids.to_pylist()) == sorted(["hub", *(f"n{seen}" for seen in range(tau + 1))])
+        assert ids.equals(LogReader(place).external_ids())
 
 
 @pytest.mark.parametrize("name", ["events", "nodes"])

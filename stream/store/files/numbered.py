@@ -39,8 +39,14 @@ class Numbered(Generic[T]):
         self._new.append(item)
 
     def drop_before(self, first: int) -> None:
-        """Forget the items before number ``first``."""
+        """Forget the items before number ``first``, and free them."""
         self.first = max(self.first, min(first, len(self)))
+        for number in [number for number in self._cache if number < self.first]:
+            del self._cache[number]
+        passed = self.first - self._loaded_end
+        if passed > 0:
+            del self._new[:passed]
+            self._loaded_end = self.first
 
     def __len__(self) -> int:
         return self._loaded_end + len(self._new)

@@ -10,6 +10,9 @@ from stream.store.files.data import read_table
 from stream.store.log.commits import CommitChain
 from stream.store.places.place import Place
 
+MOST_FILES = 256
+"""Files of single snapshots before their ids are put together in memory: a process may map some 65,000 at once."""
+
 
 class ExternalIds:
     """The ids of a log up to the commits that its chain has seen.
@@ -61,6 +64,9 @@ class ExternalIds:
         for number in range(self._snapshots, len(sealed)):
             self._ids.extend(read_nodes(self._root, self._header, sealed[number])["id"].chunks)
             self._snapshots = number + 1
+            indexed = sum(len(pieces) for pieces in self._indexed.values())
+            if len(self._ids) > indexed + MOST_FILES:
+                self._ids[indexed:] = [pa.concat_arrays(self._ids[indexed:])]
 
 
 def read_nodes(root: Place, header: LogHeader, snapshot: SealedSnapshot) -> pa.Table:

@@ -59,7 +59,7 @@ class LogReader:
                 raise lost_header(self.root / HEADER) from None
             raise
         self._chain = CommitChain(self.root, self.header)
-        self._checked: set[str] = set()
+        self._checked: set[tuple[int, str]] = set()  # kept snapshots, and their verified files
         self._ids = ExternalIds(self.root, self.header, self._chain)
         self.refresh()
         self._chain.require_whole()
@@ -70,8 +70,10 @@ class LogReader:
         Raises:
             CorruptError, FormatVersionError: One of them is damaged; those before it count.
         """
-        before = len(self._chain.sealed)
+        before, first = len(self._chain.sealed), self.snapshots.first
         self._chain.refresh()
+        if self.snapshots.first > first:
+            self._checked = {(tau, path) for tau, path in self._checked if tau in self._chain.number_of}
         if not before and len(self._chain.sealed):  # the header is fixed from its first event on
             self.header = read_record(self.root / HEADER, LogHeader)
             self._ids = ExternalIds(self.root, self.header, self._chain)
@@ -182,7 +184,7 @@ class LogReader:
             CorruptError: Its file doesn't match the commit; the message names it.
         """
         snapshot = self.snapshot(tau)
-        known = snapshot.events.path in self._checked
+        known = (tau, snapshot.events.path) in self._checked
         table = self._table(tau, snapshot.events, log_event_schema(self.header.ids))
         if not known:
             self._require_dense(table, snapshot)
@@ -247,15 +249,14 @@ class LogReader:
 
     def _table(self, tau: int, reference: FileRef, schema: pa.Schema) -> pa.Table:
         try:
-            table = read_table(
-                self.root, reference, schema=schema, verify=reference.path not in self._checked
-            )
+            verify = (tau, reference.path) not in self._checked
+            table = read_table(self.root, reference, schema=schema, verify=verify)
         except MissingError:
             self.refresh()
             if tau not in self._chain.number_of:  # dropped since
                 raise RetainedError(f"snapshot {tau} of {self.root} is gone; {self._span()}") from None
             raise
-        self._checked.add(reference.path)
+        self._checked.add((tau, reference.path))
         return table
 
     def _span(self) -> str:
