@@ -62,11 +62,11 @@ def in_ranks(
         The result in the process that prints it, None in others.
     """
     if not launched():
-        return launch(sys.argv[1:], ranks) if ranks is not None and ranks.most > 1 else work()
+        return launch(sys.argv[1:], ranks) if ranks is not None and ranks.most > 1 else _worked(work)
     if failed_before():
         return None
     try:
-        result = work()
+        result = _worked(work)
     except PeerLostError:
         raise  # worth another attempt
     except Exception as error:
@@ -77,6 +77,13 @@ def in_ranks(
             raise
         return None
     return None if result is None or report_result(result) else result
+
+
+def _worked(work: Callable[[], Mapping[str, Any] | None]) -> Mapping[str, Any] | None:
+    from stream.service.memory import keep_memory
+
+    keep_memory()
+    return work()
 
 
 def expected_errors() -> tuple[type[Exception], ...]:
