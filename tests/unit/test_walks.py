@@ -82,6 +82,18 @@ def test_pairs_asked_together_get_what_each_gets_alone() -> None:
     assert (sketches.features(src, dst, at)[4, back_to_v] != 0).all()
 
 
+@pytest.mark.parametrize("absent", [-1, NODES, 1 << 40])
+def test_a_node_without_a_row_is_one_without_walks(absent: int) -> None:
+    columns, sketches = happenings(50), WalkSketches(3)
+    sketches.reserve(NODES)
+    sketches.add(columns.src, columns.dst, columns.t)
+    src, dst, at = np.array([1, 2, 1]), np.array([2, 5, 5]), np.full(3, columns.t[-1])
+    src_rows, dst_rows = (np.where(np.isin(nodes, (1, 5)), absent, nodes) for nodes in (src, dst))
+    found = sketches.features(src, dst, at, (src_rows, dst_rows))
+    sketches.sketch[[1, 5]] = 0
+    np.testing.assert_array_equal(found, sketches.features(src, dst, at))
+
+
 def test_products_of_sketches_count_walks_in_expectation() -> None:
     """0 meets 2 and 3, 1 meets 2, all just now: one walk of two steps joins 0 and 1, one step 0 and 2."""
     counted = []
