@@ -66,8 +66,9 @@ def test_a_defect_of_ours_ends_the_run_with_its_sentence(work, told: str, logged
      RuntimeError("[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer")],
 )  # fmt: skip
 @pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize(("size", "name"), [(2, "all_to_all_single"), (3, "all_reduce")])
 def test_a_lost_peer_is_worth_another_attempt(
-    error: Exception, at_once: bool, rank: Path, monkeypatch: pytest.MonkeyPatch
+    error: Exception, at_once: bool, size: int, name: str, rank: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails() -> None:
         raise error
@@ -75,10 +76,10 @@ def test_a_lost_peer_is_worth_another_attempt(
     def collective(*_: object, **__: object) -> SimpleNamespace:
         return fails() if at_once else SimpleNamespace(wait=fails)
 
-    monkeypatch.setattr(dist, "all_reduce", collective)
+    monkeypatch.setattr(dist, name, collective)
 
     def work() -> None:
-        Ranks(0, 2).maximum([1])
+        Ranks(0, size).maximum([1])
 
     with pytest.raises(PeerLostError, match="rank 0 lost another rank"):
         in_ranks(None, work)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Literal, Protocol
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -74,8 +75,17 @@ class ProcessLink:
         self._group, self._timeout_s = group, timeout_s
 
     def all_reduce(self, box: Tensor, operation: Operation) -> Pending:
-        """See ``Link.all_reduce``."""
-        return self._begin(dist.all_reduce, box, op=_OPERATIONS[operation])
+        """See ``Link.all_reduce``.
+
+        Two ranks on hosts exchange their tensors, and each reduces both: as many bytes in one step as gloo's ring sends in
+        two, and a step waits until the system runs another thread.
+        """
+        if self.size > 2 or box.device.type != "cpu":
+            return self._begin(dist.all_reduce, box, op=_OPERATIONS[operation])
+        own = box.view(-1)
+        other, sizes = torch.empty_like(own), [len(own), len(own)]
+        sizes[self.rank] = 0
+        return _Reduced(self.all_to_all(other, own, sizes, sizes), own, other, operation)
 
     def broadcast(self, box: Tensor) -> Pending:
         """See ``Link.broadcast``."""
@@ -114,3 +124,15 @@ class _Work:
     def wait(self) -> None:
         with peers_may_be_lost(self._rank):
             self._work.wait()
+
+
+class _Reduced:
+    """A tensor on its way to the other of two ranks, whose tensor is on its way here."""
+
+    def __init__(self, exchange: Pending, own: Tensor, other: Tensor, operation: Operation) -> None:
+        self._exchange, self._own, self._other, self._operation = exchange, own, other, operation
+
+    def wait(self) -> None:
+        self._exchange.wait()
+        reduce = torch.add if self._operation == "sum" else torch.maximum
+        reduce(self._own, self._other, out=self._own)
