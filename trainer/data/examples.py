@@ -138,6 +138,13 @@ class Examples:
         return len(self.learned)
 
     @property
+    def in_sample(self) -> Bool:
+        """Which insert events are in ``sampled``, bool (E,)."""
+        mask = np.zeros(len(self.inserts), np.bool_)
+        mask[self.sampled] = True
+        return mask
+
+    @property
     def items(self) -> int:
         """Insert events of all ranks."""
         return len(self.inserts)

@@ -177,7 +177,7 @@ def side_by_side(
         historical_negative=historical,
         ranks=np.stack([ranks_among(true[:, s], candidates[:, :, s]) for s in range(len(SCORERS))], axis=1),
         event=event,
-        sampled=np.isin(event, examples.sampled),
+        sampled=examples.in_sample[event],
     )
 
 

@@ -37,8 +37,8 @@ def pooled(states: Tensor, place: Tensor, there: Tensor) -> Tensor:
     Returns:
         (R, d), zeros where there is no neighbour.
     """
-    neighbours = rows(torch.sigmoid(states), place)
-    return neighbours.masked_fill(~there.unsqueeze(2), 0.0).amax(dim=1)
+    neighbours = rows(states, place).masked_fill(~there.unsqueeze(2), -torch.inf)
+    return torch.sigmoid(neighbours.amax(dim=1))  # σ grows, so the largest is that of the largest
 
 
 class Message(nn.Module):

@@ -6,7 +6,6 @@ import numpy as np
 from torch import Tensor
 
 from stream.arrays.kinds import Int64
-from trainer.device import to_device
 
 NONE, ASKED = -1, -2
 
@@ -26,28 +25,37 @@ class KnownStates:
         self._states = none
         self._used = 0
 
-    def of(self, nodes: Int64, soon: Int64, compute: Callable[[Int64], Tensor]) -> Tensor:
-        """States (n, d) of nodes.
+    @property
+    def states(self) -> Tensor:
+        """All states computed so far, (m, d). A row stays the same, whatever is added or dropped."""
+        return self._states[: self._used]
+
+    def rows(self, nodes: Int64, soon: Callable[[], Int64], compute: Callable[[Int64], Tensor]) -> Int64:
+        """Rows of the nodes' states in ``states``, int64 (n,).
 
         Args:
             nodes: int64 (n,), distinct.
-            soon: int64 (m,), distinct nodes of the next question; if any state has to be computed, theirs are computed with it.
+            soon: Distinct nodes of the next question; if any state has to be computed, theirs are computed with it.
             compute: Makes the states (k, d) of distinct nodes.
         """
-        highest = max(int(nodes.max(initial=-1)), int(soon.max(initial=-1)))
-        if highest >= len(self._slot):
-            more = max(highest + 1, len(self._slot) * 5 // 4) - len(self._slot)
-            self._slot = np.concatenate([self._slot, np.full(more, NONE)])
+        self._reserve(nodes)
         unknown = nodes[self._slot[nodes] == NONE]
         if len(unknown):
             self._slot[unknown] = ASKED
-            unknown = np.concatenate([unknown, soon[self._slot[soon] == NONE]])
+            later = soon()
+            self._reserve(later)
+            unknown = np.concatenate([unknown, later[self._slot[later] == NONE]])
             self._take(unknown, compute(unknown))
-        return self._states.index_select(0, to_device(self._slot[nodes], self._states.device))
+        return self._slot[nodes]
 
     def drop(self, nodes: Int64) -> None:
         """Forget the states of nodes that get new mail."""
         self._slot[nodes[nodes < len(self._slot)]] = NONE
+
+    def _reserve(self, nodes: Int64) -> None:
+        more = int(nodes.max(initial=-1)) + 1 - len(self._slot)
+        if more > 0:
+            self._slot = np.concatenate([self._slot, np.full(max(more, len(self._slot) // 4), NONE)])
 
     def _take(self, nodes: Int64, states: Tensor) -> None:
         end = self._used + len(nodes)

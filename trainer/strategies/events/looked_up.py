@@ -46,17 +46,23 @@ class Question:
         return len(self.hops[0].own)
 
     @classmethod
-    def join(cls, questions: "Sequence[Question]") -> "Question":
-        """Several questions as one; each keeps its own rows, so differing states or times stay apart."""
+    def join(cls, questions: "Sequence[Question]", states: Tensor | None = None) -> "Question":
+        """Several questions as one; each keeps its own rows, so differing states or times stay apart.
+
+        Args:
+            questions: At least one.
+            states: The table whose rows all of them name; None: each has its own.
+        """
         if len(questions) == 1:
             return questions[0]
         layers = list(zip(*(question.hops for question in questions), strict=True))
         rows = [[len(hop.own) for hop in hops] for hops in layers]
-        below = [*rows[1:], [len(question.states) for question in questions]]
+        own = [0 if states is not None else len(question.states) for question in questions]
+        below = [*rows[1:], own]
         asked = [question.asked for question in questions]
         walks = [each.walks for each in asked if each.walks is not None]
         return cls(
-            torch.cat([question.states for question in questions]),
+            torch.cat([question.states for question in questions]) if states is None else states,
             [_joined(hops, of) for hops, of in zip(layers, below, strict=True)],
             Asked(
                 at_src=_moved([each.at_src for each in asked], rows[0]),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -124,7 +125,7 @@ class MemoryStream:
             before_us: Time until which, exclusively, events are seen; after ``deliver_before`` of it.
 
         Returns:
-            States (n, d) and hops for ``MemoryModel.embed``.
+            States (n, d), within ``unchanged`` also those of earlier looks, and hops for ``MemoryModel.embed``.
         """
         return self._look(nodes, time_us, before_us, self.model.layers)
 
@@ -150,6 +151,11 @@ class MemoryStream:
         born = self._feed.born
         features = self.mailbox.walks.features(born(src), born(dst), time_us, rows)
         return to_device(features, self._device).to(self.mailbox.own.dtype)
+
+    @property
+    def known(self) -> Tensor | None:
+        """Within ``unchanged`` the table of states of all that was looked at; every look names rows of it."""
+        return None if self._known is None else self._known.states
 
     def mark(self) -> int:
         """From now on remember overwritten content; returns the position, for ``back``."""
@@ -206,11 +212,11 @@ class MemoryStream:
         before = int(time_us[0])
         chosen = self.model.mails(place, len(nodes))
         if self.model.source == "memory":
-            told, told_at = self._states(nodes), place
+            told, (told_at,) = self._states(nodes, place)
         else:
             told, told_at = self._tell(ends, times, before), np.arange(len(ends))
         if self.model.source == "neighbourhood":
-            own, own_at = self._states(nodes), place
+            own, (own_at,) = self._states(nodes, place)
         else:
             own, own_at = told, told_at
         events = 2 * np.repeat(numbers, 2) + np.tile([0, 1], len(numbers))
@@ -241,16 +247,20 @@ class MemoryStream:
     def _look(self, nodes: Int64, time_us: Int64, before_us: int, layers: int) -> tuple[Tensor, list[Hop]]:
         distinct, (row,) = self._sampler.distinct(nodes)
         if layers == 0:
+            states, (row,) = self._states(distinct, row)
             own = to_device(row, self._device)
             none = torch.empty(0)
             gap_s = self._seconds(self.mailbox.age_us(nodes, time_us))
-            return self._states(distinct), [Hop(own, none, none, none, none, gap_s)]
+            return states, [Hop(own, none, none, none, none, gap_s)]
         sampled = self._sampler.layers(distinct, before_us, layers, (self.batch << 40) + self.place)
+        last = sampled[-1]
+        states, (own_row, place) = self._states(self._sampler.below, last.own, last.place)
+        sampled[-1] = replace(last, own=own_row, place=place)
         hops = [self._hop(sampled[0], row, time_us)]
         for layer in sampled[1:]:
             every = np.arange(len(layer.nodes))
             hops.append(self._hop(layer, every, np.full(len(every), before_us)))
-        return self._states(self._sampler.below), hops
+        return states, hops
 
     def _hop(self, layer: Layer, row: Int64, time_us: Int64) -> Hop:
         shape, sampled = (len(row), layer.place.shape[1]), layer.sampled
@@ -278,9 +288,12 @@ class MemoryStream:
         """Whether sampled interactions are used, bool (n, k)."""
         return layer.sampled.event >= 0
 
-    def _states(self, nodes: Int64) -> Tensor:
-        """States (n, d) of distinct nodes."""
-        return self._made(nodes) if self._known is None else self._known.of(nodes, self._soon(), self._made)
+    def _states(self, nodes: Int64, *places: Int64) -> tuple[Tensor, tuple[Int64, ...]]:
+        """States of distinct nodes: a table of them, maybe of others too, and places among the nodes as rows of the table."""
+        if self._known is None:
+            return self._made(nodes), places
+        rows = self._known.rows(nodes, self._soon, self._made)
+        return self._known.states, tuple(rows[place] for place in places)
 
     def _soon(self) -> Int64:
         """Distinct ends of the next events."""

@@ -91,10 +91,10 @@ class RememberingStrategy:
                 waiting.append(looked(stream, every, here, before_us))
                 rows += len(waiting[-1])
                 if rows >= ANSWERED_AT_ONCE:
-                    found.append(answered(model, Question.join(waiting)))
+                    found.append(answered(model, Question.join(waiting, stream.known)))
                     waiting, rows = [], 0
-        if waiting:
-            found.append(answered(model, Question.join(waiting)))
+            if waiting:
+                found.append(answered(model, Question.join(waiting, stream.known)))
         answers = np.empty(len(every), np.float32)
         answers[order] = on_host(found)
         return np.split(answers, np.cumsum([len(queries) for queries in asked])[:-1])
