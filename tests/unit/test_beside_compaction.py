@@ -150,6 +150,22 @@ def test_a_reader_that_stays_open_has_external_ids_in_few_files_and_reads_each_o
         ]
 
 
+def test_external_ids_of_an_index_stay_where_those_after_it_are_put_together(store, monkeypatch):
+    monkeypatch.setattr(stream.store.log.ids, "MOST_FILES", 2)
+    seal(store, SNAPSHOTS, SNAPSHOTS + 1)
+    compact(store, Keep(snapshots=4), always=True)
+    log = LogReader(store)
+    indexed = log.external_ids().num_chunks
+    assert indexed == len(log.index.ids)
+    for number in range(SNAPSHOTS + 1, SNAPSHOTS + 7):
+        seal(store, number, number + 1)
+        log.refresh()
+        ids = log.external_ids()
+        assert ids.equals(LogReader(store).external_ids())
+        assert len(ids) == log.snapshots[-1].num_nodes
+        assert ids.num_chunks - indexed == (1, 2, 1, 2, 1, 2)[number - SNAPSHOTS - 1]
+
+
 def test_external_ids_are_read_again_where_their_files_were_put_together_meanwhile(store, monkeypatch):
     seal(store, SNAPSHOTS, SNAPSHOTS + 1)
     log, expected = LogReader(store), LogReader(store).external_ids()
