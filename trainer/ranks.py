@@ -308,7 +308,7 @@ class Ranks:
         return self._begin(purpose, sent_bytes, lambda: self._link.broadcast(box), box).wait()
 
     def _all_reduce(self, box: Tensor, operation: Operation, purpose: str) -> Flight:
-        # a ring all-reduce sends every element about twice
+        # a ring all-reduce sends every element about twice; between two ranks that is once, as in an exchange
         sent_bytes = 2 * (self.size - 1) * box.nbytes // self.size
         return self._begin(purpose, sent_bytes, lambda: self._link.all_reduce(box, operation), box)
 

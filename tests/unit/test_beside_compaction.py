@@ -4,13 +4,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from compacted import catch_up, indexed, seal
+from compacted import EVENTS, HEADER, SECOND, catch_up, indexed, seal
 from lane_stream import lane
 from meanwhile import dropping, with_after, with_before
 from placed import files_of, flipped, problems_of, write
 
+import stream.store.log.commits
 import stream.store.log.ids
+import stream.store.log.writer
 from stream.store.compact.retention import Keep
 from stream.store.compact.store import compact
 from stream.store.errors import CorruptError, MissingError, RetainedError
@@ -20,6 +23,7 @@ from stream.store.lane.reader import LaneReader, manifest_taus
 from stream.store.lane.writer import LaneWriter
 from stream.store.log.commits import CommitChain
 from stream.store.log.reader import LogReader
+from stream.store.log.writer import LogWriter
 from stream.store.places.place import Place
 from stream.store.store_events import store_events
 from stream.store.verify import lane as verify_lane
@@ -148,6 +152,36 @@ def test_a_reader_that_stays_open_has_external_ids_in_few_files_and_reads_each_o
         assert [a for a, path in zip(before, files, strict=True) if path in named] == [
             a for a, path in zip(addresses, named, strict=True) if path in files
         ]
+
+
+def test_a_writer_forgets_what_was_dropped_beside_it(places, monkeypatch):
+    monkeypatch.setattr(stream.store.log.writer, "LOOK_EVERY", 3)
+    store, tau = places.new(), EVENTS["t"].to_numpy() // SECOND
+    with LogWriter.open(store, HEADER) as log:
+        for number in range(10):
+            log.commit(seal=[(number, EVENTS.filter(pa.array(tau == number)))])
+            compact(store, Keep(snapshots=2), always=True)
+        assert (log.snapshots.first, len(log.snapshots)) == (6, 10)
+        assert LogReader(store).snapshots.first == 8
+    assert problems_of(store) == []
+
+
+def test_a_writer_commits_on_though_it_cannot_see_what_was_dropped(places, monkeypatch):
+    monkeypatch.setattr(stream.store.log.writer, "LOOK_EVERY", 1)
+    store, tau = places.new(), EVENTS["t"].to_numpy() // SECOND
+    with LogWriter.open(store, HEADER) as log:
+        with monkeypatch.context() as patch:
+            with_before(patch, stream.store.log.commits, "newest_index", out_of_reach)
+            for number in range(6):
+                log.commit(seal=[(number, EVENTS.filter(pa.array(tau == number)))])
+        compact(store, Keep(snapshots=2), always=True)
+        log.commit(seal=[(6, EVENTS.filter(pa.array(tau == 6)))])
+        assert log.snapshots.first == 4
+    assert problems_of(store) == []
+
+
+def out_of_reach() -> None:
+    raise OSError("the store does not answer")
 
 
 def test_external_ids_of_an_index_stay_where_those_after_it_are_put_together(store, monkeypatch):

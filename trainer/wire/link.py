@@ -80,9 +80,9 @@ class ProcessLink:
         Two ranks on hosts exchange their tensors, and each reduces both: as many bytes in one step as gloo's ring sends in
         two, and a step waits until the system runs another thread.
         """
-        if self.size > 2 or box.device.type != "cpu":
+        if self.size > 2 or box.device.type != "cpu" or not box.is_contiguous():
             return self._begin(dist.all_reduce, box, op=_OPERATIONS[operation])
-        own = box.view(-1)
+        own = box.detach().view(-1)
         other, sizes = torch.empty_like(own), [len(own), len(own)]
         sizes[self.rank] = 0
         return _Reduced(self.all_to_all(other, own, sizes, sizes), own, other, operation)
@@ -130,9 +130,13 @@ class _Reduced:
     """A tensor on its way to the other of two ranks, whose tensor is on its way here."""
 
     def __init__(self, exchange: Pending, own: Tensor, other: Tensor, operation: Operation) -> None:
-        self._exchange, self._own, self._other, self._operation = exchange, own, other, operation
+        self._under_way: tuple[Pending, Tensor, Tensor] | None = exchange, own, other
+        self._operation = operation
 
     def wait(self) -> None:
-        self._exchange.wait()
+        if self._under_way is None:
+            return
+        (exchange, own, other), self._under_way = self._under_way, None
+        exchange.wait()
         reduce = torch.add if self._operation == "sum" else torch.maximum
-        reduce(self._own, self._other, out=self._own)
+        reduce(own, other, out=own)

@@ -134,6 +134,17 @@ class CommitChain:
                         f"{missing} is missing, though commit {n} exists. Restore it from a copy of the store"
                     )
 
+    def forget_dropped(self) -> None:
+        """Forget the snapshots that the newest index no longer keeps; for a writer, which reads no commits.
+
+        Raises:
+            CorruptError, FormatVersionError: The indexes are damaged.
+        """
+        found = newest_index(self._root, -1 if self.index is None else self.index.number)
+        if found is not None and self.last is not None and found[0].n <= self.last.n:
+            self.index = found[0]
+            self.drop_before(self.index.first)
+
     def drop_before(self, first: int) -> None:
         """Forget the snapshots before number ``first``: they are no longer kept."""
         for number in range(self.sealed.first, min(first, len(self.sealed))):

@@ -31,7 +31,9 @@ class ExternalIds:
         self._snapshots = 0  # number of the first snapshot whose ids are missing here
 
     def all(self) -> pa.ChunkedArray:
-        """External ids of all dense ones, shape (num_nodes,), in dense order: mapped where possible, nothing is copied.
+        """External ids of all dense ones, shape (num_nodes,), in dense order.
+
+        Those in files of the newest index, and of up to ``MOST_FILES`` snapshots after it, are mapped and not copied.
 
         Raises:
             CorruptError: A file doesn't match its record.

@@ -60,6 +60,7 @@ class LogReader:
             raise
         self._chain = CommitChain(self.root, self.header)
         self._checked: set[tuple[int, str]] = set()  # kept snapshots, and their verified files
+        self._dropped = 0  # number of the first snapshot that was kept when it was last looked through
         self._ids = ExternalIds(self.root, self.header, self._chain)
         self.refresh()
         self._chain.require_whole()
@@ -70,9 +71,10 @@ class LogReader:
         Raises:
             CorruptError, FormatVersionError: One of them is damaged; those before it count.
         """
-        before, first = len(self._chain.sealed), self.snapshots.first
+        before = len(self._chain.sealed)
         self._chain.refresh()
-        if self.snapshots.first > first:
+        if self.snapshots.first > self._dropped:
+            self._dropped = self.snapshots.first
             self._checked = {(tau, path) for tau, path in self._checked if tau in self._chain.number_of}
         if not before and len(self._chain.sealed):  # the header is fixed from its first event on
             self.header = read_record(self.root / HEADER, LogHeader)
@@ -187,7 +189,11 @@ class LogReader:
         known = (tau, snapshot.events.path) in self._checked
         table = self._table(tau, snapshot.events, log_event_schema(self.header.ids))
         if not known:
+            self._checked.discard(
+                (tau, snapshot.events.path)
+            )  # not yet: the next call looks again if this one fails
             self._require_dense(table, snapshot)
+            self._checked.add((tau, snapshot.events.path))
         if len(table) != snapshot.num_events:
             raise CorruptError(
                 f"{self.root / snapshot.events.path} has {len(table)} events, its commit says {snapshot.num_events}"
@@ -200,7 +206,7 @@ class LogReader:
         return self._table(tau, snapshot.nodes, node_schema(self.header.ids))
 
     def external_ids(self) -> pa.ChunkedArray:
-        """External ids of all dense ones: shape (num_nodes,), int64 or string, in dense order; mapped, not copied."""
+        """External ids of all dense ones, (num_nodes,), int64 or string, in order; of few pieces, mapped where possible."""
         return self._ids.all()
 
     def external_ids_of(self, nodes: Int64) -> pa.Array:

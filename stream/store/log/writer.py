@@ -41,6 +41,9 @@ from stream.store.places.place import Place
 from stream.store.places.promises import Lock
 from stream.store.places.staging import Staging
 
+LOOK_EVERY = 64
+"""Sealed snapshots between looks at what retention has dropped: in a bucket a look is a request."""
+
 
 class LogWriter:
     """Appends commits to the log of a store; use ``open``.
@@ -66,6 +69,7 @@ class LogWriter:
         self._chain.refresh()
         self._chain.require_whole()
         self._clean_up = CleanUp(root)
+        self._looked = len(self.snapshots)
         if root.lock_shuts_out:
             sweep(root, self._chain)
         else:  # in a bucket only the first commit shuts out former writers
@@ -288,6 +292,9 @@ class LogWriter:
         self.positions, self._tail, self._last, self._usable = moved, files, record, True
         # The commit stands: from here on nothing may fail it.
         started = self._lap("record", started)
+        if len(self.snapshots) - self._looked >= LOOK_EVERY:
+            self._looked = len(self.snapshots)
+            self._clean_up.add(self._chain.forget_dropped)
         self._clean_up.run()
         self._lap("sweep", started)
         crash_point("commit.done")

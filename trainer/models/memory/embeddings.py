@@ -15,7 +15,7 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """R rows (node, time) and their K sampled interactions; names point into the n distinct nodes below.
+    """R rows (node, time) and their K sampled interactions; names point into a table of the n nodes below.
 
     Attributes:
         own: int64 (R,), each row's node.
@@ -100,7 +100,7 @@ class AttentionEmbedding(nn.Module):
         """Embeddings of the first hop's rows.
 
         Args:
-            states: (n, width), of the distinct nodes below the last hop.
+            states: (n, width), of the nodes below the last hop, and maybe of others.
             hops: From the wanted rows down to the states; the nodes of each are the rows of the next.
 
         Returns:

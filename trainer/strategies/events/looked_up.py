@@ -32,7 +32,7 @@ class Question:
     """Queries, and all inputs of their answers except weights.
 
     Attributes:
-        states: (n, d), of the distinct nodes below the last hop.
+        states: (n, d), of the nodes below the last hop, and maybe of others.
         hops: From the embedded rows down to the states.
         asked: Pairs among the embedded rows.
     """
@@ -47,7 +47,7 @@ class Question:
 
     @classmethod
     def join(cls, questions: "Sequence[Question]", states: Tensor | None = None) -> "Question":
-        """Several questions as one; each keeps its own rows, so differing states or times stay apart.
+        """Several questions as one, whose differing states or times stay apart.
 
         Args:
             questions: At least one.
