@@ -11,7 +11,7 @@ from placed import Changes, Places, anew, files_of, flipped, write
 from schemas.events import event_schema
 from schemas.store import CommitRecord
 from stream.sink.snapshot_sink import SnapshotSink, log_header
-from stream.store.errors import ConfigMissingError
+from stream.store.errors import ConfigMissingError, CorruptError
 from stream.store.files.records import canonical, checksum_of, put_record, read_record
 from stream.store.log.reader import LogReader
 from stream.store.log.writer import LogWriter
@@ -132,6 +132,24 @@ def test_a_snapshot_that_its_commit_describes_wrongly_is_found(
 def test_a_commit_beyond_a_missing_one_is_found(store: Place, change: Changes) -> None:
     change.remove(store / "log/commits/0000000000000001.json")
     assert any("commit 1 is missing" in problem for problem in problems_of(store))
+
+
+def test_events_whose_dense_ids_are_not_in_use_are_refused_at_every_try(place: Place) -> None:
+    config = stream_config("unused")
+    with LogWriter.open(place, log_header(config)) as writer:
+        rows = pa.Table.from_pylist([event(1, 2, 5)], schema=event_schema("int"))
+        record = writer.commit(seal=[(0, rows)])
+    table = LogReader(place).events(0)
+    wrong = table.set_column(9, table.schema.field("src_node"), pa.array([7]))
+    reference = write_table(place / "log", record.sealed[0].events.path, wrong)
+    commit = place / "log/commits/0000000000000000.json"
+    commit.unlink()
+    sealed = record.sealed[0].model_copy(update={"events": reference})
+    put_record(commit, record.model_copy(update={"sealed": [sealed]}))
+    log = LogReader(place)
+    for _ in range(2):
+        with pytest.raises(CorruptError, match="dense ids 7 to 7 in src_node, its commit says 2 are in use"):
+            log.events(0)
 
 
 def test_events_out_of_order_and_wrong_dense_ids_are_found(place: Place) -> None:

@@ -163,7 +163,8 @@ def predict(
     logits = strategy.answer(model, asked)
     untrained = [np.full_like(known, np.nan if floor else 0) for known in logits]
     if floor is not None:
-        costly = [examples.in_sample[queries.event] for queries in asked]
+        in_sample = examples.in_sample
+        costly = [in_sample[queries.event] for queries in asked]
         few = [queries.select(here) for queries, here in zip(asked, costly, strict=True)]
         for column, here, found in zip(untrained, costly, strategy.answer(floor, few), strict=True):
             column[here] = found

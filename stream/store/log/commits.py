@@ -137,6 +137,8 @@ class CommitChain:
     def forget_dropped(self) -> None:
         """Forget the snapshots that the newest index no longer keeps; for a writer, which reads no commits.
 
+        ``with_rejects`` stays as it is, because another thread may be going through it.
+
         Raises:
             CorruptError, FormatVersionError: The indexes are damaged.
         """

@@ -186,24 +186,22 @@ class LogReader:
             CorruptError: Its file doesn't match the commit; the message names it.
         """
         snapshot = self.snapshot(tau)
-        known = (tau, snapshot.events.path) in self._checked
         table = self._table(tau, snapshot.events, log_event_schema(self.header.ids))
-        if not known:
-            self._checked.discard(
-                (tau, snapshot.events.path)
-            )  # not yet: the next call looks again if this one fails
+        if (tau, snapshot.events.path) not in self._checked:
             self._require_dense(table, snapshot)
-            self._checked.add((tau, snapshot.events.path))
         if len(table) != snapshot.num_events:
             raise CorruptError(
                 f"{self.root / snapshot.events.path} has {len(table)} events, its commit says {snapshot.num_events}"
             )
+        self._checked.add((tau, snapshot.events.path))
         return table
 
     def nodes(self, tau: int) -> pa.Table:
         """Ids first seen in snapshot τ, in dense order: ``node_schema``, memory-mapped; raises as ``events`` does."""
         snapshot = self.snapshot(tau)
-        return self._table(tau, snapshot.nodes, node_schema(self.header.ids))
+        table = self._table(tau, snapshot.nodes, node_schema(self.header.ids))
+        self._checked.add((tau, snapshot.nodes.path))
+        return table
 
     def external_ids(self) -> pa.ChunkedArray:
         """External ids of all dense ones, (num_nodes,), int64 or string, in order; of few pieces, mapped where possible."""
@@ -256,14 +254,12 @@ class LogReader:
     def _table(self, tau: int, reference: FileRef, schema: pa.Schema) -> pa.Table:
         try:
             verify = (tau, reference.path) not in self._checked
-            table = read_table(self.root, reference, schema=schema, verify=verify)
+            return read_table(self.root, reference, schema=schema, verify=verify)
         except MissingError:
             self.refresh()
             if tau not in self._chain.number_of:  # dropped since
                 raise RetainedError(f"snapshot {tau} of {self.root} is gone; {self._span()}") from None
             raise
-        self._checked.add((tau, reference.path))
-        return table
 
     def _span(self) -> str:
         """The kept snapshots, for a sentence."""
