@@ -145,10 +145,9 @@ def test_what_another_rank_than_the_first_drops_out_is_drawn_from_seed_snapshot_
     def losses(start: int, dropped: float) -> list[float | None]:
         def learned(group: Ranks) -> list[float | None]:
             rank = Rank(store, group, "tgn-history", "pac", STILL)
-            # Threads share torch's generator: rank 0 draws its first weights before rank 1 seeds, then nothing.
             drop(rank, dropped if group.rank == 1 else 0.0)
             examples = rank.examples(0)
-            group.any()
+            group.any()  # threads share torch's generator: both have drawn their weights, rank 0 draws no more
             if group.rank == 1:
                 torch.manual_seed(start)
             return [learn(rank.session, examples, epoch).loss for epoch in (0, 1, 0)]
