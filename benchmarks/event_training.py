@@ -183,6 +183,7 @@ class Ours:
         every = np.arange(len(positive))
         examples = Examples(
             0,
+            0,
             inserts,
             inserts.late,
             every,

@@ -39,14 +39,14 @@ def json_messages(
 
     The key of an embedding is the node's id, so a compacted topic keeps each node's newest. The key of a score is the
     event's id, or ``tau/row`` without one. ``export`` and the key identify a message: the same pair twice is a
-    repetition. ``t`` is in seconds; a score that is not finite is null.
+    repetition. ``t`` is in seconds; a score that is absent or not finite is null.
     """
     plain = _plain(table)
     plain = plain.set_column(plain.schema.get_field_index("t"), "t", pc.cast(plain["t"], pa.int64()))
     for batch in plain.to_batches(ROWS_AT_ONCE):
         for row in batch.to_pylist():
             row["t"] /= US_PER_S
-            row |= {column: None for column in SCORES if not math.isfinite(row.get(column, 0.0))}
+            row |= {column: None for column in SCORES if column in row and not _is_finite(row[column])}
             if kind == "embeddings":
                 del row["node"]
                 key = str(row["id"])
@@ -58,6 +58,10 @@ def json_messages(
 
 MESSAGES = {"json": json_messages, "arrow": arrow_messages}
 """By the format of a publication."""
+
+
+def _is_finite(score: float | None) -> bool:
+    return score is not None and math.isfinite(score)
 
 
 def _plain(table: pa.Table) -> pa.Table:

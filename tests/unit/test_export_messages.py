@@ -33,10 +33,13 @@ def test_a_node_is_a_json_message_under_its_id(tmp_path: Path) -> None:
 
 
 def test_a_score_is_a_json_message_under_its_event_and_no_number_is_null(tmp_path: Path) -> None:
-    commit = write_export(tmp_path, "sep")
-    found = list(json_messages("sep", "scores", commit, scores(0, 3)))
+    commit, table = write_export(tmp_path, "sep"), scores(0, 3)
+    at = table.schema.get_field_index("negative_score")
+    table = table.set_column(at, "negative_score", pa.array([-0.5, -0.5, None], pa.float32()))
+    found = list(json_messages("sep", "scores", commit, table))
     assert [key for key, _ in found] == [b"0/1", b"e1", b"0/3"]
     assert [json.loads(value)["score"] for _, value in found] == [None, 1.5, 1.5]
+    assert [json.loads(value)["negative_score"] for _, value in found] == [-0.5, -0.5, None]
     assert json.loads(found[1][1])["event_id"] == "e1"
 
 

@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 from thread_ranks import side_by_side
 from trainer_streams import make_lane, meetings
 
+from schemas.events import event_schema
 from schemas.exports import ExportCommit
 from schemas.trainer_config import Optimisation, TrainerConfig
 from stream.service.failure import Failure
@@ -79,6 +80,26 @@ def test_scores_have_event_ids_and_give_the_average_precision_that_the_run_tells
     assert batched(average_precision, positive, negative) == pytest.approx(line["ap"], abs=1e-9)
     versions = [one.model_version for one in found.commits]
     assert [one.scores_version for one in found.commits][1:] == versions[:-1]  # weights before learning
+
+
+def test_an_event_without_a_possible_negative_is_exported_with_its_score_alone(tmp_path: Path) -> None:
+    """In the first snapshot everybody meets the only destination; in the second node 1 meets both at once."""
+    met = [(1, 7, 100_000), (2, 7, 200_000), (1, 7, 1_100_000), (1, 8, 1_100_000), (2, 8, 1_200_000)]
+    rows = [{"op": 1, "src": u, "dst": v, "t": t, "weight": 1.0} for u, v, t in met]
+    make_lane(tmp_path / "store", events=pa.Table.from_pylist(rows, event_schema("int")))
+    config = config_for(tmp_path)
+    run(config)
+    tables = [exports(config).table(commit, "scores") for commit in exports(config).commits]
+    assert [table["score"].null_count for table in tables] == [0, 0]
+    assert [table["negative_score"].is_null().to_pylist() for table in tables] == [
+        [True, True],
+        [True, True, False],
+    ]
+    lines = ScoreFile(config.checkpoint).lines()
+    assert [(line["scored"], line["excluded"]["no_negative"]) for line in lines] == [(2, 2), (3, 2)]
+    assert [line["trained"] for line in lines] == [0, 1]
+    assert "ap" not in lines[0]
+    assert "ap" in lines[1]
 
 
 @KINDS

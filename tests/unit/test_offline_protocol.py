@@ -241,7 +241,23 @@ def with_null(lists: list) -> list:
 @pytest.mark.parametrize(
     ("name", "values", "said"),
     [
-        ("random", lambda table: table["dst"], r"event \d+ has its own destination as random negative"),
+        (
+            "random",
+            lambda table: table["dst"],
+            r"column random of event \d+ names a destination that its source meets at that time \(150 in all\)",
+        ),
+        (
+            "candidates",
+            lambda table: pa.array(
+                [
+                    row and [*row[:-1], dst]
+                    for row, dst in zip(
+                        table["candidates"].to_pylist(), table["dst"].to_pylist(), strict=True
+                    )
+                ]
+            ),
+            r"column candidates of event \d+ names a destination that its source meets at that time",
+        ),
         (
             "historical_src",
             lambda table: pa.nulls(len(table), pa.int64()),

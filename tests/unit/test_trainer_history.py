@@ -35,54 +35,44 @@ def known_before(past: list[tuple[int, int, int]], u: int, v: int, now: int) -> 
     return [*(last(group) for group in groups), *(float(len(group)) for group in groups)]
 
 
-def twin(
-    snapshots: list[Inserts], queries: list[tuple], batch: int, across: bool, moment: Moment
-) -> list[list[float]]:
-    answers, offset = [], 0
-    every = [
-        (int(s), int(d), int(t))
-        for snap in snapshots
-        for s, d, t in zip(snap.src, snap.dst, snap.visible_us, strict=True)
-    ]
-    for snap, (rows, src, dst) in zip(snapshots, queries, strict=True):
-        for row, u, v in zip(rows.tolist(), src.tolist(), dst.tolist(), strict=True):
-            here = offset + row
-            begin = here // batch * batch if across else offset + row // batch * batch
-            seen_from = here if moment == "event" else begin
-            past = [event for event in every[:seen_from] if event[2] < every[seen_from][2]]
-            answers.append(known_before(past, u, v, every[here][2]))
-        offset += len(snap)
-    return answers
+def first_of_batch(number: int, snapshot: int, across: bool, borders: list[int], batch: int) -> int:
+    """The plain-Python twin: number of the first event of an event's batch, all counted over the whole stream."""
+    begins = [0, *borders] if across else [0, *borders, snapshot]
+    begin = max(each for each in begins if each <= number)
+    return begin + (number - begin) // batch * batch
 
 
-@pytest.mark.parametrize("moment", ["batch", "event"])
-@pytest.mark.parametrize("across", [False, True])
+@pytest.mark.parametrize(
+    ("moment", "across"),
+    [("snapshot", False), ("batch", False), ("event", False), ("batch", True), ("event", True)],
+)
+@pytest.mark.parametrize("further", [[], [50, 101]])
 @pytest.mark.parametrize("times", [4, 30, 1000])
 def test_encounters_equal_a_plain_scan_of_what_was_before(
-    times: int, across: bool, moment: Moment, monkeypatch: pytest.MonkeyPatch
+    times: int, across: bool, further: list[int], moment: Moment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "BATCH", 7)
     whole = stream(times, 120, 9, times)
     borders = [0, 31, 31, 45, 120]
     if not across:  # snapshots part by time
         borders = [0, *(int(np.searchsorted(whole.visible_us, whole.visible_us[i])) for i in (31, 60)), 120]
+    every = list(zip(whole.src.tolist(), whole.dst.tolist(), whole.visible_us.tolist(), strict=True))
     rng = np.random.default_rng(1)
-    history, got, snapshots, queries, before = History(moment, across=across), [], [], [], []
+    history = History(moment, across=across, borders=further)
     for begin, end in pairwise(borders):
         part = Inserts(
             *(column[begin:end] for column in (whole.src, whole.dst, whole.visible_us, whole.late))
         )
         rows = np.sort(rng.integers(0, max(len(part), 1), 2 * len(part)))
-        asked = rows, rng.integers(0, 11, len(rows)), rng.integers(0, 11, len(rows))
-        before += history.visible_before(part).tolist()
-        got.append(history.replay(part, 9, *asked))
-        snapshots.append(part)
-        queries.append(asked)
-    expected = np.array(twin(snapshots, queries, 7, across, moment), np.float32)
-    np.testing.assert_allclose(np.concatenate(got), expected, rtol=1e-6)
-    offsets = np.zeros(120, np.int64) if across else np.repeat(borders[:-1], np.diff(borders))
-    at = np.arange(120) - offsets
-    assert before == whole.visible_us[offsets + at // 7 * 7].tolist()
+        u, v = rng.integers(0, 11, len(rows)), rng.integers(0, 11, len(rows))
+        firsts = [first_of_batch(number, begin, across, further, 7) for number in range(begin, end)]
+        assert history.visible_before(part).tolist() == whole.visible_us[firsts].tolist()
+        got = history.replay(part, 9, rows, u, v)
+        for row, *pair, answer in zip(rows.tolist(), u.tolist(), v.tolist(), got, strict=True):
+            until = {"snapshot": begin, "batch": firsts[row], "event": begin + row}[moment]
+            past = [event for event in every[:until] if event[2] < every[until][2]]
+            expected = known_before(past, *pair, every[begin + row][2])
+            np.testing.assert_allclose(answer, np.array(expected, np.float32), rtol=1e-6)
 
 
 @pytest.mark.parametrize("moment", ["batch", "event"])

@@ -15,10 +15,10 @@ from trainer.data.history import History, Inserts
 from trainer.data.negatives import (
     NONE,
     Draw,
+    NegativePool,
     Negatives,
     destination_pool,
     historical_pairs,
-    random_destinations,
 )
 from trainer.device import to_device
 
@@ -104,21 +104,23 @@ class Examples:
 
     Attributes:
         tau: Snapshot.
+        sequence: Its number in the log.
         inserts: All insert events of the snapshot, of all ranks.
         fresh: bool (E,): an end of the event was never seen before the snapshot (or the training split).
         every: int64, positions of all events of the lesson, of all ranks.
         positive: One query per own event.
-        learned: One query per event to learn: an own event by default.
+        learned: One query per event to learn: by default an own event that has a negative.
         training: Negatives to learn from, one for each learned query.
-        random: Negatives for figures, one per own event.
+        random: Negatives for figures, one per own event that has one.
         sampled: int64, ascending positions of the events, of all ranks, for costly figures.
         historical: Negatives of own sampled events, if one could be drawn.
         candidates: ``num_candidates`` per own event of the ranked sample.
         num_candidates: Candidates per event.
-        excluded: Events that are not predicted, by reason, of all ranks.
+        excluded: Events without figures, by reason, of all ranks.
     """
 
     tau: int
+    sequence: int
     inserts: Inserts
     fresh: Bool
     every: Int64
@@ -211,6 +213,7 @@ def prepare(
     events: EventColumns,
     history: History,
     *,
+    sequence: int,
     num_nodes: int,
     known: Bool,
     owned: Bool,
@@ -228,6 +231,7 @@ def prepare(
         tau: Snapshot.
         events: Its edge events.
         history: All events before the snapshot; advanced.
+        sequence: The snapshot's number in the log.
         num_nodes: Dense ids in use after the snapshot.
         known: bool (num_nodes,): nodes that are not new.
         owned: bool (num_nodes,): sources whose events belong to this rank.
@@ -239,56 +243,52 @@ def prepare(
     """
     inserts = insert_events(events)
     src, dst = inserts.src, inserts.dst
+
+    def draw_for(purpose: int) -> Draw:
+        return Draw(sampling.seed, sequence, purpose)
+
     seen = destination_pool(history, inserts)
-    judged_pool = seen if sampling.pool is None else sampling.pool
     # on a stream, nodes of the future would be negatives that teach newness only
-    training_pool = seen if sampling.training_pool is None else sampling.training_pool
-    possible = min(len(training_pool), len(judged_pool)) > 1
-    mine = np.nonzero(owned[src])[0] if possible else np.empty(0, np.int64)
-    taught = np.arange(len(src)) if learns_all and possible else mine
-    weights: Int64 | None = None
-    if share is not None and possible:
-        weights = share.weigh(training_pool)
-        training_pool, weights = training_pool[weights > 0], weights[weights > 0]
-        taught = np.nonzero(share.mine)[0] if len(training_pool) > 1 else mine[:0]
-
-    def others(of: Int64, draws: int, purpose: int, pool: Int64, weights: Int64 | None = None) -> Int64:
-        if not possible or len(pool) < 2:
-            return np.zeros((len(of), draws), np.int64)  # never read
-        return random_destinations(pool, dst[of], draws, Draw(sampling.seed, tau, purpose), weights)
-
+    pool = seen if sampling.training_pool is None else sampling.training_pool
+    weights = None if share is None else share.weigh(pool)
+    if weights is not None:
+        pool, weights = pool[weights > 0], weights[weights > 0]
     every = np.arange(len(src), dtype=np.int64)
-    training = others(every, 1, Purpose.TRAINING + epoch, training_pool, weights)
-    sampled = spread(len(src), sampling.events, Draw(sampling.seed, tau, Purpose.SAMPLED_EVENTS))
+    mine = np.nonzero(owned[src])[0]
+    taught = every if learns_all else mine if share is None else np.nonzero(share.mine)[0]
+    training = NegativePool(inserts, pool, weights).draw(every, 1, draw_for(Purpose.TRAINING + epoch))[:, 0]
+    taught = taught[training[taught] != NONE]
+    sampled = spread(len(src), sampling.events, draw_for(Purpose.SAMPLED_EVENTS))
     if stored is None:
-        old_src, old_dst, drawable = historical_pairs(
-            history, inserts, Draw(sampling.seed, tau, Purpose.HISTORICAL)
-        )
-        draw = Draw(sampling.seed, tau, Purpose.RANKED_EVENTS)
-        ranked = sampled[_sample(len(sampled), sampling.ranked_events, draw)]
+        others = NegativePool(inserts, seen if sampling.pool is None else sampling.pool)
+        old_src, old_dst, drawable = historical_pairs(history, inserts, draw_for(Purpose.HISTORICAL))
+        rankable = sampled[others.possible[sampled]]
+        few = _sample(len(rankable), sampling.ranked_events, draw_for(Purpose.RANKED_EVENTS))
         stored = Negatives(
-            random=others(every, 1, Purpose.RANDOM, judged_pool)[:, 0],
+            random=others.draw(every, 1, draw_for(Purpose.RANDOM))[:, 0],
             historical_src=np.where(drawable & np.isin(every, sampled), old_src, NONE),
             historical_dst=old_dst,
-            ranked=ranked,
-            candidates=others(ranked, sampling.candidates, Purpose.CANDIDATES, judged_pool),
+            ranked=rankable[few],
+            candidates=others.draw(rankable[few], sampling.candidates, draw_for(Purpose.CANDIDATES)),
         )
-    judged = mine[stored.random[mine] != NONE]
+    opposed = stored.random != NONE
+    judged = mine[opposed[mine]]
     old = mine[stored.historical_src[mine] != NONE]
-    own_ranked = np.nonzero(owned[src[stored.ranked]])[0] if possible else mine[:0]
+    own_ranked = np.nonzero(owned[src[stored.ranked]])[0]
 
     asked = [
         (mine, src[mine], dst[mine]),
-        (taught, src[taught], training[taught, 0]),
+        (taught, src[taught], training[taught]),
         (judged, src[judged], stored.random[judged]),
         (old, stored.historical_src[old], stored.historical_dst[old]),
         _each(stored.ranked[own_ranked], src, stored.candidates[own_ranked]),
     ]
-    if taught is not mine:
+    if not np.array_equal(taught, mine):
         asked.append((taught, src[taught], dst[taught]))
     positive, negative, random, historical, candidates, *learned = _answer(asked, inserts, num_nodes, history)
     return Examples(
         tau=tau,
+        sequence=sequence,
         inserts=inserts,
         fresh=~(known[src] & known[dst]),
         every=every,
@@ -300,7 +300,11 @@ def prepare(
         historical=historical,
         candidates=candidates,
         num_candidates=stored.candidates.shape[1],
-        excluded={"late": int(inserts.late.sum()), "delete": len(events) - len(inserts)},
+        excluded={
+            "late": int(inserts.late.sum()),
+            "delete": len(events) - len(inserts),
+            "no_negative": int((~opposed & ~inserts.late).sum()),
+        },
     )
 
 

@@ -1,5 +1,6 @@
 """Encounters before an event: the memory behind the floors and behind a model's encounter features."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal
@@ -12,7 +13,8 @@ from stream.kernels import njit
 from trainer.data.pair_table import SeenPairs, find, pair_key
 
 NEVER = np.iinfo(np.int64).min
-Moment = Literal["batch", "event"]
+_FOREVER = np.iinfo(np.int64).max
+Moment = Literal["snapshot", "batch", "event"]
 BATCH = 200
 """Events predicted together, as in the TGN line of work (docs/semantics.md, Evaluation)."""
 
@@ -65,21 +67,26 @@ class History:
     Every rank holds all of it (24 bytes per node, about 30 per distinct pair): negatives may name any node, and the owner
     of an event's source must know the pair even if another rank owned the source yesterday.
 
-    An event sees only events of strictly earlier time before its batch of ``BATCH``, or, if the moment is ``event``, all of
-    strictly earlier time. Events of equal time never see each other, even across the border of two batches.
+    An event sees only strictly earlier events, up to its moment: all before its ``snapshot``, all before the first event of
+    its ``batch`` of ``BATCH``, or all before the ``event`` itself. Events of equal time never see each other, even across
+    the border of two batches.
 
     Args:
-        moment: The moment of answers: that of the event's ``batch``, or of the ``event`` itself.
-        across: Whether a batch continues into the next snapshot, as in offline evaluation, whose protocol ignores
-            snapshots. Otherwise a batch ends with its snapshot: then all of the previous snapshot is known.
+        moment: The moment of answers.
+        across: Whether a batch continues into the next snapshot, as in the offline evaluation of event models, whose
+            protocol ignores snapshots. Otherwise a batch ends with its snapshot: then all of the previous snapshot is known.
+        borders: Numbers of further events that begin a batch, ascending, counted over all snapshots from 0.
     """
 
-    def __init__(self, moment: Moment = "batch", *, across: bool = False) -> None:
-        self._batched = moment == "batch"
+    def __init__(
+        self, moment: Moment = "batch", *, across: bool = False, borders: Sequence[int] = ()
+    ) -> None:
+        self._moment: Moment = moment
         self._across = across
-        self._open = NO_EVENTS
-        self._in_batch = 0  # events of the open batch
-        self._batch_us = 0  # its beginning
+        self._borders = np.unique(np.array([0, *borders], np.int64))
+        self._seen = 0  # events of all snapshots
+        self._batch_us = 0  # time of the open batch's first event
+        self._open = NO_EVENTS  # those that the open batch may not see yet
         self.pairs = SeenPairs()
         self.last_out = np.empty(0, np.int64)
         self.last_in = np.empty(0, np.int64)
@@ -108,21 +115,21 @@ class History:
         fresh = first_appearances(events.dst[~known[events.dst]])
         out = np.empty((len(rows), len(Encounter)), np.float32)
         waiting, table = self._open, self.pairs
+        before_us = self._before(events)
+        self._pass(events)
         columns = tuple(
             np.concatenate([getattr(waiting, name), getattr(events, name)])
             for name in ("src", "dst", "visible_us")
         )
-        begun = len(waiting) - self._in_batch if self._batched else len(waiting)
-        self._begin_batch(events)
-        table.size, committed = _replay(
+        table.size, known_events = _replay(
             (table.slots, table.shift, table.keys, table.last_us, table.count, table.size),
             (self.last_out, self.last_in, self.count_out, self.count_in),
             columns,
-            (rows + len(waiting), src, dst),
-            (begun, BATCH if self._batched else 1, not self._across),
+            (events.visible_us[rows], before_us[rows], src, dst),
+            self._batch_us if self._across else _FOREVER,
             out,
         )
-        src_left, dst_left, visible_left = (column[committed:] for column in columns)
+        src_left, dst_left, visible_left = (column[known_events:] for column in columns)
         self._open = Inserts(src_left, dst_left, visible_left, np.zeros(len(src_left), np.bool_))
         self.destinations = np.concatenate([self.destinations, fresh])
         return out
@@ -141,19 +148,19 @@ class History:
         assert not self._across
         self._grow(max(int(ids.max(initial=-1)) + 1 for ids in (src, dst)))
         out = np.empty((len(src), len(Encounter)), np.float32)
-        table, nothing = self.pairs, np.zeros(1, np.int64)
-        _replay(  # just before an event that will not be remembered
+        table, nothing, time = self.pairs, np.empty(0, np.int64), np.full(len(src), time_us)
+        _replay(
             (table.slots, table.shift, table.keys, table.last_us, table.count, table.size),
             (self.last_out, self.last_in, self.count_out, self.count_in),
-            (nothing, nothing, np.array([time_us])),
-            (np.zeros(len(src), np.int64), src, dst),
-            (0, BATCH, False),
+            (nothing, nothing, nothing),
+            (time, time, src, dst),
+            NEVER,
             out,
         )
         return out
 
     def visible_before(self, events: Inserts) -> Int64:
-        """The time of each event's batch, for any moment: a model's memory is as of strictly before that.
+        """Time of the first event of each event's batch, for any moment: a model's memory is as of strictly before that.
 
         Args:
             events: The snapshot's inserts, before they are replayed.
@@ -161,12 +168,8 @@ class History:
         Returns:
             int64 (E,), microseconds, not decreasing.
         """
-        place = np.arange(self._in_batch, self._in_batch + len(events))
-        first = (
-            place - place % BATCH - self._in_batch
-        )  # of the batch, counted from the snapshot's first event
         known = np.append(events.visible_us, self._batch_us)
-        times: Int64 = known[np.maximum(first, -1)]
+        times: Int64 = known[np.maximum(self._batch_begins(len(events)), -1)]
         return times
 
     def remember(self, events: Inserts, num_nodes: int) -> None:
@@ -230,15 +233,26 @@ class History:
         nodes = (self.last_out, self.last_in, self.count_out, self.count_in, self.destinations)
         return self.pairs.memory_bytes + sum(column.nbytes for column in nodes)
 
-    def _begin_batch(self, events: Inserts) -> None:
-        """Note the size of the open batch after the snapshot."""
-        if not self._across or not len(events):
-            return
-        ended = self._in_batch + len(events)
-        if ended // BATCH > self._in_batch // BATCH or not self._in_batch:
-            border = ended // BATCH * BATCH - self._in_batch
-            self._batch_us = int(events.visible_us[border]) if border < len(events) else 0
-        self._in_batch = ended % BATCH
+    def _batch_begins(self, events: int) -> Int64:
+        """Place of the first event of each event's batch, int64 (events,), in the snapshot; negative: in an earlier one."""
+        borders = self._borders if self._across else np.union1d(self._borders, self._seen)
+        number = np.arange(self._seen, self._seen + events)
+        border = borders[np.searchsorted(borders, number, "right") - 1]
+        begins: Int64 = number - (number - border) % BATCH - self._seen
+        return begins
+
+    def _before(self, events: Inserts) -> Int64:
+        """Time until which, exclusively, each event's questions see events, int64 (E,)."""
+        if self._moment == "batch":
+            return self.visible_before(events)
+        return events.visible_us if self._moment == "event" else np.full(len(events), NEVER)
+
+    def _pass(self, events: Inserts) -> None:
+        """Note the time of the batch that is open after the snapshot."""
+        if len(events):
+            begin = int(self._batch_begins(len(events))[-1])
+            self._batch_us = int(events.visible_us[begin]) if begin >= 0 else self._batch_us
+            self._seen += len(events)
 
     def _grow(self, num_nodes: int) -> None:
         new = num_nodes - len(self.last_out)
@@ -262,21 +276,30 @@ def _age_s(now, then):  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(cache=True, nogil=True)
-def _replay(table, nodes, events, queries, batches, out):  # type: ignore[no-untyped-def]  # compiled
+def _replay(table, nodes, events, queries, until_us, out):  # type: ignore[no-untyped-def]  # compiled
+    """Answer each query from the events before its moment, then remember all events before a time.
+
+    Args:
+        table: Of ``SeenPairs``.
+        nodes: Last times and counts of ``History``.
+        events: src, dst and time, int64 (E,), times not decreasing.
+        queries: Their time, their moment (not decreasing), u and v, int64 (Q,).
+        until_us: Events of strictly earlier time are remembered.
+        out: float32 (Q, len(Encounter)).
+
+    Returns:
+        Size of the table, and number of events that were remembered.
+    """
     slots, shift, keys, last_us, count, size = table
     last_out, last_in, count_out, count_in = nodes
     src, dst, time = events
-    rows, query_src, query_dst = queries
-    begin, batch, commit_all = batches
-    num_events, num_queries = len(src), len(rows)
-    committed = q = 0
-    while True:
-        done = begin >= num_events
-        end = min(begin + batch, num_events)
-        if done and not commit_all:
-            return size, committed
-        while committed < end if done else (committed < begin and time[committed] < time[begin]):
-            u, v, now = src[committed], dst[committed], time[committed]
+    query_time, query_before, query_src, query_dst = queries
+    num_events, num_queries = len(src), len(query_src)
+    remembered = 0
+    for q in range(num_queries + 1):
+        before = query_before[q] if q < num_queries else until_us
+        while remembered < num_events and time[remembered] < before:
+            u, v, now = src[remembered], dst[remembered], time[remembered]
             key = pair_key(u, v)
             position = find(slots, shift, keys, key)
             if position < 0:
@@ -291,25 +314,23 @@ def _replay(table, nodes, events, queries, batches, out):  # type: ignore[no-unt
             count_out[u] += 1
             last_in[v] = now
             count_in[v] += 1
-            committed += 1
-        while q < num_queries and rows[q] < end:
-            u, v, now = query_src[q], query_dst[q], time[rows[q]]
-            row = out[q]
-            forth = find(slots, shift, keys, pair_key(u, v))
-            back = find(slots, shift, keys, pair_key(v, u))
-            row[0] = _age_s(now, last_us[forth]) if forth >= 0 else np.float32(np.inf)
-            row[1] = _age_s(now, last_us[back]) if back >= 0 else np.float32(np.inf)
-            row[2] = _age_s(now, last_out[u])
-            row[3] = _age_s(now, last_in[u])
-            row[4] = _age_s(now, last_out[v])
-            row[5] = _age_s(now, last_in[v])
-            row[6] = count[forth] if forth >= 0 else 0
-            row[7] = count[back] if back >= 0 else 0
-            row[8] = count_out[u]
-            row[9] = count_in[u]
-            row[10] = count_out[v]
-            row[11] = count_in[v]
-            q += 1
-        if done or (not commit_all and end < begin + batch):
-            return size, committed
-        begin += batch
+            remembered += 1
+        if q == num_queries:
+            break
+        u, v, now = query_src[q], query_dst[q], query_time[q]
+        row = out[q]
+        forth = find(slots, shift, keys, pair_key(u, v))
+        back = find(slots, shift, keys, pair_key(v, u))
+        row[0] = _age_s(now, last_us[forth]) if forth >= 0 else np.float32(np.inf)
+        row[1] = _age_s(now, last_us[back]) if back >= 0 else np.float32(np.inf)
+        row[2] = _age_s(now, last_out[u])
+        row[3] = _age_s(now, last_in[u])
+        row[4] = _age_s(now, last_out[v])
+        row[5] = _age_s(now, last_in[v])
+        row[6] = count[forth] if forth >= 0 else 0
+        row[7] = count[back] if back >= 0 else 0
+        row[8] = count_out[u]
+        row[9] = count_in[u]
+        row[10] = count_out[v]
+        row[11] = count_in[v]
+    return size, remembered

@@ -20,6 +20,11 @@ class EventsView(Protocol):
         ...
 
     @property
+    def sequence(self) -> int:
+        """Number of the newest snapshot in its log, from 0; −1 before the first."""
+        ...
+
+    @property
     def num_nodes(self) -> int:
         """Nodes after the newest snapshot."""
         ...

@@ -37,6 +37,11 @@ class LogWindow:
         return [] if self._manifest is None else [self._manifest.tau]
 
     @property
+    def sequence(self) -> int:
+        """See ``EventsView.sequence``."""
+        return -1 if self._manifest is None else self._manifest.sequence
+
+    @property
     def num_nodes(self) -> int:
         """See ``EventsView.num_nodes``."""
         return 0 if self._manifest is None else self._manifest.num_nodes
@@ -77,6 +82,11 @@ class NamedEvents:
     def taus(self) -> list[int]:
         """See ``EventsView.taus``."""
         return self._view.taus
+
+    @property
+    def sequence(self) -> int:
+        """See ``EventsView.sequence``."""
+        return self._view.sequence
 
     @property
     def num_nodes(self) -> int:

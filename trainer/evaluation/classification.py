@@ -26,7 +26,8 @@ from trainer.evaluation.split import Split
 from trainer.models.interface import Model
 from trainer.scoring.ranking import auroc
 from trainer.session.session import Session
-from trainer.tasks.node_labels import NodeClassifier, first_ranks, labels_of, sees_encounters
+from trainer.tasks.link_prediction import sees_encounters
+from trainer.tasks.node_labels import NodeClassifier, first_ranks, labels_of
 
 log = structlog.get_logger()
 

@@ -136,22 +136,30 @@ def evaluate(
             require_both_kinds(np.concatenate(list(labels.values())), inserts.visible_us, split)
         stored = _stored(negatives, lane, inserts, split, config.seed, ranks) if negatives else None
         if scores is not None:
-            protocol = OfflineProtocol(lane, inserts, split, 0, stored, config.history_moment)
-            return _foreign(scores, judge(ForeignScores(scores), protocol, ranks), lane, inserts)
+            protocol = OfflineProtocol(lane, inserts, split, 0, stored)
+            found = judge(ForeignScores(scores), protocol, ranks, config.history_moment)
+            return _foreign(scores, found, lane, inserts)
         runs = []
         for seed in range(config.seed, config.seed + seeds):
             links = (
-                OfflineProtocol(lane, inserts, split, seed, stored, config.history_moment)
+                OfflineProtocol(lane, inserts, split, seed, stored)
                 if issubclass(task, LinkPrediction)
                 else None
             )
             runs.append(_Run(config, lane, ranks, split, seed, links, labels).figures())
+        no_negative = links.no_negative if links is not None else {}
     if ranks.rank != 0:
         return None
     if not any(key in run for run in runs for key in ("random_ap", "random_mse", "random_auroc")):
         log.warning(
-            "no score, because there are no negatives: they are other destinations, and training needs at least two",
+            "no score, because there are no negatives: they are destinations that a source does not meet at that time",
             data=str(data),
+        )
+    elif any(no_negative.values()):
+        log.warning(
+            "events without a possible negative are left out: their source meets every destination at their time",
+            data=str(data),
+            **no_negative,
         )
     return {
         "model": config.model,
@@ -163,6 +171,7 @@ def evaluate(
         "parts": parts,
         "snapshots": len(lane.manifests),
         "events": len(inserts),
+        **({"no_negative": no_negative} if no_negative else {}),
         "runs": runs,
     }
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 from stream.arrays.kinds import Bool, Float64, Int64
 from stream.service.failure import Failure
 from trainer.data.examples import Examples
+from trainer.data.history import Moment
 from trainer.evaluation.given_table import read_given, whole_numbers
 from trainer.evaluation.protocol import OfflineProtocol
 from trainer.ranks import Ranks
@@ -138,23 +139,31 @@ class ForeignScores:
             ) from None
 
 
-def judge(scores: ForeignScores, protocol: OfflineProtocol, ranks: Ranks) -> Predictions:
+def judge(
+    scores: ForeignScores, protocol: OfflineProtocol, ranks: Ranks, moment: Moment = "batch"
+) -> Predictions:
     """Predictions of the test events by a file's scores, beside the floors.
 
-    The column of random weights is NaN, so its figures are absent. So are those of historical negatives and of ranks if the
-    file has no scores of these.
+    The baselines know the past up to ``moment``. The column of random weights is NaN, so its figures are absent. So are those
+    of historical negatives and of ranks if the file has no scores of these.
 
     Raises:
         Failure: The file lacks an event or a number, or has another number of candidates.
     """
     found = []
     begin = 0
-    for examples in protocol.every_snapshot():
+    for examples in protocol.every_snapshot(moment):
         tested = protocol.split.test(examples.inserts.visible_us)
         if tested.any():
             found.append(_judged(scores, examples.of_events(tested), begin, protocol.test_span_s, ranks))
         begin += len(examples.inserts)
-    return join(found)
+    predictions = join(found)
+    if not predictions.opposed.any():
+        raise Failure(
+            f"--scores {scores.path}: the negatives' file has no random negatives, so there is nothing to judge. The data "
+            "needs sources that do not meet every destination at once"
+        )
+    return predictions
 
 
 def _judged(
@@ -162,11 +171,6 @@ def _judged(
 ) -> Predictions:
     asked = judged_queries(examples)
     positive, random, historical, candidates = asked
-    if not len(random):
-        raise Failure(
-            f"--scores {scores.path}: the negatives' file has no random negatives, so there is nothing to judge. The data "
-            "needs at least two destinations"
-        )
     count = max(1, examples.num_candidates)
     logits = [
         scores.of("score", begin + positive.event),

@@ -11,12 +11,14 @@ from stream.arrays.kinds import Bool
 from stream.store.lane.reader import LaneReader
 from trainer.data.examples import Examples, Sampling
 from trainer.data.history import History, Inserts, Moment
+from trainer.data.negatives import NONE, NegativePool
 from trainer.data.views import EventsView
 from trainer.data.windows import LogWindow
 from trainer.evaluation.split import Split
 from trainer.evaluation.stored_negatives import StoredNegatives
+from trainer.models.interface import Kind, Model
 from trainer.tasks.interface import Answers, Reduction, Shares
-from trainer.tasks.link_prediction import LinkPrediction, examples_of
+from trainer.tasks.link_prediction import LinkPrediction, examples_of, moment_of
 
 RANKED = 2000
 """Test events that are ranked among candidates, about equally many per snapshot: each costs 50 predictions."""
@@ -31,10 +33,10 @@ class OfflineProtocol:
         split: By time.
         seed: Of the negatives.
         stored: Negatives for figures; None: they are drawn.
-        moment: See ``History``.
 
     Attributes:
         split: By time.
+        no_negative: Training and test events that are left out, because their source meets every destination at their time.
         test_span_s: Memory of EdgeBank with a window: the length of the test, as its authors have it.
     """
 
@@ -45,25 +47,32 @@ class OfflineProtocol:
         split: Split,
         seed: int,
         stored: StoredNegatives | None = None,
-        moment: Moment = "batch",
     ) -> None:
         self.split = split
-        self._moment: Moment = moment
         self._lane, self._stored = lane, stored
-        trained = split.train(inserts.visible_us)
-        tested = np.unique(inserts.visible_us[split.test(inserts.visible_us)] // lane.header.interval_us)
+        trained, tested = split.train(inserts.visible_us), split.test(inserts.visible_us)
+        self._borders = [int(np.count_nonzero(inserts.visible_us <= border)) for border in split.borders]
+        snapshots = np.unique(inserts.visible_us[tested] // lane.header.interval_us)
         self.test_span_s = (int(inserts.visible_us.max()) - split.validate_until_us) / US_PER_S
+        pool, training_pool = np.unique(inserts.dst), np.unique(inserts.dst[trained])
         self._sampling = Sampling(
-            seed,
-            ranked_events=-(-RANKED // len(tested)),
-            pool=np.unique(inserts.dst),
-            training_pool=np.unique(inserts.dst[trained]),
+            seed, ranked_events=-(-RANKED // len(snapshots)), pool=pool, training_pool=training_pool
         )
+        possible = NegativePool(inserts, pool).possible if stored is None else stored.random != NONE
+        self.no_negative = {
+            "training": int(np.count_nonzero(trained & ~NegativePool(inserts, training_pool).possible)),
+            "test": int(np.count_nonzero(tested & ~possible)),
+        }
         self._trained_nodes = np.unique(np.concatenate([inserts.src[trained], inserts.dst[trained]]))
 
-    def history(self) -> History:
-        """The empty history before the first event."""
-        return History(self._moment, across=True)
+    def history(self, moment: Moment, kind: Kind) -> History:
+        """The empty history before the first event; validation and test begin with a batch of their own.
+
+        Args:
+            moment: Up to which baselines know the past.
+            kind: Of the model. A snapshot model knows all earlier snapshots, so its batches end with theirs.
+        """
+        return History(moment, across=kind == "event", borders=self._borders)
 
     def examples(self, view: EventsView, strategy: Shares, history: History, epoch: int) -> Examples:
         """Examples of a view's newest snapshot."""
@@ -71,9 +80,9 @@ class OfflineProtocol:
         stored = self._stored.of(view.taus[-1]) if self._stored is not None else None
         return examples_of(view, strategy, history, known, self._sampling, epoch, stored)
 
-    def every_snapshot(self) -> Iterator[Examples]:
-        """Examples of all snapshots and all events, without learning."""
-        history, view = self.history(), LogWindow(self._lane)
+    def every_snapshot(self, moment: Moment = "batch") -> Iterator[Examples]:
+        """Examples of all snapshots and all events, as an event model meets them, without learning."""
+        history, view = self.history(moment, "event"), LogWindow(self._lane)
         for manifest in self._lane.manifests:
             view.advance(manifest)
             yield self.examples(view, _Everything(), history, 0)
@@ -93,9 +102,9 @@ class OfflineLinks(LinkPrediction):
         super().__init__(config, lane)
         self.window_s = protocol.test_span_s
 
-    def rewind(self) -> None:
+    def rewind(self, model: Model) -> None:
         """See ``Task.rewind``."""
-        self.history = self._protocol.history()
+        self.history = self._protocol.history(moment_of(model, self._config), model.kind)
         self.known_nodes = 0
 
     def loss(self, answers: Tensor, truth: Tensor, reduction: Reduction = "sum") -> Tensor:

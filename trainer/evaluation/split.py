@@ -20,6 +20,11 @@ class Split:
     train_until_us: float
     validate_until_us: float
 
+    @property
+    def borders(self) -> tuple[float, float]:
+        """The last times, microseconds, of training and of validation."""
+        return self.train_until_us, self.validate_until_us
+
     def train(self, t: Int64) -> Bool:
         """Mask of the times for training."""
         return t <= self.train_until_us

@@ -20,7 +20,7 @@ from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
 from trainer.data.examples import Examples
 from trainer.data.history import Inserts
-from trainer.data.negatives import NONE, Negatives
+from trainer.data.negatives import NONE, Negatives, meets
 from trainer.evaluation.given_table import read_given
 from trainer.evaluation.split import Split
 
@@ -34,6 +34,7 @@ class StoredNegatives:
 
     Attributes:
         num_candidates: M, of every ranked event.
+        random: int64 (E,), random negative of every insert event; ``NONE`` for training events and those without one.
     """
 
     def __init__(self, path: str | Path, lane: LaneReader, inserts: Inserts, split: Split) -> None:
@@ -48,12 +49,7 @@ class StoredNegatives:
         _require_same(Path(path), table, judged, inserts, external)
         ids = _Ids(Path(path), external)
         random = ids.dense(table, "random")
-        if (random == inserts.dst[judged]).any():
-            same = judged[np.flatnonzero(random == inserts.dst[judged])[0]]
-            raise Failure(f"--negatives {path}: event {same} has its own destination as random negative")
-        if (random == NONE).any() and (random != NONE).any():
-            without = judged[np.flatnonzero(random == NONE)[0]]
-            raise Failure(f"--negatives {path}: event {without} has no random negative. Give every event one")
+        _require_no_events(path, "random", inserts, judged, random)
         old_src, old_dst = ids.dense(table, "historical_src"), ids.dense(table, "historical_dst")
         if ((old_src == NONE) != (old_dst == NONE)).any():
             half = judged[np.flatnonzero((old_src == NONE) != (old_dst == NONE))[0]]
@@ -73,8 +69,11 @@ class StoredNegatives:
         if (candidates == NONE).any():
             absent = judged[ranked[(candidates == NONE).any(axis=1)][0]]
             raise Failure(f"--negatives {path}: event {absent} has a candidate that is null")
-        self._random, self._old = np.full(len(inserts), NONE), np.full((2, len(inserts)), NONE)
-        self._random[judged] = random
+        _require_no_events(
+            path, "candidates", inserts, np.repeat(judged[ranked], self.num_candidates), candidates.ravel()
+        )
+        self.random, self._old = np.full(len(inserts), NONE), np.full((2, len(inserts)), NONE)
+        self.random[judged] = random
         self._old[:, judged] = old_src, old_dst
         self._ranked, self._candidates = judged[ranked], candidates
         self._begin: dict[int, tuple[int, int]] = {}
@@ -88,7 +87,7 @@ class StoredNegatives:
         begin, end = self._begin[tau]
         first, last = np.searchsorted(self._ranked, [begin, end])
         return Negatives(
-            self._random[begin:end],
+            self.random[begin:end],
             self._old[0, begin:end],
             self._old[1, begin:end],
             self._ranked[first:last] - begin,
@@ -218,6 +217,18 @@ def _require_same(path: Path, table: pa.Table, judged: Int64, inserts: Inserts, 
                 f"--negatives {path} was made for other data: event {judged[row]} has {name} {column[row].as_py()}, the file "
                 f"says {table[name][row].as_py()}. Give a path that does not exist yet to create it"
             )
+
+
+def _require_no_events(path: str | Path, name: str, inserts: Inserts, of: Int64, dst: Int64) -> None:
+    """Check that negatives, given with their events' numbers, did not happen at the event's time; ``NONE`` is none."""
+    there = dst != NONE
+    happened = np.flatnonzero(there)[meets(inserts, of[there], dst[there])]
+    if len(happened):
+        raise Failure(
+            f"--negatives {path}: column {name} of event {of[happened[0]]} names a destination that its source meets at "
+            f"that time ({len(happened)} in all). A negative must not happen: give a path that does not exist yet to have "
+            "new ones drawn"
+        )
 
 
 class _Ids:

@@ -240,13 +240,14 @@ def score_table(log_reader: LogReader, tau: int, predictions: Predictions | None
 
     Columns: ``row`` (of the snapshot's ``events.arrow``), ``event_id`` (the producer's, null without one), ``src``,
     ``dst``, ``t``, ``model_version``, ``score`` (the logit: log-odds of the event against its negative),
-    ``negative_score`` (of the same source and a random destination).
+    ``negative_score`` (of the same source and a random destination that it does not meet then; null without one).
     """
     events = log_reader.events(tau)
     inserts = np.flatnonzero(events["op"].to_numpy() == int(Op.INSERT))
     event = predictions.event if predictions is not None else np.empty(0, np.int64)
     scores = predictions.positive[:, 0] if predictions is not None else np.empty(0)
     against = predictions.negative[:, 0] if predictions is not None else np.empty(0)
+    opposed = predictions.opposed if predictions is not None else np.empty(0, np.bool_)
     rows = pa.array(inserts[event])
     found = events.select(["event_id", "src", "dst", "t"]).take(rows).combine_chunks()
     return pa.table(
@@ -258,6 +259,6 @@ def score_table(log_reader: LogReader, tau: int, predictions: Predictions | None
             "t": found["t"].cast(pa.timestamp("us", "UTC")),
             "model_version": _repeated(version, len(rows)),
             "score": pa.array(scores.astype(np.float32)),
-            "negative_score": pa.array(against.astype(np.float32)),
+            "negative_score": pa.array(against.astype(np.float32), mask=~opposed),
         }
     )

@@ -91,8 +91,9 @@ def _add_up(scores, order, tenth, batch, figures):  # type: ignore[no-untyped-de
         every[b] += 1
     for b in range(batches):
         _pass_threshold(sums[b], true[b], every[b], true_before[b], every_before[b])
-        figures[0] += sums[b, 0] / left
-        figures[1] += sums[b, 1] / true[b] / left
+        figures[0] += sums[b, 0]
+        figures[1] += sums[b, 1] / true[b]
+    figures /= left  # once, so that a perfect scorer has exactly 1
 
 
 @njit(cache=True, nogil=True)

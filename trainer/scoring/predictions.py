@@ -28,13 +28,14 @@ class Predictions:
 
     Attributes:
         positive: float64 (n, 5).
-        negative: float64 (n, 5), the random negative of each event.
+        negative: float64 (n, 5), the random negative of each event; NaN without one.
         fresh: bool (n,): an end of the event was new.
         historical_positive: float64 (h, 5), events for which a historical negative could be drawn.
         historical_negative: float64 (h, 5).
         ranks: float64 (r, 5), ranks of ranked events among their candidates, 1 is best; NaN if a score is not a number.
         event: int64 (n,), each event's place among its snapshot's inserts.
         sampled: bool (n,): random weights predicted the event, too; otherwise their columns are NaN.
+        opposed: bool (n,): the event has a negative; the others are in no figure.
     """
 
     positive: Float64
@@ -45,6 +46,7 @@ class Predictions:
     ranks: Float64
     event: Int64
     sampled: Bool
+    opposed: Bool
 
     @property
     def scored(self) -> int:
@@ -69,7 +71,7 @@ class Predictions:
     def errors(self) -> Figures:
         """Standard errors of those ``figures`` that use a sample of the snapshot's events."""
         found: Figures = {}
-        share = self.sampled.mean() if len(self.sampled) else 1.0
+        share = self.sampled[self.opposed].mean() if self.opposed.any() else 1.0
         for (subset, scorer), (positive, negative) in self._pairs():
             if share < 1 and (subset == "historical" or scorer == "random"):
                 for metric, error in jackknife(positive, negative).items():
@@ -83,13 +85,13 @@ class Predictions:
     @property
     def sizes(self) -> dict[str, int]:
         """Number of events for figures: ``sampled`` for those of random weights, ``ranked`` for MRR and Hits@10."""
-        return {"sampled": int(self.sampled.sum()), "ranked": len(self.ranks)}
+        return {"sampled": int((self.sampled & self.opposed).sum()), "ranked": len(self.ranks)}
 
     def _pairs(self) -> Iterator[tuple[tuple[str, str], tuple[Float64, Float64]]]:
         """By subset and scorer: scores of events, and of negatives."""
-        every = np.ones(self.scored, np.bool_)
+        every = self.opposed
         for column, scorer in enumerate(SCORERS):
-            known = self.sampled if scorer == "random" else every
+            known = every & self.sampled if scorer == "random" else every
             for subset, here in (("all", every), ("inductive", self.fresh), ("transductive", ~self.fresh)):
                 rows = here & known
                 yield (subset, scorer), (self.positive[rows, column], self.negative[rows, column])
@@ -157,14 +159,17 @@ def side_by_side(
     )
     if ranks.rank != 0:
         return None
-    (event, positive), (_, negative), (old, historical), (ranked, candidates) = (
+    (event, positive), (drawn_for, drawn), (old, historical), (ranked, candidates) = (
         (table[:, 0].astype(np.int64), table[:, 1:]) for table in tables
     )
     ranked = ranked[:: max(1, examples.num_candidates)]
     candidates = candidates.reshape(len(ranked), examples.num_candidates, len(SCORERS))
+    opposed = np.isin(event, drawn_for)
+    negative = np.full_like(positive, np.nan)
+    negative[opposed] = drawn
     true = positive[np.searchsorted(event, ranked)]
     true[np.isnan(candidates).any(axis=1)] = np.nan  # there is no rank among scores that are not numbers
-    broken = sum(int(np.isnan(scores[:, 0]).sum()) for scores in (positive, negative, historical))
+    broken = sum(int(np.isnan(scores[:, 0]).sum()) for scores in (positive, drawn, historical))
     if broken:
         log.warning(
             "the model's scores are not numbers; its figures are left out", tau=examples.tau, scores=broken
@@ -172,6 +177,7 @@ def side_by_side(
     return Predictions(
         positive=positive,
         negative=negative,
+        opposed=opposed,
         fresh=examples.fresh[event],
         historical_positive=positive[np.searchsorted(event, old)],
         historical_negative=historical,

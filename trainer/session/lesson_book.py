@@ -16,12 +16,14 @@ class KeptLesson:
 
     Attributes:
         tau: Snapshot.
+        sequence: Its number in the log.
         each: Questions per item.
         asked: All of them.
         truth: float32 (items · each,).
     """
 
     tau: int
+    sequence: int
     each: int
     asked: Asked
     truth: Float32
@@ -63,6 +65,7 @@ class LessonBook:
         return {
             str(place): {
                 "tau": each.tau,
+                "sequence": each.sequence,
                 "each": each.each,
                 "truth": each.truth,
                 "asked": _columns(each.asked),
@@ -77,7 +80,9 @@ class LessonBook:
             row = state[str(place)]
             asked = self._task.asked(**{name: np.asarray(column) for name, column in row["asked"].items()})
             self._former.append(
-                KeptLesson(int(row["tau"]), int(row["each"]), asked, np.asarray(row["truth"]))
+                KeptLesson(
+                    int(row["tau"]), int(row["sequence"]), int(row["each"]), asked, np.asarray(row["truth"])
+                )
             )
 
     def _newest_kept(self) -> list[KeptLesson]:
@@ -87,7 +92,7 @@ class LessonBook:
 
 def kept(lesson: Lesson) -> KeptLesson:
     """A lesson as it is learned again."""
-    return KeptLesson(lesson.tau, lesson.each, *lesson.part(np.arange(len(lesson))))
+    return KeptLesson(lesson.tau, lesson.sequence, lesson.each, *lesson.part(np.arange(len(lesson))))
 
 
 def _columns(asked: Any) -> dict[str, Any]:

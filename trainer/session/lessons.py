@@ -83,7 +83,7 @@ class Lessons:
         if share >= 1:
             return lesson
         session = self._session
-        generator = Draw(session.seed, lesson.tau, Purpose.LEARNED_EVENTS + epoch).generator()
+        generator = Draw(session.seed, lesson.sequence, Purpose.LEARNED_EVENTS + epoch).generator()
         chosen = time_stratified(lesson.items, session.strategy.step_events, share, generator)
         return lesson.of_events(chosen)
 

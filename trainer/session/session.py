@@ -71,14 +71,13 @@ class Session:
             config.smoothing,
         )  # fmt: skip
         self.strategy: Strategy = STRATEGIES.find(config.strategy)(setting, options)
-        self.names = NodeNames()
-        self.view = self._fresh_view()
+        self.reopen()
 
     def reopen(self) -> None:
         """Return to the first snapshot of the lane. The strategy keeps its memory and what it learned."""
         self.names = NodeNames()
         self.view = self._fresh_view()
-        self.task.rewind()
+        self.task.rewind(self.model)
 
     def rewind(self) -> None:
         """As ``reopen``, but the strategy forgets the stream; what was learned stays."""

@@ -53,8 +53,13 @@ class Lesson(Protocol):
         ...
 
     @property
+    def sequence(self) -> int:
+        """The snapshot's number in its log, which draws of the strategies follow from."""
+        ...
+
+    @property
     def excluded(self) -> dict[str, int]:
-        """Events that are not predicted, by reason, of all ranks."""
+        """Events without figures, by reason, of all ranks."""
         ...
 
     @property
@@ -153,8 +158,11 @@ class Task(Protocol):
 
     def __init__(self, config: TrainerConfig, lane: LaneReader) -> None: ...
 
-    def rewind(self) -> None:
-        """Forget the stream: the next snapshot is the first again, as in a new epoch."""
+    def rewind(self, model: Model) -> None:
+        """Forget the stream: the next snapshot is the first, as in a new epoch. The session calls it before anything else.
+
+        ``model`` is the one that is predicted: the baselines beside it know as much as it does.
+        """
         ...
 
     def lesson(self, view: EventsView, strategy: Answers, *, epoch: int = 0) -> Lesson:

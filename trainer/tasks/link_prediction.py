@@ -13,7 +13,7 @@ from schemas.trainer_config import TrainerConfig
 from stream.store.lane.reader import LaneReader
 from stream.store.log.event_columns import EventColumns
 from trainer.data.examples import Examples, Queries, Sampling, insert_events, prepare
-from trainer.data.history import History
+from trainer.data.history import History, Moment
 from trainer.data.negatives import Negatives
 from trainer.data.views import EventsView
 from trainer.models.interface import Head, Model
@@ -48,11 +48,10 @@ class LinkPrediction:
         self._sampling = sampling_of(config)
         self.window_s = config.window * lane.header.interval_us / US_PER_S
         """Memory of the floor EdgeBank with a window, seconds."""
-        self.rewind()
 
-    def rewind(self) -> None:
+    def rewind(self, model: Model) -> None:
         """See ``Task.rewind``."""
-        self.history = History(self._config.history_moment)
+        self.history = History(moment_of(model, self._config))
         self.known_nodes = 0
 
     def lesson(self, view: EventsView, strategy: Answers, *, epoch: int = 0) -> Examples:
@@ -109,6 +108,22 @@ def sampling_of(config: TrainerConfig) -> Sampling:
     return Sampling(config.seed, events=events, ranked_events=-(-events // RANKED_OF))
 
 
+def sees_encounters(model: Model) -> bool:
+    """Whether a model's head sees when and how often two nodes met."""
+    return getattr(model.decoder, "encounters", None) is not None
+
+
+def moment_of(model: Model, config: TrainerConfig) -> Moment:
+    """The moment up to which a model knows the past, at most: that of the baselines beside it.
+
+    Graphs are as of the snapshot, memories as of the batch. A model that sees encounters knows them as of the configured
+    moment.
+    """
+    if sees_encounters(model):
+        return config.history_moment
+    return "snapshot" if model.kind == "snapshot" else "batch"
+
+
 def examples_of(
     view: EventsView,
     strategy: Shares,
@@ -124,6 +139,7 @@ def examples_of(
         tau,
         events,
         history,
+        sequence=view.sequence,
         num_nodes=view.num_nodes,
         known=known,
         owned=strategy.owned(view.num_nodes),

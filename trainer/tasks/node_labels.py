@@ -25,7 +25,7 @@ from trainer.scoring.figures import Figures
 from trainer.scoring.predictions import Predictions, join
 from trainer.scoring.ranking import auroc
 from trainer.tasks.interface import TASKS, Answers
-from trainer.tasks.link_prediction import LinkPrediction
+from trainer.tasks.link_prediction import LinkPrediction, sees_encounters
 
 log = structlog.get_logger()
 
@@ -137,7 +137,9 @@ class NodeLabels(LinkPrediction):
                 continue
             z = first_ranks(strategy.embed_sources(judged, asked), asked.event, ranks)
             if ranks.rank == 0:
-                columns[scorer] = self._tested_then_learned(scorer, judged, z, encounters, truth, lesson.tau)
+                columns[scorer] = self._tested_then_learned(
+                    scorer, judged, z, encounters, truth, lesson.sequence
+                )
         if links is None:
             return None
         none = np.full(len(truth), np.nan)
@@ -165,14 +167,14 @@ class NodeLabels(LinkPrediction):
         self._resumed = dict(state.get("classifiers", {}))
 
     def _tested_then_learned(
-        self, scorer: str, model: Model, z: Tensor, encounters: Tensor, truth: Int64, tau: int
+        self, scorer: str, model: Model, z: Tensor, encounters: Tensor, truth: Int64, sequence: int
     ) -> Float64:
         """Logits of a snapshot's labelled events; then passes over them, in batches in the order of the log."""
         with torch.random.fork_rng([]), torch.enable_grad():
             torch.manual_seed(self._config.seed)
             classifier, optimiser = self._classifier(scorer, model, z.shape[1])
             # Dropout must not depend on whether the classifier was made just now or before.
-            draw = np.random.default_rng([self._config.seed, tau % (1 << 63)])
+            draw = np.random.default_rng([self._config.seed, sequence])
             torch.manual_seed(int(draw.integers(1 << 63)))
             classifier.eval()
             with torch.no_grad():
@@ -218,11 +220,6 @@ def labels_of(lane: LaneReader, tau: int) -> Int64:
         )
     labels = np.where(events.has_label, events.label, -1)[events.op == int(Op.INSERT)]
     return labels.astype(np.int64)
-
-
-def sees_encounters(model: Model) -> bool:
-    """Whether a model's head for links sees encounters; then the classifier sees them, too."""
-    return getattr(model.decoder, "encounters", None) is not None
 
 
 def first_ranks(rows: Tensor, event: Int64, ranks: Ranks) -> Tensor:

@@ -65,6 +65,7 @@ class NodeLesson:
 
     Attributes:
         tau: Snapshot.
+        sequence: Its number in the log.
         end_us: Its last microsecond, when its targets are known.
         node: int64 (n,), nodes of all ranks that came before the snapshot.
         known: float32 (n, KNOWN), of their targets before it.
@@ -77,6 +78,7 @@ class NodeLesson:
     """
 
     tau: int
+    sequence: int
     end_us: int
     node: Int64
     known: Float32
@@ -210,10 +212,9 @@ class NodeRegression:
                 f"key target: lane {lane.header.lane} has {wide or 'no'} node features, so there is no feature {of}. "
                 f"{remedy} for in_degree"
             )
-        self.rewind()
 
-    def rewind(self) -> None:
-        """See ``Task.rewind``."""
+    def rewind(self, model: Model) -> None:
+        """See ``Task.rewind``; the baselines know all earlier snapshots, as every model does."""
         header = self._lane.header
         self._targets = NodeTargets(
             self._target, node_features=header.node_features, edge_life=header.edge_life
@@ -235,6 +236,7 @@ class NodeRegression:
         owned = strategy.owned(view.num_nodes)[: len(before)]
         return NodeLesson(
             tau=tau,
+            sequence=view.sequence,
             end_us=(tau + 1) * self._lane.header.interval_us - 1,
             node=node,
             known=np.stack([before, ageing], axis=1),

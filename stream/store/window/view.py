@@ -113,6 +113,11 @@ class WindowView:
         return [snapshot.manifest.tau for snapshot in self._snapshots]
 
     @property
+    def sequence(self) -> int:
+        """Number of the newest snapshot in its log, from 0; −1 before the first."""
+        return self._snapshots[-1].manifest.sequence if self._snapshots else -1
+
+    @property
     def num_nodes(self) -> int:
         """Dense ids in use after the newest snapshot."""
         return self._snapshots[-1].manifest.num_nodes if self._snapshots else 0

@@ -162,7 +162,7 @@ class PacStrategy(RememberingStrategy):
         first_us = -ranks.maximum([-int(learned.time_us[0]) if len(learned) else latest])[0]
         stream.deliver_before(first_us, batch * ranks.size)  # together: in groups of a step of all ranks
         if ranks.rank > 0:  # rank 0's generator continues, and is in the checkpoint
-            draw = [self._seed, lesson.tau % (1 << 63), epoch, ranks.rank]
+            draw = [self._seed, lesson.sequence, epoch, ranks.rank]
             torch.manual_seed(int(np.random.default_rng(draw).integers(1 << 63)))
         cycle = _Cycle(stream, self._groups, ranks, self._first + np.flatnonzero(self._mine()))
         counts = [math.ceil(size / batch) for size in sizes]

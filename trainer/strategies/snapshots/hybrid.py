@@ -207,7 +207,7 @@ class HybridStrategy(WindowedStrategy):
         taus, newest = self.maker.taus, lessons[-1]
         if len(taus) < 2:
             return self._first(newest, began)
-        draws = np.random.default_rng([self._seed, newest.tau % (1 << 63), epoch, 3])
+        draws = np.random.default_rng([self._seed, newest.sequence, epoch, 3])
         self._reservoir.slide(taus, draws)
         self._generator.retain(self._reservoir.recipes())
         held = self.held_out(newest, epoch)
@@ -274,7 +274,7 @@ class HybridStrategy(WindowedStrategy):
         """Items of the newest lesson that the adjuster judges by, int64, ascending; they are learned when it is a former one."""
         if not self.adjuster.judges:
             return np.empty(0, np.int64)
-        draw = np.random.default_rng([self._seed, self._ranks.rank, newest.tau % (1 << 63), epoch, 4])
+        draw = np.random.default_rng([self._seed, self._ranks.rank, newest.sequence, epoch, 4])
         own = self.own(newest)
         return np.sort(draw.choice(own, min(len(own) // HELD_OUT, MOST_HELD), replace=False))
 

@@ -161,7 +161,7 @@ class VertexStrategy(WindowedStrategy):
         items, batch = len(lesson), self._batch
         per_rank = self._ranks.exchange_sizes([items] * self._ranks.size)
         steps = math.ceil(max(per_rank) / batch)
-        order = np.random.default_rng([self._seed, lesson.tau % (1 << 63), epoch]).permutation(items)
+        order = np.random.default_rng([self._seed, lesson.sequence, epoch]).permutation(items)
         totals = [sum(min(batch, max(0, size - step * batch)) for size in per_rank) for step in range(steps)]
         together = max(1, self._inference_nodes // (ENDS * batch))
         self._model.train()

@@ -181,7 +181,7 @@ class WholeStrategy(WindowedStrategy):
         steps = min(self._options.steps, -(-largest // self._batch))
         shares = []
         for lesson in lessons:
-            draw = np.random.default_rng([self._seed, lesson.tau % (1 << 63), epoch])
+            draw = np.random.default_rng([self._seed, lesson.sequence, epoch])
             shares.append(np.array_split(draw.permutation(len(lesson)), steps))
         parts = [
             [lesson.part(np.sort(share[step])) for lesson, share in zip(lessons, shares, strict=True)]
