@@ -115,7 +115,7 @@ def work(row: dict[str, Any], out: Path) -> None:
     inserts = all_inserts(lane)
     split = split_by_time(inserts.visible_us, (0.7, 0.15, 0.15))
     protocol = OfflineProtocol(lane, inserts, split, row["seed"])
-    run = Run(config, lane, ranks, protocol, row["seed"], None)
+    run = Run(config, lane, ranks, split, row["seed"], protocol, None)
     run.prepare()
     figures = run.figures()
     learned, events, discarded = (sum(column) for column in zip(*run.learned, strict=True))
