@@ -1,7 +1,7 @@
-"""What ``hybrid`` judges sizes by, who chooses them, and what a model loses whose states look farther than its hops."""
+"""What sizes of ``hybrid`` are learned from, who chooses them, and what a model loses whose states look farther than its hops."""
 
+import copy
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,12 @@ from trainer.models.unroll import unroll
 from trainer.ranks import Ranks
 from trainer.session.lesson_book import LessonBook
 from trainer.session.session import Session
+from trainer.strategies.snapshots import hybrid_pass
+from trainer.strategies.snapshots.adjusters import Outcome
 from trainer.strategies.snapshots.batch_maker import host_graph
 from trainer.strategies.snapshots.closed_batch import HybridBatch, close
 from trainer.strategies.snapshots.closed_layout import ClosedLayout
+from trainer.strategies.snapshots.dqn import BATCH, DECAY, cleaned_reward
 from trainer.strategies.snapshots.whole_layout import WholeLayout
 
 WINDOW, HORIZON = 3, 6
@@ -51,51 +54,86 @@ def pass_over(session: Session, book: LessonBook, sequence: int) -> Any:
     return lesson
 
 
-@pytest.mark.parametrize("adjuster", ["bandit", "dqn"])
-def test_sizes_are_judged_by_items_of_the_newest_lesson_that_are_not_learned_meanwhile(
-    adjuster: str, lane: LaneReader
-) -> None:
-    params = {"adjuster": adjuster, "steps": 12, "newest_share": 0.7, **SIZES}
-    session = session_of(lane, Ranks(), strategy_params=params)
-    book = LessonBook(session.task, session.strategy.needs.lessons)
-    strategy, judged, learned = session.strategy, list[HybridBatch](), list[HybridBatch]()
+def spied(session: Session) -> list[Outcome]:
+    """Every batch that is learned from now on, as an adjuster should observe it on a clock that stands still."""
+    strategy, seen = session.strategy, list[Outcome]()
     loss = strategy.loss
 
-    def seen(batch: HybridBatch) -> Any:
-        (learned if session.model.training else judged).append(batch)
-        return loss(batch)
+    def loss_of(batch: HybridBatch) -> torch.Tensor:
+        found = loss(batch)
+        seen.append(Outcome(batch.size, float(found.detach()) / batch.queries, 0.0))
+        return found
 
-    strategy.loss = seen
-    for sequence in range(6):
-        judged.clear()
-        learned.clear()
-        lesson = pass_over(session, book, sequence)
-    held = strategy.held_out(lesson, 0)
-    assert 0 < len(held) < len(lesson) / 5
-    asked, truth = lesson.part(held)
-    assert len(judged) > 2
-    for batch in judged:
-        ((place, questions, answers),) = batch.asked
-        assert place == WINDOW - 1 == batch.snapshots - 1
-        np.testing.assert_array_equal(questions.ends[0], asked.ends[0])
-        np.testing.assert_array_equal(answers, truth)
-    newest = np.concatenate([batch.items for batch in learned])
-    assert len(newest)
-    assert not np.isin(newest, held).any()
+    strategy.loss = loss_of
+    return seen
 
 
-def test_an_adjuster_is_told_falls_and_seconds_of_a_step(lane: LaneReader) -> None:
-    session = session_of(lane, Ranks(), strategy_params={"adjuster": "bandit", "steps": 12, "every_steps": 4})
-    strategy, told = session.strategy, list[Any]()
-    strategy.exam = lambda newest, held: iter([1.0, 0.6, 0.7, 0.5]).__next__
-    strategy.adjuster.told = told.append
-    book = LessonBook(session.task, strategy.needs.lessons)
-    for sequence in range(3):
-        told.clear()
-        began = time.perf_counter()
+def test_the_network_learns_every_step_of_every_pass(
+    lane: LaneReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Transitions go over the end of a pass, and through a checkpoint; only the first two steps of all have none."""
+    monkeypatch.setattr(hybrid_pass, "clock", lambda: 0.0)
+    params = {"adjuster": "dqn", "steps": 3, "every_steps": 2, **SIZES}
+    session, resumed = (session_of(lane, Ranks(), strategy_params=params) for _ in range(2))
+    book = LessonBook(session.task, session.strategy.needs.lessons)
+    pass_over(session, book, 0)  # one step over all of the first snapshot, for which no size is chosen
+    steps = spied(session)
+    for sequence in range(1, 5):
         pass_over(session, book, sequence)
-    assert [each.fall for each in told] == pytest.approx([0.4 / 4, -0.1 / 4])
-    assert 0 < sum(4 * each.seconds for each in told) < time.perf_counter() - began
+    resumed.restore(copy.deepcopy(session.state()))
+    for manifest in resumed.lane.manifests[:5]:
+        resumed.advance(manifest)
+    more = spied(resumed)
+    pass_over(resumed, book, 5)
+    assert len(more) == 3
+    steps += more
+    network = resumed.strategy.adjuster.network
+    losses, sizes = [step.loss for step in steps], [step.size for step in steps]
+    falls = -np.diff(losses)
+    shares = [(s, v) for s in SIZES["snapshots"] for v in SIZES["vertices"]]
+    expected = []
+    for at in range(2, 15):
+        of_steps = (shares[sizes[at - 1]], shares[sizes[at]])
+        reward = cleaned_reward((0.0, 0.0), (falls[at - 2], falls[at - 1]), of_steps)
+        expected.append([falls[at - 2], sizes[at], reward, falls[at - 1]])
+    np.testing.assert_allclose(network.replay, expected)
+    assert network.steps == 13 - (BATCH - 1), "it learns from the fifth transition"
+    assert network.epsilon == pytest.approx(DECAY**16), "a choice before the first step, and one after each"
+
+
+def test_a_size_is_chosen_after_every_step_for_the_next_batch_that_is_planned(lane: LaneReader) -> None:
+    session = session_of(lane, Ranks(), strategy_params={"adjuster": "dqn", "steps": 5, **SIZES})
+    book = LessonBook(session.task, session.strategy.needs.lessons)
+    pass_over(session, book, 0)
+    steps, choices = spied(session), [at % 4 for at in range(10)]
+    session.strategy.adjuster.choose = iter(choices).__next__
+    for sequence in (1, 2):
+        pass_over(session, book, sequence)
+    first, second = [step.size for step in steps[:5]], [step.size for step in steps[5:]]
+    # the batch that is made during a step was planned before it; the last choice of a pass begins the next one
+    assert first[2:] == choices[:3]
+    assert second == [choices[4], choices[4], *choices[5:8]]
+
+
+def test_an_adjuster_observes_the_seconds_of_a_step(
+    lane: LaneReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(hybrid_pass, "clock", lambda: now_s)
+    session = session_of(lane, Ranks(), strategy_params={"adjuster": "dqn", "steps": 4, **SIZES})
+    book, observed = LessonBook(session.task, session.strategy.needs.lessons), list[Outcome]()
+    step = session.strategy.learner.step
+
+    def lasting(*loss: Any) -> None:
+        nonlocal now_s
+        step(*loss)
+        now_s += 0.5
+
+    session.strategy.learner.step = lasting
+    session.strategy.adjuster.observe = observed.append
+    for sequence in (0, 1):
+        pass_over(session, book, sequence)
+    assert [outcome.seconds for outcome in observed] == [0.5] * 4
 
 
 @pytest.mark.parametrize("model", ["tgcn", "sage-linear"])
@@ -114,27 +152,26 @@ def test_nodes_that_come_within_a_batch_have_no_row_before(model: str, lane: Lan
     closure = maker.close(horizon.taus, nodes)
     inputs = maker.inputs(ours.model.encode, horizon.taus, closure)
     found = unroll(ours.model.stages, ClosedLayout(closure, inputs, torch.device("cpu")))[0]
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+    # operators are float32, and CPUs round their roots differently
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6 * expected.abs().max().item())
 
 
-def test_all_ranks_learn_the_sizes_that_the_first_one_chooses(lane: LaneReader) -> None:
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"average": "delayed"}, {"average": "every_s", "every_s": 0.01}, {"seconds_per_snapshot": 0.05}],
+)
+def test_all_ranks_learn_the_sizes_that_the_first_one_chooses(lane: LaneReader, more: dict[str, Any]) -> None:
     def work(ranks: Ranks) -> list[int]:
-        params = {"adjuster": "bandit", "steps": 16, "every_steps": 2, **SIZES}
+        params = {"adjuster": "dqn", "steps": 16, "every_steps": 3, **SIZES, **more}
         session = session_of(lane, ranks, strategy_params=params)
-        strategy, sizes = session.strategy, list[int]()
-        strategy.adjuster.choose = iter([rank_s_choice(ranks.rank, at) for at in range(1000)]).__next__
-        loss = strategy.loss
-
-        def seen(batch: HybridBatch) -> Any:
-            if session.model.training:
-                sizes.append(batch.size)
-            return loss(batch)
-
-        strategy.loss = seen
-        book = LessonBook(session.task, strategy.needs.lessons)
+        session.strategy.adjuster.choose = iter(
+            [rank_s_choice(ranks.rank, at) for at in range(1000)]
+        ).__next__
+        steps = spied(session)
+        book = LessonBook(session.task, session.strategy.needs.lessons)
         for sequence in range(4):
             pass_over(session, book, sequence)
-        return sizes
+        return [step.size for step in steps]
 
     one, other = side_by_side(2, work)
     assert one == other

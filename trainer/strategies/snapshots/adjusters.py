@@ -1,29 +1,24 @@
-"""Choice of the size of the next batches: fixed, random, or by the progress per second (DynaHB section 5.1)."""
+"""Choice of the size of the next batch: fixed, or by the fall of the training loss and the time of steps (DynaHB, 5.1)."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from trainer.strategies.snapshots.dqn import Dqn, cleaned_reward
-
-FORGET = 0.9
-"""Weight of an earlier measurement against one after it, of the same size."""
+from trainer.strategies.snapshots.dqn import Dqn, Size, cleaned_reward
 
 
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """The outcome of batches of one size.
+class Outcome(NamedTuple):
+    """One optimiser step.
 
     Attributes:
-        action: Number of the size.
-        fall: Fall of the loss of held-out questions per step.
-        seconds: Per step.
+        size: Number of the size of its batch.
+        loss: Mean training loss of the batch.
+        seconds: The wait for the batch included.
     """
 
-    action: int
-    fall: float
+    size: int
+    loss: float
     seconds: float
 
 
@@ -31,11 +26,11 @@ class Adjuster(Protocol):
     """Chooses sizes; all ranks follow rank 0's choices.
 
     Attributes:
-        judges: Whether it needs the outcome of batches.
+        adapts: Whether it chooses after every step, and observes steps; otherwise its first choice stands.
         reward: The last one; 0 before any.
     """
 
-    judges: ClassVar[bool]
+    adapts: ClassVar[bool]
     reward: float
 
     @property
@@ -44,15 +39,11 @@ class Adjuster(Protocol):
         ...
 
     def choose(self) -> int:
-        """Number of the size of the next batches."""
+        """Number of the size of the next planned batch."""
         ...
 
-    def told(self, tried: Tried) -> None:
-        """Learn from the outcome of batches of a size."""
-        ...
-
-    def begin(self) -> None:
-        """Begin a snapshot: earlier falls of the loss cannot be compared with later ones."""
+    def observe(self, outcome: Outcome) -> None:
+        """Learn from a step."""
         ...
 
     def state(self) -> dict[str, Any]:
@@ -72,26 +63,19 @@ class Fixed:
         seed: Unused.
     """
 
-    judges: ClassVar[bool] = False
+    adapts: ClassVar[bool] = False
     reward = 0.0
+    epsilon = 0.0
 
-    @property
-    def epsilon(self) -> float:
-        """See ``Adjuster.epsilon``."""
-        return 0.0
-
-    def __init__(self, sizes: list[tuple[float, float]], seed: int) -> None:
-        self._action = min(range(len(sizes)), key=lambda at: (sizes[at][0], -sizes[at][1]))
+    def __init__(self, sizes: list[Size], seed: int) -> None:
+        self._size = min(range(len(sizes)), key=lambda at: (sizes[at][0], -sizes[at][1]))
 
     def choose(self) -> int:
         """See ``Adjuster.choose``."""
-        return self._action
+        return self._size
 
-    def told(self, tried: Tried) -> None:
-        """See ``Adjuster.told``."""
-
-    def begin(self) -> None:
-        """See ``Adjuster.begin``."""
+    def observe(self, outcome: Outcome) -> None:
+        """See ``Adjuster.observe``."""
 
     def state(self) -> dict[str, Any]:
         """See ``Adjuster.state``."""
@@ -101,145 +85,59 @@ class Fixed:
         """See ``Adjuster.restore``."""
 
 
-class Random(Fixed):
-    """Any size, each equally likely: the baseline of the paper's table 10.
-
-    Args:
-        sizes: Shares.
-        seed: Of draws.
-    """
-
-    def __init__(self, sizes: list[tuple[float, float]], seed: int) -> None:
-        self._count, self._seed, self._draws = len(sizes), seed, 0
-
-    @property
-    def epsilon(self) -> float:
-        """See ``Adjuster.epsilon``."""
-        return 1.0
-
-    def choose(self) -> int:
-        """See ``Adjuster.choose``."""
-        return int(self._draw().integers(self._count))
-
-    def state(self) -> dict[str, Any]:
-        """See ``Adjuster.state``."""
-        return {"draws": self._draws}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """See ``Adjuster.restore``."""
-        self._draws = int(state["draws"])
-
-    def _draw(self) -> np.random.Generator:
-        self._draws += 1
-        return np.random.default_rng([self._seed, 1, self._draws])
-
-
-class Bandit(Random):
-    """Thompson sampling on the fall of the loss per second, normal for each size; earlier measurements fade.
-
-    Args:
-        sizes: Shares.
-        seed: Of draws.
-    """
-
-    judges: ClassVar[bool] = True
-
-    def __init__(self, sizes: list[tuple[float, float]], seed: int) -> None:
-        super().__init__(sizes, seed)
-        self._weight, self._sum, self._squares = (np.zeros(len(sizes)) for _ in range(3))
-
-    @property
-    def epsilon(self) -> float:
-        """See ``Adjuster.epsilon``."""
-        return 0.0
-
-    def choose(self) -> int:
-        """See ``Adjuster.choose``: a size that was never tried comes first."""
-        untried = np.flatnonzero(self._weight == 0)
-        if len(untried):
-            return int(self._draw().choice(untried))
-        mean = self._sum / self._weight
-        spread = np.maximum(self._squares / self._weight - mean**2, 0)
-        # with one measurement a size's spread is unknown: that of all of them stands in
-        common = max(float(np.mean(spread)), float(np.var(mean)), 1e-30)
-        deviation = np.sqrt((spread * self._weight + common) / (self._weight + 1) / self._weight)
-        return int(np.argmax(self._draw().normal(mean, deviation)))
-
-    def told(self, tried: Tried) -> None:
-        """See ``Adjuster.told``."""
-        self.reward = tried.fall / max(tried.seconds, 1e-9)
-        for table, value in ((self._weight, 1.0), (self._sum, self.reward), (self._squares, self.reward**2)):
-            table[tried.action] = FORGET * table[tried.action] + value
-
-    def state(self) -> dict[str, Any]:
-        """See ``Adjuster.state``."""
-        return {
-            **super().state(),
-            "tables": np.stack([self._weight, self._sum, self._squares]),
-            "reward": self.reward,
-        }
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """See ``Adjuster.restore``."""
-        super().restore(state)
-        self._weight, self._sum, self._squares = np.array(state["tables"], np.float64)
-        self.reward = float(state["reward"])
-
-
 class DqnAdjuster:
-    """The paper's deep Q-network: its state is the fall of the loss, its reward equation 3 with guards.
+    """The paper's deep Q-network: its state is the fall of the training loss, its reward equation 3 with guards.
+
+    A transition needs the losses of three steps in a row, and passes and checkpoints do not interrupt the row.
 
     Args:
         sizes: Shares.
         seed: Of weights and draws.
+
+    Attributes:
+        network: The network, which counts its gradient steps.
     """
 
-    judges: ClassVar[bool] = True
+    adapts: ClassVar[bool] = True
 
-    def __init__(self, sizes: list[tuple[float, float]], seed: int) -> None:
-        self._sizes, self._network = sizes, Dqn(len(sizes), seed)
+    def __init__(self, sizes: list[Size], seed: int) -> None:
+        self._sizes, self.network = sizes, Dqn(len(sizes), seed)
         self.reward = 0.0
-        self._last: Tried | None = None
+        self._recent: list[Outcome] = []
 
     @property
     def epsilon(self) -> float:
         """See ``Adjuster``."""
-        return self._network.epsilon
+        return self.network.epsilon
 
     def choose(self) -> int:
         """See ``Adjuster.choose``."""
-        return self._network.choose(0.0 if self._last is None else self._last.fall)
+        losses = [outcome.loss for outcome in self._recent[-2:]]
+        return self.network.choose(losses[0] - losses[1] if len(losses) == 2 else 0.0)
 
-    def told(self, tried: Tried) -> None:
-        """See ``Adjuster.told``: the first outcome of a snapshot is only the reference of the next."""
-        last, self._last = self._last, tried
-        if last is None:
+    def observe(self, outcome: Outcome) -> None:
+        """See ``Adjuster.observe``."""
+        self._recent = [*self._recent[-2:], outcome]
+        if len(self._recent) < 3:
             return
+        first, last, now = self._recent
+        fall_before, fall = first.loss - last.loss, last.loss - now.loss
         self.reward = cleaned_reward(
-            (last.seconds, tried.seconds),
-            (last.fall, tried.fall),
-            (self._sizes[last.action], self._sizes[tried.action]),
+            (last.seconds, now.seconds), (fall_before, fall), (self._sizes[last.size], self._sizes[now.size])
         )
-        self._network.learn(last.fall, tried.action, self.reward, tried.fall)
-
-    def begin(self) -> None:
-        """See ``Adjuster.begin``."""
-        self._last = None
+        self.network.learn(fall_before, now.size, self.reward, fall)
 
     def state(self) -> dict[str, Any]:
-        """See ``Adjuster.state``: weights, replay memory and draws."""
-        return {"network": self._network.state(), "reward": self.reward}
+        """See ``Adjuster.state``: the network, the last reward, and the steps that the next fall is measured from."""
+        recent = np.array(self._recent, np.float64).reshape(-1, 3)
+        return {"network": self.network.state(), "reward": self.reward, "recent": recent}
 
     def restore(self, state: dict[str, Any]) -> None:
         """See ``Adjuster.restore``."""
-        self._last = None
-        self._network.restore(state["network"])
+        self.network.restore(state["network"])
         self.reward = float(state["reward"])
+        rows = np.asarray(state.get("recent", np.empty((0, 3))))  # earlier checkpoints have none
+        self._recent = [Outcome(int(size), loss, seconds) for size, loss, seconds in rows.tolist()]
 
 
-ADJUSTERS: dict[str, Callable[[list[tuple[float, float]], int], Adjuster]] = {
-    "fixed": Fixed,
-    "random": Random,
-    "bandit": Bandit,
-    "dqn": DqnAdjuster,
-}
+ADJUSTERS: dict[str, Callable[[list[Size], int], Adjuster]] = {"fixed": Fixed, "dqn": DqnAdjuster}

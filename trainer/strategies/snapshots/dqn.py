@@ -30,6 +30,7 @@ class Dqn:
         q: Weights of the network.
         target: Those of the target network.
         replay: Transitions kept, the oldest first, float64 (n, 4): state, action, reward, state after.
+        steps: Gradient steps so far.
     """
 
     def __init__(self, actions: int, seed: int) -> None:
@@ -42,7 +43,7 @@ class Dqn:
         )
         self.target = self.q.copy()
         self._moments = np.zeros((2, len(self.q)))
-        self._steps = 0
+        self.steps = 0
         self.replay: Float64 = np.zeros((0, 4))
 
     def choose(self, state: float) -> int:
@@ -69,14 +70,14 @@ class Dqn:
         """The state that ``restore`` continues from."""
         return {
             "q": self.q.copy(), "target": self.target.copy(), "moments": self._moments.copy(),
-            "replay": self.replay.copy(), "steps": self._steps, "draws": self._draws, "epsilon": self.epsilon,
+            "replay": self.replay.copy(), "steps": self.steps, "draws": self._draws, "epsilon": self.epsilon,
         }  # fmt: skip
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a ``state()``."""
         self.q, self.target, self._moments = (np.array(state[name]) for name in ("q", "target", "moments"))
         self.replay = np.array(state["replay"]).reshape(-1, 4)
-        self._steps, self._draws = int(state["steps"]), int(state["draws"])
+        self.steps, self._draws = int(state["steps"]), int(state["draws"])
         self.epsilon = float(state["epsilon"])
 
     def _draw(self) -> np.random.Generator:
@@ -110,11 +111,11 @@ class Dqn:
 
     def _follow(self, gradient: Float64) -> None:
         """A step of Adam."""
-        self._steps += 1
+        self.steps += 1
         mean, square = self._moments
         mean += 0.1 * (gradient - mean)
         square += 0.001 * (gradient**2 - square)
-        corrected = mean / (1 - 0.9**self._steps), square / (1 - 0.999**self._steps)
+        corrected = mean / (1 - 0.9**self.steps), square / (1 - 0.999**self.steps)
         self.q -= RATE * corrected[0] / (np.sqrt(corrected[1]) + 1e-8)
 
 

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -39,9 +39,6 @@ from trainer.timeline.view import TimelineView
 WINDOWS = 4
 """Windows of the horizon by default."""
 
-HELD_OUT, MOST_HELD = 10, 512
-"""One of so many items of the newest lesson is held out for the adjuster, and never more than so many."""
-
 PARTS = 1_000_000
 """Parts of a whole, the unit of ratios between ranks."""
 
@@ -53,12 +50,13 @@ class HybridOptions:
     Attributes:
         snapshots: Shares of the horizon that a batch may have, in (0, 1]; with ``vertices`` they are the sizes to choose from.
         vertices: Shares of the nodes with questions, in (0, 1].
-        adjuster: Choice of the size: ``fixed`` (fewest snapshots, most vertices), ``random``, ``bandit``, ``dqn``.
+        adjuster: Choice of the size: ``fixed`` (fewest snapshots, most vertices), or after every step by the paper's network,
+            ``dqn``.
         steps: Optimiser steps of each rank per pass over a snapshot. 0: until ``seconds_per_snapshot`` have passed.
         seconds_per_snapshot: A pass ends after so many seconds, if ``steps`` are not taken before. 0: never.
         average: When ranks average their weights: ``every_steps``, ``every_s`` (as published), or ``delayed``: every so many
             steps, while the next are taken.
-        every_steps: Steps between averages, and between choices of a size.
+        every_steps: Steps between averages.
         every_s: Seconds between them, under ``every_s``.
         newest_share: Of batches that must contain the newest lesson, in 0 … 1.
         reservoir_mib: Memory of kept batches, MiB; others are made again.
@@ -142,7 +140,8 @@ class HybridStrategy(WindowedStrategy):
         self._reservoir = Reservoir(self._sizes, options.newest_share, options.refresh)
         self.maker = BatchMaker(self._model, self._sizes, [self._seed, self._ranks.rank])
         self._generator = BatchGenerator(self.maker.make, int(options.reservoir_mib * MIB), options.threads)
-        ahead = options.every_steps
+        # a size that was chosen since would not be that of a batch planned earlier
+        ahead = 1 if self.adjuster.adapts else options.every_steps
         self._crew = Crew(
             self._ranks, self.learner, self._averager, self.adjuster, self._reservoir, self._generator, ahead
         )
@@ -210,17 +209,10 @@ class HybridStrategy(WindowedStrategy):
         draws = np.random.default_rng([self._seed, newest.sequence, epoch, 3])
         self._reservoir.slide(taus, draws)
         self._generator.retain(self._reservoir.recipes())
-        held = self.held_out(newest, epoch)
-        self.maker.open(
-            [
-                (each, np.setdiff1d(self.own(each), held) if each is newest else self.own(each))
-                for each in lessons
-            ]
-        )
-        exam = self.exam(newest, held)
+        self.maker.open([(each, self.own(each)) for each in lessons])
         limit_s = self._options.seconds_per_snapshot
         self._model.train()
-        work = HybridPass(self._crew, taus, draws, self._action, self.loss, exam)
+        work = HybridPass(self._crew, taus, draws, self._action, self.loss)
         work.run(Until(self._options.steps, began + limit_s if limit_s else None))
         self._model.eval()
         self._generator.drain()
@@ -270,14 +262,6 @@ class HybridStrategy(WindowedStrategy):
         self._averager.average(last=True)
         return self._report([batch], began)
 
-    def held_out(self, newest: Lesson, epoch: int) -> Int64:
-        """Items of the newest lesson that the adjuster judges by, int64, ascending; they are learned when it is a former one."""
-        if not self.adjuster.judges:
-            return np.empty(0, np.int64)
-        draw = np.random.default_rng([self._seed, self._ranks.rank, newest.sequence, epoch, 4])
-        own = self.own(newest)
-        return np.sort(draw.choice(own, min(len(own) // HELD_OUT, MOST_HELD), replace=False))
-
     def own(self, lesson: Lesson) -> Int64:
         """Items of a lesson that this rank learns, int64, ascending: those that ask about its nodes of that snapshot."""
         assert self._view is not None
@@ -286,23 +270,6 @@ class HybridStrategy(WindowedStrategy):
         tau = lesson.tau if lesson.tau in self._view.taus else None
         mine = owned_by_parts(self._view, int(first.max(initial=-1)) + 1, self._ranks, tau)
         return np.flatnonzero(mine[first])
-
-    def exam(self, newest: Lesson, held: Int64) -> Callable[[], float | None]:
-        """The mean loss of held-out questions of all ranks, after the window before the newest snapshot; a collective."""
-        taus = self.maker.taus[:-1][-self._model.window :]
-        batch = None
-        if len(held):
-            batch = self.maker.batch(taus, [(len(taus) - 1, *newest.part(held))])
-
-        def judge() -> float | None:
-            self._model.eval()
-            with torch.no_grad():
-                own = 0.0 if batch is None else float(self.loss(batch))
-            self._model.train()
-            loss, queries = self._ranks.total([own, 0 if batch is None else batch.queries])
-            return loss / queries if queries else None
-
-        return judge
 
     def loss(self, batch: HybridBatch) -> Tensor:
         """Sum of a batch's losses, a scalar."""

@@ -1,5 +1,6 @@
-"""One pass of ``hybrid`` over a horizon: periods of steps that a rank takes alone, an average and a choice of size after each."""
+"""One pass of ``hybrid`` over a horizon: steps that a rank takes alone, and averages of all ranks between them."""
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -11,10 +12,13 @@ from torch import Tensor
 from stream.service.heartbeat import beat
 from trainer.learning.step import Learner
 from trainer.ranks import Ranks
-from trainer.strategies.snapshots.adjusters import Adjuster, Tried
+from trainer.strategies.snapshots.adjusters import Adjuster, Outcome
 from trainer.strategies.snapshots.averaging import Averager
 from trainer.strategies.snapshots.closed_batch import HybridBatch
 from trainer.strategies.snapshots.reservoir import BatchGenerator, Recipe, Reservoir
+
+clock = time.perf_counter
+"""Seconds of a step, by which an adjuster judges its size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +32,7 @@ class Crew:
         adjuster: Chooses sizes, on rank 0.
         reservoir: Of recipes.
         generator: Of batches.
-        ahead: Batches planned before their use; as many as a period has, if that is known.
+        ahead: Batches planned before their use.
     """
 
     ranks: Ranks
@@ -63,7 +67,6 @@ class HybridPass:
         draws: Draws batches, equal on all ranks.
         action: Size of the next planned batches.
         loss: A batch's sum of losses.
-        exam: The mean loss of held-out questions of all ranks, a collective; None: no questions are held out.
         learned: Batches that were learned, in order.
     """
 
@@ -72,7 +75,6 @@ class HybridPass:
     draws: np.random.Generator
     action: int
     loss: Callable[[HybridBatch], Tensor]
-    exam: Callable[[], float | None]
     learned: list[HybridBatch] = field(default_factory=list)
     _queue: deque[tuple[Recipe, bool]] = field(default_factory=deque)
     _planned: int = 0
@@ -81,25 +83,24 @@ class HybridPass:
         """Learn; weights are equal on all ranks afterwards.
 
         If time ends a period or the pass, ranks take different numbers of steps. A rank that has finished continues to take
-        part in averages until the last one has.
+        part in averages until the last one has. Under an adjuster that adapts, ranks meet after every step instead, and the
+        first to finish ends the period or the pass of all.
         """
         crew, over = self.crew, False
         timed = until.at_s is not None or crew.averager.timed
-        crew.adjuster.begin()
         crew.averager.begin()
-        before = self.exam() if crew.adjuster.judges else None
         while True:
-            began_s, first = time.perf_counter(), len(self.learned)
             ended = over
             while not ended:
                 queries = self._step(until.steps)
                 over = until.reached(len(self.learned))
                 ended = crew.averager.stepped(queries) or over
+                if crew.adjuster.adapts:
+                    over, ended = self._choose(over, ended)
             more = crew.ranks.any(not over)[0] if timed else not over
             crew.averager.average(last=not more)
             if not more:
                 return
-            before = self._adjust(before, time.perf_counter() - began_s, len(self.learned) - first)
 
     def _step(self, most: int) -> int:
         """Learn one batch; returns its questions."""
@@ -108,12 +109,18 @@ class HybridPass:
         while len(self._queue) <= crew.ahead and not (most and self._planned >= most):
             self._plan()
         recipe, known = self._queue.popleft()
+        began_s = clock()
         batch = crew.generator.take(recipe, known=known)
         self.learned.append(batch)
-        if batch.queries:
-            crew.learner.step(self.loss(batch), 1 / batch.queries)
-        else:
+        if not batch.queries:
             crew.learner.step(None)
+            return 0
+        loss = self.loss(batch)
+        crew.learner.step(loss, 1 / batch.queries)
+        if crew.adjuster.adapts:
+            mean = float(loss.detach()) / batch.queries  # the host waits for the device here, and only here
+            if math.isfinite(mean):
+                crew.adjuster.observe(Outcome(batch.size, mean, clock() - began_s))
         return batch.queries
 
     def _plan(self) -> None:
@@ -122,12 +129,12 @@ class HybridPass:
         self._queue.append((recipe, known))
         self._planned += 1
 
-    def _adjust(self, before: float | None, seconds: float, steps: int) -> float | None:
-        """Report a period to the adjuster, and let it choose; returns the loss to compare the next period with."""
-        crew, after = self.crew, None
-        if crew.adjuster.judges:
-            after = self.exam()
-            if before is not None and after is not None and steps and np.isfinite(before - after):
-                crew.adjuster.told(Tried(self.learned[-1].size, (before - after) / steps, seconds / steps))
-        self.action = crew.ranks.from_first(crew.adjuster.choose())
-        return after
+    def _choose(self, over: bool, ended: bool) -> tuple[bool, bool]:
+        """Choose the size of the next planned batch (algorithm 2, lines 12 and 13); a collective.
+
+        Returns:
+            Whether the pass, and whether the period, is over for any rank.
+        """
+        ranks, own = self.crew.ranks, self.crew.adjuster.choose()
+        self.action, *ends = ranks.maximum([own if ranks.rank == 0 else 0, over, ended])
+        return bool(ends[0]), bool(ends[1])
