@@ -48,7 +48,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
         "model": "tgcn",
         "window": 4,
         "horizon": 8,
-        "strategy_params": {"adjuster": "bandit", "steps": 0, "seconds_per_snapshot": 0.2},
+        "strategy_params": {"adjuster": "dqn", "steps": 0, "seconds_per_snapshot": 0.2},
     },
     "whole": {"model": "tgcn", "window": 4},
 }
