@@ -105,17 +105,6 @@ def test_no_module_is_named_after_nothing() -> None:
     assert [path for path in sources() if path.stem in empty_names or path.parent.name in empty_names] == []
 
 
-def test_modules_stay_readable_in_one_sitting() -> None:
-    """Tests and benchmarks are read as well."""
-    files = [
-        *sources(),
-        *(path for folder in ("tests", "benchmarks") for path in (ROOT / folder).rglob("*.py")),
-    ]
-    assert {
-        path: n for path in files if (n := len(path.read_text(encoding="utf-8").splitlines())) > 400
-    } == {}
-
-
 def test_no_test_module_imports_another() -> None:
     """What several share lies in tests/support, so that every module runs alone."""
     shared = re.compile(r"^\s*(from|import) (tests\.(unit|integration|property|real)|test_)", re.MULTILINE)

@@ -71,14 +71,23 @@ def test_dgl_is_required_below_python_3_12_only(metadata: email.message.Message)
     assert not dgl.marker.evaluate({"python_version": "3.12"})
 
 
-def test_every_dependency_is_pinned_for_the_tests(metadata: email.message.Message) -> None:
-    pins = {
-        line.split("==")[0].lower().replace("_", "-")
-        for line in (ROOT / "constraints.txt").read_text().splitlines()
-        if line and not line.startswith("#")
-    }
-    named = [Requirement(line).name.lower() for line in metadata.get_all("Requires-Dist", [])]
-    assert [name for name in named if name not in pins] == []
+def pins() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pairs = [line.split("==") for line in lines if line and not line.startswith("#")]
+    return {name.lower().replace("_", "-"): version for name, version in pairs}
+
+
+def test_every_dependency_is_pinned_for_the_tests_within_its_range(metadata: email.message.Message) -> None:
+    pinned = pins()
+    for required in [Requirement(line) for line in metadata.get_all("Requires-Dist", [])]:
+        assert required.specifier.contains(pinned[required.name.lower()]), required
+
+
+@pytest.mark.parametrize(("name", "faulty"), [("torch", "2.9.1"), ("pyarrow", "23.0.0")])
+def test_versions_that_a_crafted_file_can_attack_are_outside_the_ranges(name: str, faulty: str) -> None:
+    for file in (ROOT / "pyproject.toml", ROOT / "deploy/store/pyproject.toml"):
+        ranges = [Requirement(line) for line in project(file)["dependencies"]]
+        assert not any(each.name == name and each.specifier.contains(faulty) for each in ranges), file
 
 
 def test_torch_is_pinned_to_the_version_that_machines_keep_wheels_of() -> None:
