@@ -226,7 +226,7 @@ def precision(data: Path, slices: int, model: str, params: dict[str, Any], seed:
     events = read_events(data).events["t"]
     span_s = (events.to_numpy().max() - events.to_numpy().min()) / 1e6
     keys = {
-        "model": model, "strategy": "group", "strategy_params": params, "window": WINDOW, "horizon": 11,
+        "lane": "distdy", "model": model, "strategy": "group", "strategy_params": params, "window": WINDOW, "horizon": 11,
         "interval_s": int(span_s / slices), "seed": seed, "optimisation": {"epochs": 5},
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:

@@ -45,7 +45,7 @@ def main() -> None:
 def losses(model: str, strategy: str, ranks: int, given: argparse.Namespace) -> list[float]:
     """Mean training loss of each epoch."""
     keys = {
-        "model": model, "strategy": strategy, "window": 8, "model_params": {"hidden": 32, "signature": 32},
+        "lane": "distdy", "model": model, "strategy": strategy, "window": 8, "model_params": {"hidden": 32, "signature": 32},
         "optimisation": {"epochs": given.epochs}, "interval_s": 86_400 * given.days,
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:

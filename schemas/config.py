@@ -68,9 +68,11 @@ class Snapshots(Section):
     """Event-time rules; docs/semantics.md defines them."""
 
     interval_s: float = Field(
+        300.0,
         ge=1e-6,
         le=_MOST_S,
-        description="Length of a snapshot in seconds of event time, aligned to the epoch.",
+        description="Length of a snapshot in seconds of event time, aligned to the epoch. Models learn a snapshot once it is "
+        "sealed, so shorter ones keep them fresher. It is fixed for the life of a log.",
     )
     lateness_s: float = Field(
         0.0, ge=0, le=_MOST_S, description="Out-of-orderness allowed within a topic partition, seconds."
@@ -227,7 +229,7 @@ class StreamConfig(Service):
     graph: Name = Field(description="Name of the graph: a label of every metric.")
     store: Store = Field(min_length=1, description="Folder of the store, or its address: s3://bucket/prefix.")
     kafka: Kafka
-    snapshots: Snapshots
+    snapshots: Snapshots = Field(default_factory=Snapshots)
     time_bounds: tuple[float, float | None] | None = Field(
         None,
         description="Allowed event times [min, max] in seconds; max null: the present plus time_skew_s; default: 1990 to that.",

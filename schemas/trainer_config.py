@@ -214,15 +214,16 @@ class TrainerConfig(Service):
         None, description="Folder of the store, or its address s3://bucket/prefix. evaluate needs none."
     )
     lane: Name = Field(
-        "distdy", description="Lane to train on; evaluate: the algorithm that partitions the file."
+        "sep", description="Lane to train on; evaluate: the algorithm that partitions the file."
     )
     parts: int | None = Field(None, ge=1, description="evaluate: parts of the partition; null: one per rank.")
     lane_params: dict[str, Any] = Field(
         default_factory=dict, description="evaluate: the partitioner's own parameters, such as {hubs: 0.05}."
     )
     model: str = Field(
-        "sage-linear",
-        description="The model. freshet-trainer models lists them. Event models, such as tgn-history, need sequential or pac.",
+        "tgn-history",
+        description="The model. freshet-trainer models lists them. Event models, such as tgn-history, need strategy sequential "
+        "or pac; snapshot models need another one, such as vertex.",
     )
     model_params: dict[str, Any] = Field(
         default_factory=dict, description="The model's own parameters, such as {hidden: 64}."
@@ -237,8 +238,9 @@ class TrainerConfig(Service):
     )
     classifier: Classifier = Field(default_factory=Classifier)
     strategy: str = Field(
-        "vertex",
-        description="How ranks share the work: vertex; event models: sequential on one rank, pac on several.",
+        "sequential",
+        description="How ranks share the work. Event models: sequential on one rank, pac on several; snapshot models: vertex, "
+        "whole, snapshot, group or hybrid.",
     )
     strategy_params: dict[str, Any] = Field(
         default_factory=dict, description="The strategy's own parameters."

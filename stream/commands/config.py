@@ -12,12 +12,9 @@ EXAMPLE = {
         "topics": [{"name": "edges", "format": "json"}],
         "dead_letters": "edges.dead",
     },
-    "snapshots": {"interval_s": 86400.0, "lateness_s": 0.0, "late": "next-snapshot"},
+    "snapshots": {"interval_s": 300.0, "lateness_s": 0.0, "late": "next-snapshot"},
     "ids": "int",
-    "lanes": [
-        {"name": "distdy", "algorithm": "distdy", "parts": 2},
-        {"name": "sep", "algorithm": "sep", "parts": 2, "params": {"hubs": 0.05}},
-    ],
+    "lanes": [{"name": "sep", "algorithm": "sep", "parts": 2, "params": {"hubs": 0.05}}],
     "metrics": {"port": 9108},
 }
 

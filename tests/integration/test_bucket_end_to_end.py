@@ -42,9 +42,9 @@ def trained(folder: Path, store: str) -> list[int]:
     folder.mkdir()
     config = folder / "trainer.yaml"
     keys = {
-        "store": store, "lane": "hash", "model_params": {"hidden": 8, "signature": 8}, "window": 2, "metrics": {"port": 0},
-        "optimisation": {"epochs": 1, "batch_size": 64}, "checkpoint": str(folder / "checkpoints"), "checkpoint_every": 1,
-        "exports": {"embeddings": True},
+        "store": store, "lane": "hash", "model": "sage-linear", "strategy": "vertex", "window": 2, "metrics": {"port": 0},
+        "model_params": {"hidden": 8, "signature": 8}, "optimisation": {"epochs": 1, "batch_size": 64},
+        "checkpoint": str(folder / "checkpoints"), "checkpoint_every": 1, "exports": {"embeddings": True},
     }  # fmt: skip
     config.write_text(yaml.safe_dump(keys), encoding="utf-8")
     run = [sys.executable, "-m", "trainer.cli", "run", "--config", str(config), "--until-idle", "1"]

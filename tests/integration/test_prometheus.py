@@ -168,6 +168,7 @@ def trainer_configuration(folder: Path) -> dict[str, Any]:
     return {
         "store": str(folder / "store"),
         "lane": "distdy",
+        "model": "sage-linear",
         "strategy": "snapshot",
         "window": 2,
         "checkpoint": str(folder / "checkpoints"),

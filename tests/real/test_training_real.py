@@ -69,7 +69,7 @@ def test_evaluate_shows_the_known_floors_and_beats_recency(name: str, tmp_path: 
     file = real_file(f"{name}.parquet")
     result = trainer(
         tmp_path, "evaluate", "--data", str(file),
-        lane="hash", model_params={"hidden": 64}, optimisation={"epochs": 2},
+        lane="hash", model="sage-linear", strategy="vertex", model_params={"hidden": 64}, optimisation={"epochs": 2},
     )  # fmt: skip
     edgebank_ap, window_ap, recency_ap = FLOORS[name]
     assert result["edgebank_ap"] == pytest.approx(edgebank_ap, abs=0.01)

@@ -166,6 +166,8 @@ class World:
         values = {
             "store": str(folder / "store"),
             "lane": "hash",
+            "model": "sage-linear",
+            "strategy": "vertex",
             "model_params": {"hidden": 4, "signature": 4},
             "window": 2,
             "optimisation": {"epochs": 1, "batch_size": 64},

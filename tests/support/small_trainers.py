@@ -16,6 +16,8 @@ def config_for(folder: Path, **more: object) -> TrainerConfig:
     values = {
         "store": str(folder / "store"),
         "lane": "hash",
+        "model": "sage-linear",
+        "strategy": "vertex",
         "model_params": {"hidden": 8, "signature": 8},
         "window": 2,
         "checkpoint": str(folder / "checkpoints"),

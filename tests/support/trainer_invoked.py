@@ -28,6 +28,8 @@ def _no_logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def write(folder: Path, **keys: object) -> str:
     values = {
         "lane": "hash",
+        "model": "sage-linear",
+        "strategy": "vertex",
         "model_params": {"hidden": 8, "signature": 8},
         "window": 2,
         "checkpoint": str(folder / "checkpoints"),

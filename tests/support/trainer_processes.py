@@ -21,6 +21,8 @@ def configure(folder: Path, **keys: object) -> Path:
     values = {
         "store": str(folder / "store"),
         "lane": "hash",
+        "model": "sage-linear",
+        "strategy": "vertex",
         "model_params": {"hidden": 8, "signature": 8},
         "window": 2,
         "optimisation": {"epochs": 2, "batch_size": 16},

@@ -28,7 +28,10 @@ def meetings(folder: Path, *stray: int) -> Path:
 def evaluated(file: Path) -> tuple[int, list[str]]:
     """Snapshots of an evaluation by the default interval, and what was warned of."""
     config = TrainerConfig.model_validate(
-        {"lane": "hash", "model_params": {"hidden": 4, "signature": 2}, "window": 1, "optimisation": {"epochs": 1}}
+        {
+            "lane": "hash", "model": "sage-linear", "strategy": "vertex", "window": 1,
+            "model_params": {"hidden": 4, "signature": 2}, "optimisation": {"epochs": 1},
+        }
     )  # fmt: skip
     with capture_logs() as logs:
         result = evaluate(config, file, Ranks(), shares=(0.7, 0.15, 0.15), seeds=1)

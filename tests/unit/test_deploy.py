@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from schemas.config import StreamConfig
+from schemas.config import Snapshots, StreamConfig
 from schemas.trainer_config import TrainerConfig
 from stream.service.config_file import load_config
+from trainer.workable import require_workable
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -80,17 +81,34 @@ def test_the_stream_reads_the_topics_that_are_made_at_the_address_that_kafka_adv
     assert set(made.group(1).split()) == wanted
 
 
-def test_the_trainer_follows_a_lane_of_the_stream_in_the_same_store_with_a_rank_a_part(
+def ranks_of(services: dict[str, Any]) -> int:
+    command = services["trainer"]["command"]
+    return int(command[command.index("--ranks") + 1]) if "--ranks" in command else 1
+
+
+def test_the_trainer_follows_a_lane_of_the_stream_in_the_same_store_with_a_part_or_more_per_rank(
     services: dict[str, Any], stream: StreamConfig, trainer: TrainerConfig
 ) -> None:
     lane = {lane.name: lane for lane in stream.lanes}[trainer.lane]
-    command = services["trainer"]["command"]
-    assert lane.parts == int(command[command.index("--ranks") + 1])
+    assert lane.parts >= ranks_of(services)
+    require_workable(trainer, ranks_of(services))
     assert stream.store == trainer.store
     assert "data:/data" in services["stream"]["volumes"]
     assert "data:/data" in services["trainer"]["volumes"]
     assert Path(stream.store).is_relative_to("/data")
     assert Path(trainer.checkpoint).is_relative_to("/data")
+
+
+def test_the_examples_train_the_recommended_model_on_snapshots_of_minutes(
+    stream: StreamConfig, trainer: TrainerConfig
+) -> None:
+    recommended = TrainerConfig()
+    assert (trainer.lane, trainer.model, trainer.strategy) == (
+        recommended.lane, recommended.model, recommended.strategy,
+    )  # fmt: skip
+    for each in (stream, load_config(StreamConfig, DEPLOY / "flink" / "stream.yaml")):
+        assert each.snapshots.interval_s == Snapshots().interval_s
+        assert recommended.lane in [lane.name for lane in each.lanes]
 
 
 def test_prometheus_scrapes_every_rank_where_it_serves(
@@ -101,10 +119,9 @@ def test_prometheus_scrapes_every_rank_where_it_serves(
     targets = [
         t for job in config["scrape_configs"] for static in job["static_configs"] for t in static["targets"]
     ]
-    ranks = int(services["trainer"]["command"][-1])
     assert targets == [
         f"stream:{stream.metrics.port}",
-        *(f"trainer:{trainer.metrics.port + rank}" for rank in range(ranks)),
+        *(f"trainer:{trainer.metrics.port + rank}" for rank in range(ranks_of(services))),
     ]
     for name in config["rule_files"]:
         assert (DEPLOY / "prometheus" / name).exists()

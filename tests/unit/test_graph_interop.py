@@ -27,7 +27,9 @@ LIBRARY = PAGE.with_name("library.md")
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_store(tmp_path_factory.mktemp("store"), lane("distdy"), lane("hdrf", edge_life=1))
+    return make_store(
+        tmp_path_factory.mktemp("store"), lane("distdy"), lane("sep"), lane("hdrf", edge_life=1)
+    )
 
 
 def edges_of(graph):
@@ -121,7 +123,7 @@ def test_pyg_has_the_same_edges_weights_and_features(store):
 
 def test_a_window_is_the_last_graphs_of_a_lane_in_every_library(store):
     opened = open_store(store)
-    assert opened.lanes == ["distdy", "hdrf"]
+    assert opened.lanes == ["distdy", "hdrf", "sep"]
     window = opened.window("distdy", 3, as_of="6")
     taus = [graph.tau for graph in window]
     assert (taus, len(window)) == ([4, 5, 6], 3)

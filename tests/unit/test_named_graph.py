@@ -110,6 +110,8 @@ def test_evaluate_with_an_event_model_reads_no_file_of_the_lane_but_its_records(
     config = TrainerConfig.model_validate(
         {
             "lane": "hash",
+            "model": "sage-linear",
+            "strategy": "vertex",
             "interval_s": 1.0,
             "window": 2,
             "optimisation": {"epochs": 1, "batch_size": 16},

@@ -182,7 +182,7 @@ def test_the_five_lines_of_the_documentation_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_lane(tmp_path / "store", events=paying())
-    exported = {"embeddings": True, "name": "distdy"}  # the lane of the example configuration
+    exported = {"embeddings": True, "name": "sep"}  # the lane of the example configuration
     config = config_for(tmp_path, exports=exported, **EVENT_MODEL)
     run(config)
     (tmp_path / "trainer.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")), encoding="utf-8")

@@ -15,6 +15,7 @@ from stream.commands.options import parameters
 from stream.service.config_file import load_config
 from stream.service.example import example
 from stream.service.failure import Failure
+from trainer.workable import require_workable
 
 SMALLEST = """
 graph: demo
@@ -61,6 +62,19 @@ def test_the_smallest_configurations_of_the_contract_load(tmp_path: Path) -> Non
     assert load_config(TrainerConfig, write(tmp_path, SMALLEST_TRAINER)).metrics.port == 9109
 
 
+def test_keys_that_are_left_out_are_the_recommended_ones(tmp_path: Path) -> None:
+    """Those of the examples, too: an event model on one rank, and snapshots of minutes."""
+    least = "graph: demo\nstore: ./store\nkafka: {bootstrap: '127.0.0.1:9092', topics: [{name: edges}]}"
+    stream = load_config(StreamConfig, write(tmp_path, least))
+    shown = load_config(StreamConfig, write(tmp_path, example(StreamConfig, EXAMPLE, title="An example")))
+    assert stream.snapshots == shown.snapshots
+    assert 60 <= stream.snapshots.interval_s <= 900
+    trainer = TrainerConfig()
+    assert (trainer.model, trainer.strategy) == ("tgn-history", "sequential")
+    assert trainer.lane in [lane.algorithm for lane in shown.lanes]
+    require_workable(trainer)
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -68,7 +82,7 @@ def test_the_smallest_configurations_of_the_contract_load(tmp_path: Path) -> Non
         ("ids: int=ids: uuid", ["ids", "uuid"]),
         ("interval_s: 86400=interval_s: 0", ["snapshots.interval_s", "greater than", "0"]),
         ("interval_s: 86400=interval_s: day", ["snapshots.interval_s", "number", "day"]),
-        ("interval_s: 86400=interval: 86400", ["unknown key snapshots.interval", "snapshots.interval_s is missing"]),
+        ("interval_s: 86400=interval: 86400", ["unknown key snapshots.interval", "interval_s"]),
         ("bootstrap: 127.0.0.1:9092=brokers: 127.0.0.1:9092", ["unknown key kafka.brokers", "kafka.bootstrap is missing"]),
         ("{name: sep,={name: distdy,", ["distinct names", "distdy"]),
         ("name: sep, algorithm: sep, parts: 2=name: sep, algorithm: sep, parts: 0", ["lanes.1.parts", "0"]),
@@ -128,8 +142,9 @@ def test_checking_a_file_names_a_lane_that_cannot_be_made(tmp_path: Path, change
         ("ids: int=interval_s: 5", ": unknown key interval_s. Did you mean snapshots.interval_s?"),
         ("ids: int=colour: blue", ": unknown key colour"),
         ("ids: int=17: blue", ": unknown key 17"),
-        ("interval_s: 86400=intervall_s: 3",
-         ": key snapshots.interval_s is missing; unknown key snapshots.intervall_s (did you mean interval_s?)"),
+        ("interval_s: 86400=intervall_s: 3", ": unknown key snapshots.intervall_s. Did you mean interval_s?"),
+        ("sep, algorithm: sep=sep, algoritm: sep",
+         ": key lanes.1.algorithm is missing; unknown key lanes.1.algoritm (did you mean algorithm?)"),
     ],
 )  # fmt: skip
 def test_an_unknown_key_names_the_nearest_known_one(tmp_path: Path, change: str, end: str) -> None:

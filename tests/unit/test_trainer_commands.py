@@ -248,7 +248,11 @@ def test_the_example_configuration_is_valid(tmp_path: Path) -> None:
     (tmp_path / "example.yaml").write_text(text, encoding="utf-8")
     code, in_force, _ = invoke("config", "--config", str(tmp_path / "example.yaml"))
     assert code == 0
-    assert in_force["model"] == "sage-linear"
+    assert {key: in_force[key] for key in ("lane", "model", "strategy")} == {
+        "lane": "sep",
+        "model": "tgn-history",
+        "strategy": "sequential",
+    }
 
 
 def test_starting_the_trainer_imports_neither_dgl_nor_torch() -> None:

@@ -6,10 +6,9 @@ from stream.service.failure import Failure
 
 EXAMPLE = {
     "store": "./store",
-    "lane": "distdy",
-    "model": "sage-linear",
-    "strategy": "vertex",
-    "window": 4,
+    "lane": "sep",
+    "model": "tgn-history",
+    "strategy": "sequential",
     "checkpoint": "./checkpoints",
     "metrics": {"port": 9109},
 }

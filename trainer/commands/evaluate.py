@@ -80,7 +80,7 @@ def evaluate(
 ) -> None:
     """Train on the first events of a file or store, choose an epoch by validation, test on the last events, beside the floors.
 
-    Example: freshet-trainer evaluate --config trainer.yaml --data interactions.parquet --ranks 2 --json
+    Example: freshet-trainer evaluate --config trainer.yaml --data interactions.parquet --seeds 3 --json
     """
 
     def body() -> int | None:

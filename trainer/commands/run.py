@@ -32,7 +32,7 @@ def run(
 ) -> None:
     """Follow a lane: predict each new snapshot, train on it, write checkpoints. Ends at SIGTERM, or at a moment of the past.
 
-    Example: freshet-trainer run --config trainer.yaml --ranks 2 --until-idle 10 --json
+    Example: freshet-trainer run --config trainer.yaml --until-idle 10 --json
     """
 
     def body() -> None:
