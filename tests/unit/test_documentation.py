@@ -1,27 +1,35 @@
 """What the documentation shows is so: commands and options exist, links lead somewhere, tables are complete."""
 
+import json
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+import textwrap
+import tomllib
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import pytest
 import typer.main
+import yaml
 from typer.testing import CliRunner
 
-from schemas.config import StreamConfig
+from schemas.config import Metrics, Service, StreamConfig
+from schemas.matrix import Matrix
 from schemas.trainer_config import TrainerConfig
 from schemas.wire import JsonEvent
 from stream.cli import app as stream_app
+from stream.commands.config import require_parts
 from stream.partition.interface import algorithms
+from stream.service.failure import Failure
 from trainer.cli import app as trainer_app
 from trainer.models.interface import MODELS
 from trainer.strategies.interface import STRATEGIES
 from trainer.tasks.interface import TASKS
+from trainer.workable import require_workable
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -34,6 +42,22 @@ APPS: dict[str, Any] = {
     "freshet-stream": typer.main.get_command(stream_app),
     "freshet-trainer": typer.main.get_command(trainer_app),
 }
+PARSERS: dict[str, Callable[[str], Any]] = {
+    "yaml": yaml.safe_load,
+    "json": json.loads,
+    "toml": tomllib.loads,
+    "python": lambda text: compile(text, "<block>", "exec"),
+}
+SMALLEST: dict[type[Service], dict[str, Any]] = {
+    StreamConfig: {
+        "graph": "demo",
+        "store": "./store",
+        "kafka": {"bootstrap": "127.0.0.1:9092", "topics": [{"name": "edges"}]},
+    },
+    TrainerConfig: {"store": "./store"},
+    Matrix: {"data": [], "models": []},
+}
+"""What a fragment of a configuration is completed by."""
 COMMAND = re.compile(r"(?:\.venv/bin/)?(freshet-(?:stream|trainer))\s+([a-z-]+)(.*)")
 
 
@@ -71,6 +95,83 @@ def test_every_command_line_that_is_shown_parses(page: str, line: str) -> None:
         assert len(positional) == 0 or not words[0].startswith("--"), (
             f"{page}: {line} lacks its {positional[0].name}"
         )
+
+
+class Block(NamedTuple):
+    """A fenced block of a page, where it begins, and its language."""
+
+    place: str
+    language: str
+    text: str
+
+
+def blocks(*languages: str) -> list[Block]:
+    found = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for fence in re.finditer(r"^( *)```(\w*)[^\n`]*\n(.*?)^\1```", text, re.MULTILINE | re.DOTALL):
+            line = text.count("\n", 0, fence.start()) + 1
+            found.append(Block(f"{page.relative_to(ROOT)}:{line}", fence[2], textwrap.dedent(fence[3])))
+    return [block for block in found if block.language in languages]
+
+
+def test_every_block_of_yaml_json_toml_and_python_can_be_read() -> None:
+    shown = blocks(*PARSERS)
+    wrong = {}
+    for block in shown:
+        try:
+            PARSERS[block.language](block.text)
+        except (yaml.YAMLError, ValueError, SyntaxError) as error:
+            wrong[block.place] = str(error)
+    assert wrong == {}
+    assert {block.language for block in shown} == set(PARSERS)
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_every_configuration_that_is_shown_is_one_that_the_services_take() -> None:
+    """Fragments are completed by the smallest configuration. A block that is of no known kind is wrong, too."""
+    wrong = {}
+    for block in blocks("yaml"):
+        try:
+            content = yaml.safe_load(block.text)
+            kinds = [kind for kind in SMALLEST if set(content) <= set(kind.model_fields)]
+            if not kinds:
+                require_probes(content)
+            for kind in kinds:
+                # the names in that tutorial are of the package that it makes
+                require_valid(kind, content, known="your-own-model" not in block.place)
+        except (yaml.YAMLError, ValueError, Failure, AssertionError) as error:
+            wrong[block.place] = str(error)
+    assert wrong == {}
+
+
+def require_valid(kind: type[Service], content: dict[str, Any], *, known: bool) -> None:
+    config = kind.model_validate(completed(SMALLEST[kind], content))
+    if isinstance(config, StreamConfig):
+        assert 60 <= config.snapshots.interval_s <= 900, "a model follows a stream within minutes"
+    if isinstance(config, Matrix):
+        for model in config.models:
+            require_valid(TrainerConfig, {**config.config, **model.config}, known=known)
+    elif known:
+        require_parts(config) if isinstance(config, StreamConfig) else require_workable(config)
+
+
+def completed(smallest: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
+    both = {
+        key: completed(smallest[key], value)
+        for key, value in content.items()
+        if isinstance(value, dict) and isinstance(smallest.get(key), dict)
+    }
+    return smallest | content | both
+
+
+def require_probes(content: dict[str, Any]) -> None:
+    """Of a container in Kubernetes."""
+    assert set(content) == {"livenessProbe", "readinessProbe"}, (
+        f"neither a configuration nor probes: {content}"
+    )
+    for probe, path in (("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
+        assert content[probe]["httpGet"] == {"path": path, "port": Metrics().port}
 
 
 def test_some_command_lines_were_found() -> None:
