@@ -61,3 +61,36 @@ def test_a_beat_at_the_last_moment_keeps_the_lease(folder: ObjectPath, slept: Sl
     slept.then = lambda slept_s: beat(folder, 1) if slept_s >= LEASE_S else None
     with pytest.raises(LaneBusyError, match="written by holder, so next cannot"):
         lock_folder(folder, "next")
+
+
+@pytest.mark.parametrize("request_of", ["the first put", "a takeover", "a renewal"])
+def test_a_lease_counts_from_its_request_however_late_the_answer_is(
+    request_of: str, folder: ObjectPath, slept: Slept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = "put_new" if request_of == "the first put" else "replace"
+    made = getattr(Bucket, put)
+
+    def slow(*arguments: object) -> object:
+        etag = made(*arguments)
+        slept.s += LEASE_S - 1
+        return etag
+
+    if request_of == "a takeover":
+        (folder / "lock").put(b"{}\n")  # given back
+    if request_of == "a renewal":
+        lock = lock_folder(folder, "holder")
+        slept.s += LEASE_S + 1
+    with monkeypatch.context() as patch:
+        patch.setattr(Bucket, put, slow)
+        if request_of == "a renewal":
+            lock.require()
+        else:
+            lock = lock_folder(folder, "holder")
+    lock.fall_silent()  # type: ignore[attr-defined]
+    before = (folder / "lock").read_bytes()
+    lock.require()
+    assert (folder / "lock").read_bytes() == before, "it has a second left"
+    slept.s += 2
+    lock.require()
+    assert (folder / "lock").read_bytes() != before, "it was asked for again"
+    lock.release()

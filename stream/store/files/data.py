@@ -45,7 +45,7 @@ def open_table(
     place = inside(place_of(root), reference.path)
     for again in (True, False):
         try:
-            path = place.here(reference.bytes, reference.checksum)
+            path = place.here(reference.checksum)
         except FileNotFoundError:
             raise _missing(place) from None
         try:

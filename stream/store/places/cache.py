@@ -63,16 +63,16 @@ class Cache:
         self._grew(size, path)
         return path
 
-    def fetched(self, place: "ObjectPath", size: int, checksum: str) -> Path:
+    def fetched(self, place: "ObjectPath", checksum: str) -> Path:
         """The copy of a place's file, fetched if it isn't here yet.
 
         Args:
             place: The file in the bucket.
-            size: Its length, as its record says.
             checksum: Its xxh64, as its record says.
 
         Returns:
-            The copy. Content that differs from the record is kept under its own checksum instead.
+            The copy, which a reader compares with the record. Content that differs from the record when it is fetched is
+            kept under its own checksum instead.
 
         Raises:
             FileNotFoundError: It isn't in the bucket.
@@ -80,9 +80,8 @@ class Cache:
         """
         path = self.copy_path(place, checksum)
         with suppress(FileNotFoundError):
-            if path.stat().st_size == size:
-                os.utime(path)  # used last
-                return path
+            os.utime(path)  # used last
+            return path
         scratch = self.scratch()
         try:
             place.bucket.fetch(place.key, scratch)

@@ -91,7 +91,7 @@ class FolderPath(PosixPath):
         """See ``Place.lock``: a lock of the kernel."""
         return FolderLock(self, writer_id, name, doing=doing)
 
-    def here(self, size: int, checksum: str) -> Path:
+    def here(self, checksum: str) -> Path:
         """See ``Place.here``: itself."""
         return self
 

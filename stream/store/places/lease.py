@@ -63,7 +63,6 @@ class Lease:
         self._renewing = threading.Lock()
         self._etag = self._taken()
         self._require_conditions()
-        self._held_s = now_s()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name=f"lease {folder}", daemon=True)
         self._thread.start()
@@ -119,6 +118,8 @@ class Lease:
     def _taken(self) -> str:
         """The ETag of the lease once it is ours."""
         content = self._content()
+        # A lease counts from its request, because its answer may take longer than others wait.
+        self._held_s = now_s()
         try:
             return self._bucket.put_new(self._key, content)
         except FileExistsError:
@@ -132,6 +133,7 @@ class Lease:
             holder = _read(raw)
             silent_s = now_s() - since_s if seen == found.etag else 0.0
             if not holder or _is_gone(holder) or silent_s >= max(self._lease_s, _lease_s(holder)):
+                self._held_s = now_s()
                 try:
                     return self._bucket.replace(self._key, content, found.etag)
                 except StaleError:

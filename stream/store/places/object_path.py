@@ -177,9 +177,9 @@ class ObjectPath:
         """See ``Place.lock``: a lease."""
         return Lease(self, writer_id, name, doing)
 
-    def here(self, size: int, checksum: str) -> Path:
+    def here(self, checksum: str) -> Path:
         """See ``Place.here``: a copy in the cache."""
-        return cache_of(self).fetched(self, size, checksum)
+        return cache_of(self).fetched(self, checksum)
 
     def worth_another_try(self, checksum: str, tried: Path) -> bool:
         """See ``Place.worth_another_try``: if another process evicted the copy just now, or the copy was damaged."""

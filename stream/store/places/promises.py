@@ -155,11 +155,10 @@ class Place(Protocol):
             LaneBusyError: Another writer holds it; the message names both.
         """
 
-    def here(self, size: int, checksum: str) -> Path:
+    def here(self, checksum: str) -> Path:
         """A file of this machine with its content, fetched if necessary.
 
         Args:
-            size: Its length, as its record says.
             checksum: Its xxh64, as its record says.
 
         Raises:
