@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.events import IdKind, id_type
+from stream.snapshots import string_dictionary
 from stream.snapshots.dictionary import IntDictionary, new_dictionary
 
 INT = st.one_of(
@@ -74,6 +75,26 @@ def test_the_hash_table_grows_through_many_ids_and_shrinks_back() -> None:
     dictionary.truncate(10)
     again = dictionary.encode(pa.chunked_array([src]), pa.chunked_array([dst]))
     assert np.array_equal(again, found)
+
+
+@pytest.mark.parametrize("kind", ["int", "string"])
+def test_a_table_that_has_grown_finds_the_older_ids_once_the_newer_are_taken_back(kind: IdKind) -> None:
+    ids = [number if kind == "int" else str(number) for number in np.random.default_rng(3).permutation(900)]
+    dictionary, rows = new_dictionary(kind), [(each, None) for each in ids]
+    dictionary.encode(*columns(rows, kind, 900))
+    dictionary.truncate(450)
+    assert dictionary.encode(*columns(rows[:450], kind, 900))[0].tolist() == list(range(450))
+
+
+def test_texts_of_one_hash_are_different_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kernel in ("_densify", "_remove_newest"):
+        monkeypatch.setattr(string_dictionary, kernel, getattr(string_dictionary, kernel).py_func)
+    monkeypatch.setattr(string_dictionary, "siphash", lambda *_: (np.uint64(5), np.uint64(0)))
+    dictionary, rows = new_dictionary("string"), [("aa", "ab"), ("b", "aa"), ("ab", "ba")]
+    src, dst = dictionary.encode(*columns(rows, "string", 2))
+    assert (src.tolist(), dst.tolist()) == ([0, 2, 1], [1, 0, 3])
+    dictionary.truncate(2)
+    assert dictionary.encode(*columns(rows[2:], "string", 2))[0].tolist() == [1]
 
 
 @pytest.mark.parametrize("kind", ["int", "string"])

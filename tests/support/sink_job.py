@@ -23,6 +23,7 @@ class Counting(SinkObserver):
         self.commits: list[CommitRecord] = []
         self.open_bytes = 0
         self.phases: set[str] = set()
+        self.ids_missed = 0
 
     def accepted(self, topic: str, op: Op, count: int) -> None:
         self.counts[topic, op.name] += count
@@ -35,6 +36,9 @@ class Counting(SinkObserver):
 
     def tombstones(self, topic: str, count: int) -> None:
         self.counts[topic, "tombstones"] += count
+
+    def remembered(self, ids: int, missed: int) -> None:
+        self.ids_missed += missed
 
     def watermark(self, topic: str, partition: int, t_us: int) -> None:
         self.counts[topic, partition, "watermark"] = t_us

@@ -11,9 +11,10 @@ from decoding import NOW_US, decode, decoder, poll
 from fastavro import parse_schema, schemaless_writer
 from registry_server import Registry, confluent, serving
 
-from schemas.config import Topic
+from schemas.config import SchemaRegistry, Topic
 from stream.decode.formats import avro, schema_registry
 from stream.decode.formats.interface import UnavailableError
+from stream.decode.formats.schema_registry import RegistryClient
 from stream.job.decoding import Decoding
 from stream.microbatch import MicroBatch
 from stream.service.failure import Failure
@@ -126,6 +127,20 @@ def test_op_may_be_a_word(registry: Registry) -> None:
     batch = read(registry, *(edge(number, 1, schema=schema, op=word) for word in words))
     assert batch.events["op"].to_pylist() == [1, 1, -1]
     assert batch.rejects["reason"].to_pylist() == ["unknown_op"]
+
+
+@pytest.mark.parametrize(
+    ("logical", "t"),
+    [
+        ("timestamp-millis", 1_704_110_400_250),
+        ("timestamp-micros", 1_704_110_400_250_000),
+        ("timestamp-nanos", 1_704_110_400_250_000_000),
+    ],
+)
+def test_a_time_has_the_unit_of_its_logical_type(registry: Registry, logical: str, t: int) -> None:
+    schema = record("Edge", src="long", dst="long", t={"type": "long", "logicalType": logical})
+    raw = confluent(registry.add(schema), value(EDGE, {"src": 1, "dst": 2, "t": t}))
+    assert read(registry, raw).events["t"].to_pylist() == [1_704_110_400_250_000]
 
 
 def test_a_schema_may_refer_to_others(registry: Registry) -> None:
@@ -252,6 +267,17 @@ def test_ids_at_random_are_not_a_request_each(registry: Registry, monkeypatch: A
     assert batch.events["src"].to_pylist() == [1, 2], "the schema of most messages is asked for first"
     assert batch.rejects["reason"].to_pylist() == ["unknown_schema"] * 50
     assert len(registry.asked) == 4
+
+
+def test_of_too_many_schemas_the_least_recently_used_is_asked_for_again(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema_registry, "KEPT_SCHEMAS", 2)
+    one, two, three = (registry.add(record(f"Edge{i}", src="long")) for i in range(3))
+    client = RegistryClient(SchemaRegistry(url=registry.url))
+    for number in (one, two, one, three, one, three, two):
+        client.schema(number)
+    assert registry.asked == [f"/schemas/ids/{number}" for number in (one, two, three, two)]
 
 
 def test_a_registry_that_wants_a_login_gets_it(registry: Registry, tmp_path: Any) -> None:

@@ -1,6 +1,7 @@
 """Training for ever: overload, drift, learning rates, and numbers that are none."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +20,10 @@ from trainer.continual.daemon import Trainer
 from trainer.continual.drift import DriftWatch
 from trainer.continual.overload import LoadPolicy
 from trainer.learning.rate import LearningRate
-from trainer.learning.soundness import is_sound
+from trainer.learning.soundness import copied, is_sound
 from trainer.session.lessons import time_stratified
+from trainer.strategies.interface import StepReport
+from trainer.tasks.interface import Lesson
 from trainer.tasks.node_regression import NodeRegression
 
 
@@ -279,8 +282,10 @@ def test_weights_that_are_not_finite_are_put_back_and_training_goes_on(
     make_lane(tmp_path / "store")
     config = config_for(tmp_path, keep_checkpoints=10, **kind)
     trainer = run(config, snapshots=2)
+    learner = trainer.session.strategy.learner
     before = {key: value.clone() for key, value in trainer.session.model.state_dict().items()}
-    step = trainer.session.strategy.learner.rate.step
+    optimiser = copied(learner.rate.optimiser.state_dict()["state"])
+    step = learner.rate.step
 
     def poisoned(norm: torch.Tensor) -> torch.Tensor:
         left_out = step(norm)
@@ -289,10 +294,10 @@ def test_weights_that_are_not_finite_are_put_back_and_training_goes_on(
         return left_out
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer.session.strategy.learner.rate, "step", poisoned)
+        patch.setattr(learner.rate, "step", poisoned)
         trainer.step(trainer.lane.manifests[2])
     assert all(torch.equal(before[key], value) for key, value in trainer.session.model.state_dict().items())
-    assert is_sound(trainer.session.strategy.learner.rate.state())
+    torch.testing.assert_close(learner.rate.optimiser.state_dict()["state"], optimiser, rtol=0, atol=0)
     for manifest in trainer.lane.manifests[3:]:
         trainer.step(manifest)
     written = lines(config)
@@ -302,21 +307,39 @@ def test_weights_that_are_not_finite_are_put_back_and_training_goes_on(
     assert all(is_sound(state["model"]) for state in checkpoints_of(config))
 
 
-def test_with_weights_that_are_put_back_goes_what_they_left_in_memory(tmp_path: Path) -> None:
+def test_weights_that_are_not_finite_from_the_start_reach_no_checkpoint(tmp_path: Path) -> None:
+    make_lane(tmp_path / "store")
+    trainer = trainer_for(config_for(tmp_path))
+    with torch.no_grad():
+        next(trainer.session.model.parameters()).fill_(torch.nan)
+    with pytest.raises(Failure, match=r"weights after snapshot 0 are not finite[.] No checkpoint is written"):
+        trainer.step(trainer.lane.manifests[0])
+    assert checkpoints_of(trainer.config) == []
+
+
+@pytest.mark.parametrize("what", ["weights", "moments"])
+def test_with_weights_or_moments_that_are_put_back_goes_what_they_left_in_memory(
+    what: str, tmp_path: Path
+) -> None:
     make_lane(tmp_path / "store")
     trainer = run(config_for(tmp_path, **EVENT_MODEL), snapshots=2)
     before = trainer.session.strategy.state()["streams"]["0"]
     mail, sketch = before["mail"].clone(), before["sketch"].copy()
-    step = trainer.session.strategy.learner.rate.step
+    strategy, weight = trainer.session.strategy, next(trainer.session.model.parameters())
+    learn = strategy.learn
 
-    def poisoned(norm: torch.Tensor) -> torch.Tensor:
-        left_out = step(norm)
+    def poisoned(lessons: Sequence[Lesson], epoch: int) -> StepReport:
+        report = learn(lessons, epoch)
+        if epoch + 1 < trainer.config.optimisation.passes:
+            return report  # the next pass would spread them
         with torch.no_grad():
-            next(trainer.session.model.parameters()).fill_(torch.nan)
-        return left_out
+            moment = strategy.learner.rate.optimiser.state[weight]["exp_avg"]
+            (weight if what == "weights" else moment).fill_(torch.nan)
+        return report
 
-    trainer.session.strategy.learner.rate.step = poisoned
+    strategy.learn = poisoned  # type: ignore[method-assign]
     trainer.step(trainer.lane.manifests[2])
+    assert is_sound(strategy.learner.state())
     after = trainer.session.strategy.state()["streams"]["0"]
     assert after["position"] == before["position"]
     assert torch.equal(after["mail"][: len(mail)], mail)

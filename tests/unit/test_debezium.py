@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from io import BytesIO
 from typing import Any
 
@@ -28,19 +29,20 @@ SOURCE = {
     "name": "Source",
     "fields": [{"name": "ts_ms", "type": "long"}, {"name": "db", "type": "string"}],
 }
-ENVELOPE = {
-    "type": "record",
-    "name": "Envelope",
-    "fields": [
-        {"name": "before", "type": ["null", FOLLOWS], "default": None},
-        {"name": "after", "type": ["null", "Value"], "default": None},
+FIELDS = {"src": "after.who", "dst": "after.whom", "t": "source.ts_ms"}
+Read = Callable[..., MicroBatch]
+
+
+def envelope(before: list[Any], after: list[Any]) -> dict[str, Any]:
+    """The schema of changes whose two rows have these types."""
+    fields = [
+        {"name": "before", "type": before, "default": None},
+        {"name": "after", "type": after, "default": None},
         {"name": "source", "type": SOURCE},
         {"name": "op", "type": "string"},
         {"name": "ts_ms", "type": ["null", "long"], "default": None},
-    ],
-}
-FIELDS = {"src": "after.who", "dst": "after.whom", "t": "source.ts_ms"}
-Read = Callable[..., MicroBatch]
+    ]
+    return {"type": "record", "name": "Envelope", "fields": fields}
 
 
 def change(op: str, before: Any = None, after: Any = None, ts_ms: int = T_MS) -> dict[str, Any]:
@@ -53,7 +55,7 @@ def change(op: str, before: Any = None, after: Any = None, ts_ms: int = T_MS) ->
     }
 
 
-def row(who: int, whom: int | None, note: str | None = None) -> dict[str, Any]:
+def row(who: float, whom: int | None, note: str | None = None) -> dict[str, Any]:
     return {"who": who, "whom": whom, "note": note}
 
 
@@ -68,6 +70,18 @@ def with_schema(*changes: Any, **more: Any) -> MicroBatch:
     )
 
 
+def as_avro(registry: Registry, schema: dict[str, Any], *changes: Any, **more: Any) -> MicroBatch:
+    parsed, values = parse_schema(schema), []
+    number = registry.add(schema)
+    for each in changes:
+        written = BytesIO()
+        if each is not None:
+            schemaless_writer(written, parsed, each)
+        values.append(None if each is None else confluent(number, written.getvalue()))
+    topic = {"format": "debezium-avro", "fields": FIELDS, **more}
+    return decode(*values, topic=topic, registry={"url": registry.url})
+
+
 @pytest.fixture(scope="module")
 def registry() -> Iterator[Registry]:
     with serving() as running:
@@ -76,18 +90,8 @@ def registry() -> Iterator[Registry]:
 
 @pytest.fixture(params=["json", "schema", "avro"])
 def read(request: pytest.FixtureRequest, registry: Registry) -> Read:
-    def as_avro(*changes: Any, **more: Any) -> MicroBatch:
-        schema, values = parse_schema(ENVELOPE), []
-        number = registry.add(ENVELOPE)
-        for each in changes:
-            written = BytesIO()
-            if each is not None:
-                schemaless_writer(written, schema, each)
-            values.append(None if each is None else confluent(number, written.getvalue()))
-        topic = {"format": "debezium-avro", "fields": FIELDS, **more}
-        return decode(*values, topic=topic, registry={"url": registry.url})
-
-    return {"json": as_json, "schema": with_schema, "avro": as_avro}[request.param]
+    usual = partial(as_avro, registry, envelope(["null", FOLLOWS], ["null", "Value"]))
+    return {"json": as_json, "schema": with_schema, "avro": usual}[request.param]
 
 
 def edges(batch: MicroBatch) -> list[tuple[int, ...]]:
@@ -126,6 +130,29 @@ def test_an_update_to_another_pair_deletes_the_former_one_at_its_own_time(read: 
         change("u", row(7, None), row(7, 8)),
     )
     assert edges(batch) == [(0, 0, -1, 1, 2), (0, 1, 1, 1, 3), (1, 1, 1, 1, 3), (2, 1, 1, 7, 8)]
+    assert batch.rejects.num_rows == 0
+
+
+def test_the_former_pair_is_deleted_at_the_time_of_the_update_and_not_of_its_row() -> None:
+    fields = {"src": "after.who", "dst": "after.whom", "t": "after.changed"}
+    old, new = row(1, 2) | {"changed": 1_082_040_961_000}, row(1, 3) | {"changed": 1_082_040_962_000}
+    batch = as_json(change("u", old, new), fields=fields)
+    assert edges(batch) == [(0, 0, -1, 1, 2), (0, 1, 1, 1, 3)]
+    assert batch.events["t"].to_pylist() == [1_082_040_962_000_000] * 2
+
+
+def test_a_former_row_whose_id_is_no_id_is_not_deleted(registry: Registry) -> None:
+    """Its place in the column of ids holds a 0, which is another node."""
+    with_doubles = {**FOLLOWS, "fields": [{"name": "who", "type": "double"}, *FOLLOWS["fields"][1:]]}
+    update = change("u", row(1.5, 2), row(1.0, 3))
+    batch = as_avro(registry, envelope(["null", with_doubles], ["null", "Value"]), update)
+    assert edges(batch) == [(0, 1, 1, 1, 3)]
+    assert batch.rejects.num_rows == 0
+
+
+def test_a_table_whose_schema_has_no_former_rows_has_inserts_of_updates(registry: Registry) -> None:
+    batch = as_avro(registry, envelope(["null"], ["null", FOLLOWS]), change("u", None, row(1, 2)))
+    assert edges(batch) == [(0, 1, 1, 1, 2)]
     assert batch.rejects.num_rows == 0
 
 

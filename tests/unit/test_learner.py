@@ -1,6 +1,7 @@
 """The one step: several ranks beside one, what all leave out, and averages beside plain arithmetic."""
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -73,8 +74,14 @@ def test_steps_of_several_ranks_are_those_of_one_over_all_their_rows(size: int) 
     assert summed == pytest.approx([loss for loss, _ in one.settled()])
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_step_that_is_not_finite_on_one_rank_is_left_out_on_all(bad: float) -> None:
+@pytest.mark.parametrize(
+    "spoilt",
+    [lambda loss: loss * torch.nan, lambda loss: loss * torch.inf, lambda loss: loss + torch.inf],
+    ids=["nan", "infinite", "infinite with a finite gradient"],
+)
+def test_a_step_that_is_not_finite_on_one_rank_is_left_out_on_all(
+    spoilt: Callable[[Tensor], Tensor],
+) -> None:
     rows = data()
 
     def work(ranks: Ranks) -> Any:
@@ -82,8 +89,8 @@ def test_a_step_that_is_not_finite_on_one_rank_is_left_out_on_all(bad: float) ->
         learner = Learner(net, OPTIMISATION, ranks)
         kept = []
         for number, batch in enumerate(rows):
-            spoilt = bad if number == 2 and ranks.rank == 1 else 1.0
-            learner.step(loss_of(net, batch) * spoilt, 1.0)
+            loss = loss_of(net, batch)
+            learner.step(spoilt(loss) if number == 2 and ranks.rank == 1 else loss, 1.0)
             kept.append(weights(net))
         return kept, [left_out for _, left_out in learner.settled()]
 

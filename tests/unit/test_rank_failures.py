@@ -1,5 +1,7 @@
 """A defect of our own ends a run with its sentence; only a lost peer is worth another attempt."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -7,10 +9,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from structlog.testing import capture_logs
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.launcher import api as launcher_api
+from torch.distributed.launcher.api import LaunchConfig
 
 from stream.service.failure import Failure
 from trainer.commands.ranks import in_ranks
-from trainer.launch import RankRange, failed_before
+from trainer.launch import MAX_RESTARTS, RankRange, failed_before, launch
 from trainer.lost_peer import PeerLostError, peers_may_be_lost
 from trainer.ranks import Ranks
 
@@ -105,3 +110,22 @@ def test_a_number_of_ranks_or_a_range_is_read() -> None:
     for wrong in ("0", "0:2", "3:2", "1:2:3", "-1", "two", "", ":", "1:"):
         with pytest.raises(ValueError, match=r"such as 4 or 1:4|one rank at least"):
             RankRange.parse(wrong)
+
+
+def test_each_death_leaves_one_rank_fewer_until_the_fewest_are_started_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started = []
+
+    def launcher(settings: LaunchConfig, _program: str) -> Callable[..., None]:
+        def start(*_arguments: str) -> None:
+            started.append((settings.nproc_per_node, settings.max_restarts))
+            raise ChildFailedError("trainer.cli", {0: ProcessFailure(0, 1, -9, "")})
+
+        return start
+
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    monkeypatch.setattr(launcher_api, "elastic_launch", launcher)
+    with pytest.raises(Failure, match=rf"ranks died {MAX_RESTARTS + 3} times, the last with exit code -9"):
+        launch(["run"], RankRange(1, 3))
+    assert started == [(3, 0), (2, 0), (1, MAX_RESTARTS)]

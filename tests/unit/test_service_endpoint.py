@@ -1,6 +1,7 @@
 """The endpoint: metrics, alive, ready with the reason why not, whoever else is connected; a sentence when the port is taken."""
 
 import os
+import socket
 import threading
 import urllib.error
 import urllib.request
@@ -138,6 +139,12 @@ def test_beyond_the_limit_bad_connections_are_closed_by_their_age(
         assert get(f"{endpoint.url}/readyz") == (200, "ready\n")
         slow = bad[KINDS.index("slow")]
         assert slow.recv(1) == b"", "its bytes, one after the other, don't keep it open"
+
+
+def test_a_request_whose_header_does_not_end_is_refused_before_it_fills_memory(endpoint: Endpoint) -> None:
+    with socket.create_connection(("127.0.0.1", endpoint.port), timeout=30) as client:
+        client.sendall(b"GET /readyz HTTP/1.1\r\nX: ".ljust(32 << 10, b"x"))
+        assert client.recv(64).split()[1] == b"431"
 
 
 def test_not_more_connections_are_taken_than_the_limit(

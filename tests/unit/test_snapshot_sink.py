@@ -224,3 +224,35 @@ def test_sealing_all_seals_durable_and_pending_events_once(tmp_path: Path) -> No
     assert record is not None and (record.tail, record.sealed_through) == ([], 2)
     assert job.sink.seal_all() is None
     assert job.sealed() == {0: [1, 0], 2: [2]}
+
+
+def test_event_ids_without_room_are_told_once(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.config = job.config.model_copy(update={"dedup_window_s": 60.0, "dedup_max_ids": 1})
+    job.restart()
+    for first in (0, 2, 4):
+        named = [(first + i, [event(first + i, 1, i, event_id=f"id {first + i}")]) for i in range(2)]
+        job.sink.offer(poll(*A, named, first=first, end=first + 2))
+        job.sink.flush()
+    assert job.observer.ids_missed == 1 + 2 + 2
+
+
+def test_a_commit_that_is_made_is_not_made_again_whatever_fails_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(tmp_path)
+    job.offer(A, 0.5, 0.7, 1.0)
+    read = job.writer.open_tail
+    failures = iter([MemoryError("no room for the open events")])
+
+    def open_tail() -> pa.Table:
+        for failure in failures:
+            raise failure
+        return read()
+
+    monkeypatch.setattr(job.writer, "open_tail", open_tail)
+    record = job.sink.advance()
+    assert record is not None and [s.tau for s in record.sealed] == [0]
+    assert job.sink.seal_all() is not None
+    assert job.sealed() == {0: [0, 1], 1: [2]}
+    assert [made.n for made in job.observer.commits] == [0, 1]
