@@ -1,6 +1,7 @@
 """A matrix of evaluations: each cell once, whatever happens in between."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,12 +52,19 @@ class Evaluations:
         self.done: list[tuple[str, int]] = []
         self.dies_at: int | None = None
         self.fails: set[str] = set()
+        self.makes: Path | None = None
+        self.replaces: Path | None = None
         monkeypatch.setattr(under_test, "evaluated", self)
 
     def __call__(self, cell: Cell, progress: Callable[[str], None]) -> dict[str, Any]:
         if self.dies_at == len(self.done):
             raise KeyboardInterrupt
         self.done.append((cell.model, cell.config.seed))
+        if self.makes is not None and not self.makes.exists():
+            self.makes.write_text("negatives")
+        if self.replaces is not None:
+            self.replaces.write_text("others again")
+            self.replaces = None
         row = dict.fromkeys(under_test.ABOUT) | dict(zip(under_test.IDENTITY, cell.key, strict=True))
         if cell.model in self.fails:
             return {**row, "error": "lane hash has no parts"}
@@ -120,6 +128,27 @@ def test_other_data_or_another_configuration_is_another_cell(
     assert len(table) == 8  # what was measured before stays
     assert len(set(table["data_hash"].to_pylist())) == 2
     assert len(set(table["config_hash"].to_pylist())) == 6
+
+
+def test_cells_of_other_negatives_are_not_averaged_with_these(
+    tmp_path: Path, evaluations: Evaluations
+) -> None:
+    negatives, out = tmp_path / "n.parquet", tmp_path / "r.parquet"
+    data = [{"file": str(tmp_path / "a.csv"), "negatives": str(negatives)}]
+    evaluations.makes = negatives  # the first cell makes the file that it is told
+    assert run(matrix_for(tmp_path, data=data, seeds=[0]), out)["run"] == 2
+    assert run(matrix_for(tmp_path, data=data, seeds=[0]), out)["run"] == 0
+    negatives.write_text("others")
+    found = run(matrix_for(tmp_path, data=data, seeds=[0, 1]), out)
+    assert (found["run"], [entry["seeds"] for entry in found["results"]]) == (4, [2, 2])
+    table = pq.read_table(out)
+    assert sorted(Counter(table["negatives_hash"].to_pylist()).values()) == [2, 4]
+    assert table["negatives_hash"].null_count == 0
+    assert run(matrix_for(tmp_path, data=data, seeds=[0, 1]), out)["run"] == 0
+    evaluations.replaces = negatives  # while the third seed is evaluated
+    with pytest.raises(Failure, match=r"n\.parquet changed after a cell was judged by them\. Start"):
+        run(matrix_for(tmp_path, data=data, seeds=[0, 1, 2]), out)
+    assert run(matrix_for(tmp_path, data=data, seeds=[0, 1, 2]), out)["run"] == 4
 
 
 def test_axes_make_cells_and_nearer_keys_go_before_common_ones(tmp_path: Path) -> None:

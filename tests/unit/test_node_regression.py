@@ -229,6 +229,14 @@ def swapped(events: pa.Table, since_us: int) -> pa.Table:
     return events.set_column(events.column_names.index("dst"), "dst", dst)
 
 
+def written(folder: Path, events: pa.Table) -> Path:
+    """A file of events, with times in seconds."""
+    seconds = pa.array([t / SECOND for t in events["t"].to_pylist()])
+    names = ["src", "dst", "op", "features"]
+    pq.write_table(events.select(names).append_column("t", seconds), folder / "events.parquet")
+    return folder / "events.parquet"
+
+
 def evaluated(
     folder: Path,
     events: pa.Table,
@@ -238,15 +246,12 @@ def evaluated(
 ):
     """The result of ``evaluate``, and weights at its end."""
     folder.mkdir(exist_ok=True)
-    seconds = pa.array([t / SECOND for t in events["t"].to_pylist()])
-    names = ["src", "dst", "op", "features"]
-    pq.write_table(events.select(names).append_column("t", seconds), folder / "events.parquet")
     sessions: list[Session] = []
     judged = _Run._judged
     monkeypatch.setattr(_Run, "_judged", lambda self: sessions.append(self.session) or judged(self))
     config = config_for(folder, store=None, edge_life=2, **more)
     with capture_logs():
-        told = evaluate(config, folder / "events.parquet", Ranks(), shares=shares, seeds=1)
+        told = evaluate(config, written(folder, events), Ranks(), shares=shares, seeds=1)
     monkeypatch.undo()
     assert told is not None
     return told, weights(sessions[0].model)
@@ -305,6 +310,24 @@ def test_a_graph_that_never_changes_is_split_by_its_snapshots(
     assert told["snapshots"] == 10
     assert told["zero_mse"] == pytest.approx(np.mean(tested**2))
     assert told["persistence_mse"] == pytest.approx(np.mean((tested - values[6:9]) ** 2))
+
+
+@pytest.mark.parametrize(("max_nonfinite", "counted"), [(3, 3), (100, 8)], ids=["in a row", "in all"])
+def test_an_evaluation_in_which_no_step_is_finite_ends_with_an_error_and_tells_no_loss(
+    max_nonfinite: int, counted: int, tmp_path: Path
+) -> None:
+    events = meetings(snapshots=10)
+    place = events.schema.get_field_index("features")
+    extreme = pa.array([each and [1e30] * FEATURES for each in events["features"].to_pylist()])
+    events = events.set_column(place, events.schema.field(place), extreme.cast(pa.list_(pa.float32())))
+    optimisation = {"epochs": 2, "batch_size": 16, "max_nonfinite": max_nonfinite}
+    config = config_for(tmp_path, store=None, edge_life=2, optimisation=optimisation, **VERTEX)
+    sentence = rf"not finite in {counted} snapshots in a row, .*features"
+    with capture_logs() as logs, pytest.raises(Failure, match=sentence):
+        evaluate(config, written(tmp_path, events), Ranks(), shares=(0.5, 0.2, 0.3))
+    epochs = [line for line in logs if line["event"] == "epoch"]
+    assert len(epochs) == (0 if max_nonfinite == 3 else 2)
+    assert not any("loss" in line for line in epochs)
 
 
 def test_negatives_are_refused_where_nodes_are_asked_about(tmp_path: Path) -> None:

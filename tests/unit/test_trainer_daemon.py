@@ -123,6 +123,11 @@ def test_a_checkpoint_of_something_else_is_refused_by_key(tmp_path: Path) -> Non
         Failure, match=r"was made with window = 2, the configuration has 3\. Choose another folder"
     ):
         trainer_for(config_for(tmp_path, window=3))
+    lane = LaneReader(tmp_path / "store", "hash")
+    with pytest.raises(Failure, match="was made with horizon = None, the configuration has 4"):
+        newest_checkpoint(config_for(tmp_path, horizon=4), lane)
+    with pytest.raises(Failure, match=r'was made with smoothing = \{"kind":"none".*"kind":"edge-life"'):
+        newest_checkpoint(config_for(tmp_path, smoothing={"kind": "edge-life", "length": 2}), lane)
     other = LaneReader(tmp_path / "store", "hash")
     other.header = other.header.model_copy(update={"checksum": "f" * 16})
     with pytest.raises(Failure, match=r"was made on another lane hash, which .* no longer has"):

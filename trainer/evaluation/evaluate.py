@@ -194,6 +194,7 @@ class _Run:
         task = OfflineLinks(config, lane, links, TASKS.find(config.task)) if links is not None else None
         self.session = Session(config, lane, ranks, seed=seed, task=task)
         self.metric, self.sign = self.session.task.picks
+        self.lessons = Lessons(self.session)
         self.reports: list[StepReport] = []
         self.progress = Progress(
             shown=ranks.rank == 0, seed=seed, epochs=config.optimisation.passes, snapshots=len(lane.manifests)
@@ -208,14 +209,16 @@ class _Run:
         for epoch in range(self.config.optimisation.passes):
             began = time.perf_counter()
             validation, loss, discarded = self._epoch(epoch)
+            learned = {} if loss is None else {"loss": loss}
             seconds.append(time.perf_counter() - began)
             score = self._agree(validation)
             if self.ranks.rank == 0:
                 shown = self._validated(score)
-                log.info("epoch", seed=self.seed, epoch=epoch, loss=loss, discarded=discarded, **shown)
+                log.info("epoch", seed=self.seed, epoch=epoch, **learned, discarded=discarded, **shown)
             if score > best or best == NONE:  # without a validation figure, the last epoch
                 best, chosen = score, epoch
                 weights, state = self._copy()
+        self.lessons.require_learned()
         self._put_back(weights, state)
         return {
             "seed": self.seed,
@@ -273,22 +276,22 @@ class _Run:
         self.session.model.load_state_dict(weights)
         self.session.strategy.restore(state)
 
-    def _epoch(self, epoch: int) -> tuple[Figures, float, int]:
-        """Figures of the validation, mean loss, and number of events that no rank could learn."""
+    def _epoch(self, epoch: int) -> tuple[Figures, float | None, int]:
+        """Figures of the validation, mean loss if any event was learned, and number of events that no rank could learn."""
         losses, learned, discarded, validation = 0.0, 0, 0, []
         self.session.strategy.rewind()
-        learning = Lessons(self.session)
+        self.lessons.rewind()
         for lesson in self._lessons(self.split.validate_until_us, epoch):
             train, validate = self.split.train(lesson.times), self.split.validate(lesson.times)
             if train.any():
-                report = learning.once(lesson.of_events(train), epoch)
+                report = self.lessons.once(lesson.of_events(train), epoch)
                 self.reports.append(report)
                 losses += (report.loss or 0.0) * report.events
                 learned += report.events
                 discarded += report.discarded
             if validate.any():
                 validation.append(self._judge(lesson.of_events(validate), floor=False))
-        return self._figures(validation), losses / max(learned, 1), discarded
+        return self._figures(validation), losses / learned if learned else None, discarded
 
     def _test(self) -> Figures:
         found = [

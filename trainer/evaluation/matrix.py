@@ -53,13 +53,13 @@ IDENTITY = {
     "data": pa.string(),
     "data_hash": pa.string(),
     "config_hash": pa.string(),
+    "negatives_hash": pa.string(),
 }
 """Columns that identify a cell. Hashes are sha256, hex."""
 
 ABOUT = {
     "config": pa.string(),
     "split": pa.string(),
-    "negatives_hash": pa.string(),
     "version": pa.string(),
     "finished": pa.timestamp("s", "UTC"),
     "seconds": pa.float64(),
@@ -106,18 +106,24 @@ class Cell:
 
     @property
     def config_hash(self) -> str:
-        """Hash of configuration, split, columns and the kind of negatives."""
+        """Hash of configuration, split, columns, and whether there is a file of negatives."""
         said = {**self.compared, "split": self.split, "negatives": self.source.negatives is not None}
         if self.source.columns is not None:
             said["columns"] = self.source.columns
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
     @property
+    def negatives_hash(self) -> str | None:
+        """sha256 of the present content of the file of negatives; None without one, or before a cell has made it."""
+        negatives = self.source.negatives
+        return file_hash(negatives) if negatives is not None and Path(negatives).exists() else None
+
+    @property
     def key(self) -> tuple[Any, ...]:
         """The columns of ``IDENTITY``."""
         return (
             self.model, self.config.lane, self.ranks, self.config.seed, self.data, self.data_hash,
-            self.config_hash,
+            self.config_hash, self.negatives_hash,
         )  # fmt: skip
 
 
@@ -164,7 +170,7 @@ def run_matrix(matrix: Matrix, out: str | Path, figure: str | None = None) -> di
         (``matrix_table.Entry``).
 
     Raises:
-        Failure: The matrix is wrong, or ``out`` is not a file of results.
+        Failure: The matrix is wrong, ``out`` is not a file of results, or negatives changed meanwhile.
         LaneBusyError: Another run writes the same results.
     """
     path, began = Path(out), time.monotonic()
@@ -175,10 +181,12 @@ def run_matrix(matrix: Matrix, out: str | Path, figure: str | None = None) -> di
     )
     try:
         rows = {_key(row): row for row in read_results(path)}
-        waiting = [cell for cell in every if cell.key not in rows or rows[cell.key]["error"] is not None]
+        results = [rows.get(cell.key) for cell in every]
+        waiting = [at for at, row in enumerate(results) if row is None or row["error"] is not None]
         failed = 0
         with notes.status("") as status:  # seen on a terminal only
-            for number, cell in enumerate(waiting, 1):
+            for number, at in enumerate(waiting, 1):
+                cell = every[at]
                 log.info(
                     "cell", number=number, of=len(waiting), model=cell.model, lane=cell.config.lane,
                     data=cell.data, ranks=cell.ranks, seed=cell.config.seed,
@@ -187,14 +195,22 @@ def run_matrix(matrix: Matrix, out: str | Path, figure: str | None = None) -> di
                     f"cell {number} of {len(waiting)}, {cell.model} on {cell.data}, seed {cell.config.seed}"
                 )
                 _show(status, where)
+                rows.pop(cell.key, None)  # it failed; the negatives that it makes now are part of its new key
                 row = evaluated(cell, partial(_show, status, where))
-                rows[cell.key] = row
+                results[at] = rows[_key(row)] = row
                 write_results(path, list(rows.values()))
                 if row["error"] is not None:
                     failed += 1
                     log.warning("cell failed", model=cell.model, data=cell.data, error=row["error"])
     finally:
         lock.release()
+    found = [row for row in results if row is not None]
+    for cell, row in zip(every, found, strict=True):
+        if row["error"] is None and _key(row) != cell.key:
+            raise Failure(
+                f"the negatives {cell.source.negatives} changed after a cell was judged by them. Start the command again, "
+                "which evaluates such cells by the new ones"
+            )
     return {
         "file": str(path),
         "cells": len(every),
@@ -202,7 +218,7 @@ def run_matrix(matrix: Matrix, out: str | Path, figure: str | None = None) -> di
         "skipped": len(every) - len(waiting),
         "failed": failed,
         "seconds": time.monotonic() - began,
-        "results": as_dicts(entries([rows[cell.key] for cell in every], figure)),
+        "results": as_dicts(entries(found, figure)),
     }
 
 
@@ -240,7 +256,6 @@ def evaluated(cell: Cell, progress: Callable[[str], None]) -> dict[str, Any]:
         **dict(zip(IDENTITY, cell.key, strict=True)),
         "config": json.dumps(cell.compared, sort_keys=True),
         "split": cell.split,
-        "negatives_hash": file_hash(negatives) if negatives and Path(negatives).exists() else None,
         "version": version("freshet"),
         "finished": datetime.now(UTC).replace(microsecond=0),
         "seconds": time.monotonic() - began,

@@ -34,8 +34,10 @@ class Lessons:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._optimisation, self._ranks = session.config.optimisation, session.ranks
-        self.book = LessonBook(session.task, session.strategy.needs.lessons)
+        self.rewind()
         self._failed = 0  # snapshots in a row without a finite step
+        self._learned = False  # whether any snapshot had one
+        self._last = 0  # snapshot with a step
 
     def learn(self, lesson: Lesson, passes: float) -> StepReport:
         """Learn a snapshot.
@@ -70,9 +72,30 @@ class Lessons:
         return report
 
     def once(self, lesson: Lesson, epoch: int) -> StepReport:
-        """Learn a snapshot in one pass with a number of its own, without looking at the weights afterwards."""
+        """Learn a snapshot in a single pass, numbered ``epoch``, without the check for non-finite weights.
+
+        Steps from such weights have no finite loss, so the next snapshots count as failed.
+
+        Raises:
+            Failure: As for ``learn``.
+        """
         self.book.open(lesson)
-        return self._pass(lesson, epoch)
+        report = self._pass(lesson, epoch)
+        self._count(report, lesson.tau)
+        return report
+
+    def rewind(self) -> None:
+        """Forget former lessons, as at the start of an epoch; failed snapshots still count."""
+        self.book = LessonBook(self._session.task, self._session.strategy.needs.lessons)
+
+    def require_learned(self) -> None:
+        """Check that training had a finite step, if it had any.
+
+        Raises:
+            Failure: All steps were left out.
+        """
+        if self._failed and not self._learned:
+            raise self._failure()
 
     def _pass(self, lesson: Lesson, epoch: int) -> StepReport:
         before = self._ranks.traffic.copy()
@@ -87,16 +110,21 @@ class Lessons:
         chosen = time_stratified(lesson.items, session.strategy.step_events, share, generator)
         return lesson.of_events(chosen)
 
-    def _count(self, report: StepReport, tau: int, *, broken: bool) -> None:
+    def _count(self, report: StepReport, tau: int, *, broken: bool = False) -> None:
         if not report.steps:
             return
-        self._failed = self._failed + 1 if broken or report.nonfinite >= report.steps else 0
+        failed = broken or report.nonfinite >= report.steps
+        self._failed, self._last = self._failed + 1 if failed else 0, tau
+        self._learned |= not failed
         if self._failed >= self._optimisation.max_nonfinite:
-            raise Failure(
-                f"loss, gradient or weights were not finite in {self._failed} snapshots in a row, the last is {tau}. No "
-                "checkpoint has such numbers, and a start resumes from the newest. Lower optimisation.learning_rate, set "
-                "optimisation.grad_clip, or look for extreme weights and features in the events of these snapshots"
-            )
+            raise self._failure()
+
+    def _failure(self) -> Failure:
+        return Failure(
+            f"loss, gradient or weights were not finite in {self._failed} snapshots in a row, the last is {self._last}. Lower "
+            "optimisation.learning_rate, set optimisation.grad_clip, or look for extreme weights and features in the "
+            "events of these snapshots"
+        )
 
 
 def _together(reports: list[StepReport]) -> StepReport:

@@ -24,6 +24,8 @@ def identity(config: TrainerConfig, lane: LaneHeader) -> dict[str, Any]:
         "strategy": config.strategy,
         "strategy_params": json.dumps(config.strategy_params, sort_keys=True),
         "window": config.window,
+        "horizon": config.horizon,
+        "smoothing": config.smoothing.model_dump_json(),
         "history_moment": config.history_moment,
         "task": config.task,
         "target": None if config.target in (None, Target()) else config.target.model_dump_json(),
@@ -41,8 +43,10 @@ def newest_checkpoint(config: TrainerConfig, lane: LaneReader) -> tuple[Path, di
     if found is None:
         return None
     path, state = found
-    made_with = {**BEFORE_THERE_WAS_A_CHOICE, **state.get("identity", {})}
-    for key, value in identity(config, lane.header).items():
+    configured = identity(config, lane.header)
+    unsaid = {key: configured[key] for key in ("horizon", "smoothing")}  # by older checkpoints
+    made_with = {**BEFORE_THERE_WAS_A_CHOICE, **unsaid, **state.get("identity", {})}
+    for key, value in configured.items():
         if made_with.get(key) == value:
             continue
         if key == "lane_checksum":
