@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The demo: an embedded broker, a producer, the stream job and a trainer of two ranks, for a few minutes.
+"""The demo: an embedded broker, a producer, the stream job and a trainer, for a few minutes.
 
     python deploy/demo/orchestrate.py [--out demo-output] [--events 120000] [--seconds 180]
 
@@ -34,7 +34,7 @@ from stream.store.log.reader import LogReader
 from stream.synthetic import interactions
 
 TOPIC = "edges"
-NODES, FEATURES, RANKS, WINDOW = 2_000, 32, 2, 4
+NODES, FEATURES, PARTS = 2_000, 32, 2
 SNAPSHOTS = 36
 IDLE_S = 6
 READ_EVERY_S = 1.0
@@ -95,7 +95,7 @@ class Demo:
         events = read_events(file).events
         console.print(
             f"[bold]Freshet demo[/]: {len(events):,} events in about {self._seconds:.0f} s, through Kafka's protocol into "
-            f"snapshots of {self._seconds / SNAPSHOTS:g} s, parts, and a model on {RANKS} ranks. Logs: {out / 'logs'}",
+            f"snapshots of {self._seconds / SNAPSHOTS:g} s, parts, and a model. Logs: {out / 'logs'}",
             highlight=False,
             soft_wrap=True,
         )
@@ -123,11 +123,10 @@ class Demo:
             raise ChildDiedError(f"the embedded broker does not answer: {error.args[0]}") from error
 
     def _start_services(self, broker: str) -> None:
-        stream_port, trainer_port = _free_ports(1), _free_ports(RANKS)
+        stream_port, trainer_port = _free_ports(2)
         self._stream_url = f"http://127.0.0.1:{stream_port}"
         self._trainer_url = f"http://127.0.0.1:{trainer_port}"
         stream = self._out / "stream.yaml"
-        lane = {"parts": RANKS, "window": WINDOW}
         _write_yaml(
             stream,
             {
@@ -142,9 +141,9 @@ class Demo:
                 "snapshots": {"interval_s": self._seconds / SNAPSHOTS, "idle_timeout_s": 2.0},
                 "features": {"node": FEATURES, "segments": 4},
                 "lanes": [
-                    {"name": "distdy", "algorithm": "distdy", **lane},
-                    {"name": "hash", "algorithm": "hash", **lane},
-                    {"name": "sep", "algorithm": "sep", **lane, "params": {"hubs": 0.05}},
+                    {"name": "distdy", "algorithm": "distdy", "parts": PARTS},
+                    {"name": "hash", "algorithm": "hash", "parts": PARTS},
+                    {"name": "sep", "algorithm": "sep", "parts": PARTS, "params": {"hubs": 0.05}},
                 ],
                 "metrics": {"port": stream_port},
             },
@@ -154,10 +153,9 @@ class Demo:
             trainer,
             {
                 "store": str(self._store),
-                "lane": "distdy",
-                "model": "sage-linear",
-                "strategy": "vertex",
-                "window": WINDOW,
+                "lane": "sep",
+                "model": "tgn-history",
+                "strategy": "sequential",
                 "checkpoint": str(self._out / "checkpoints"),
                 "device": "cpu",
                 "metrics": {"port": trainer_port},
@@ -167,7 +165,7 @@ class Demo:
             "stream", _command("freshet-stream"), "run", "--config", stream, "--until-idle", str(IDLE_S), "--json"
         )  # fmt: skip
         self._children.start(
-            "trainer", _command("freshet-trainer"), "run", "--config", trainer, "--ranks", str(RANKS), "--json",
+            "trainer", _command("freshet-trainer"), "run", "--config", trainer, "--json",
             environment={"OMP_NUM_THREADS": "1"},
         )  # fmt: skip
         self._wait(lambda: ready(self._stream_url), "the stream's endpoint", patience_s=120)
@@ -266,20 +264,13 @@ def fresh_folder(out: Path) -> Path:
     return out
 
 
-def _free_ports(count: int) -> int:
-    """First of so many consecutive free ports."""
-    for _ in range(100):
-        with ExitStack() as stack:
-            first = stack.enter_context(socket.socket())
-            first.bind(("127.0.0.1", 0))
-            port: int = first.getsockname()[1]
-            try:
-                for more in range(1, count):
-                    stack.enter_context(socket.socket()).bind(("127.0.0.1", port + more))
-            except OSError:
-                continue
-            return port
-    raise ChildDiedError(f"no {count} consecutive free ports on 127.0.0.1")
+def _free_ports(count: int) -> list[int]:
+    """So many free ports."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
 
 
 def _command(name: str) -> Path:

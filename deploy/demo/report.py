@@ -1,11 +1,15 @@
-"""What the demo leaves behind: a short table, a figure of the same over time, and both as JSON."""
+"""What the demo leaves behind: a short table, a figure of the same over time, and both as JSON.
+
+The figure is drawn from the JSON alone: python deploy/demo/report.py report.json report.png draws it again.
+"""
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from figures import SCORERS, Reading
 from rich.console import Console
@@ -42,13 +46,21 @@ class LaneHistory:
 
 
 @dataclass(frozen=True)
+class Flow:
+    """Events over the run, a reading per second: parallel lists."""
+
+    at_s: list[float]
+    logged: list[int]
+    learned: list[int]
+
+
+@dataclass(frozen=True)
 class Outcome:
     """The finished run.
 
     Attributes:
         sent: Events that the producer sent.
-        readings: One a second.
-        first_t_s: Event time at which the stream begins.
+        flow: Events in the log, and learned, by seconds since the stream began.
         interval_s: Length of a snapshot.
         snapshots: Sealed.
         events: In the log.
@@ -59,8 +71,7 @@ class Outcome:
     """
 
     sent: int
-    readings: Sequence[Reading]
-    first_t_s: float
+    flow: Flow
     interval_s: float
     snapshots: int
     events: int
@@ -104,8 +115,11 @@ def gather(store: Path, sent: int, readings: Sequence[Reading], score_file: Path
     lines = [json.loads(line) for line in score_file.read_text(encoding="utf-8").splitlines()]
     return Outcome(
         sent=sent,
-        readings=readings,
-        first_t_s=first,
+        flow=Flow(
+            at_s=[reading.at_s - first for reading in readings],
+            logged=[reading.events for reading in readings],
+            learned=[reading.trained for reading in readings],
+        ),
         interval_s=interval_s,
         snapshots=len(log.snapshots),
         events=sum(snapshot.num_events for snapshot in log.snapshots),
@@ -117,21 +131,43 @@ def gather(store: Path, sent: int, readings: Sequence[Reading], score_file: Path
 
 
 def write_json(outcome: Outcome, path: Path) -> None:
-    """Write the figures of table and picture."""
+    """Write the figures of table and picture, a line for each."""
     content = {
         "sent": outcome.sent,
         "events": outcome.events,
         "snapshots": outcome.snapshots,
-        "lanes": {
-            lane.name: {"cut": lane.cut, "balance": lane.balance, "saving": lane.saving, "at_s": lane.at_s}
-            for lane in outcome.lanes
-        },
-        "ap": [{"at_s": at_s, **scores} for at_s, scores in outcome.scores],
-        "freshness_s": list(outcome.freshness_s),
-        "oldest_freshness_s": list(outcome.oldest_freshness_s),
+        "interval_s": outcome.interval_s,
         "ap_second_half": {scorer: outcome.mean_score(scorer) for scorer in SCORERS},
+        "ap": [{"at_s": at_s, **scores} for at_s, scores in outcome.scores],
+        "flow": asdict(outcome.flow),
+        "lanes": {lane.name: {**asdict(lane), "saving": lane.saving} for lane in outcome.lanes},
+        "freshness_s": outcome.freshness_s,
+        "oldest_freshness_s": outcome.oldest_freshness_s,
     }
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    lines = (f" {json.dumps(key)}: {json.dumps(_rounded(value))}" for key, value in content.items())
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> Outcome:
+    """Read what ``write_json`` wrote."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    return Outcome(
+        sent=content["sent"],
+        flow=Flow(**content["flow"]),
+        interval_s=content["interval_s"],
+        snapshots=content["snapshots"],
+        events=content["events"],
+        lanes=[
+            LaneHistory(**{key: value for key, value in lane.items() if key != "saving"})
+            for lane in content["lanes"].values()
+        ],
+        scores=[
+            (line["at_s"], {scorer: line[scorer] for scorer in SCORERS if scorer in line})
+            for line in content["ap"]
+        ],
+        freshness_s=content["freshness_s"],
+        oldest_freshness_s=content["oldest_freshness_s"],
+    )
 
 
 def print_tables(outcome: Outcome, console: Console) -> None:
@@ -257,12 +293,11 @@ def _draw_scores(axes: "Axes", outcome: Outcome) -> None:
 
 
 def _draw_flow(axes: "Axes", outcome: Outcome) -> None:
-    at_s = [reading.at_s - outcome.first_t_s for reading in outcome.readings]
     for label, colour, values in [
-        ("in the log", "#0b6e99", [reading.events for reading in outcome.readings]),
-        ("learned (interactions only)", "#2f9e6e", [reading.trained for reading in outcome.readings]),
+        ("in the log", "#0b6e99", outcome.flow.logged),
+        ("learned (interactions only)", "#2f9e6e", outcome.flow.learned),
     ]:
-        axes.plot(at_s, [value / 1000 for value in values], color=colour, lw=2.2, label=label)
+        axes.plot(outcome.flow.at_s, [value / 1000 for value in values], color=colour, lw=2.2, label=label)
     axes.set(title="Events, thousands", xlabel="seconds of the stream")
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
@@ -302,6 +337,15 @@ def _draw_storage(axes: "Axes", outcome: Outcome) -> None:
     axes.invert_yaxis()
 
 
+def _rounded(value: Any) -> Any:
+    """Numbers with five digits after the point, in lists and mappings too."""
+    if isinstance(value, float):
+        return round(value, 5)
+    if isinstance(value, Mapping):
+        return {key: _rounded(each) for key, each in value.items()}
+    return [_rounded(each) for each in value] if isinstance(value, list) else value
+
+
 def _average_precisions(line: Mapping[str, float]) -> dict[str, float]:
     keys = {scorer: "ap" if scorer == "model" else f"{scorer}_ap" for scorer in SCORERS}
     return {scorer: line[key] for scorer, key in keys.items() if key in line}
@@ -324,3 +368,12 @@ def _marks(count: int, most: int = 6) -> list[int]:
 
 def _figure(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
+
+
+def draw_from(data: Path, picture: Path) -> None:
+    """Draw a run from its JSON."""
+    draw(read_json(data), picture)
+
+
+if __name__ == "__main__":
+    draw_from(Path(sys.argv[1]), Path(sys.argv[2]))

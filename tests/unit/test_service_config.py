@@ -143,8 +143,8 @@ def test_checking_a_file_names_a_lane_that_cannot_be_made(tmp_path: Path, change
         ("ids: int=colour: blue", ": unknown key colour"),
         ("ids: int=17: blue", ": unknown key 17"),
         ("interval_s: 86400=intervall_s: 3", ": unknown key snapshots.intervall_s. Did you mean interval_s?"),
-        ("sep, algorithm: sep=sep, algoritm: sep",
-         ": key lanes.1.algorithm is missing; unknown key lanes.1.algoritm (did you mean algorithm?)"),
+        ("sep, algorithm: sep=sep, algorithms: sep",
+         ": key lanes.1.algorithm is missing; unknown key lanes.1.algorithms (did you mean algorithm?)"),
     ],
 )  # fmt: skip
 def test_an_unknown_key_names_the_nearest_known_one(tmp_path: Path, change: str, end: str) -> None:
