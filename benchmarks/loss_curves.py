@@ -2,10 +2,11 @@
 
 ``freshet-trainer evaluate`` trains each model for 50 epochs with the strategy ``whole`` on one rank, then with ``snapshot`` on
 four, the same data, seed and negatives. Told is the largest difference of the two losses of an epoch, as a share of the loss.
-Gradients differ by float32's rounding, which grows from step to step.
+Gradients differ by float32's rounding, which grows from step to step. The figure's data are left beside it as FILE.csv.
 """
 
 import argparse
+import csv
 import json
 import os
 import subprocess
@@ -29,17 +30,27 @@ def main() -> None:
     parser.add_argument("--days", type=int, default=60, help="Of a snapshot.")
     parser.add_argument("--figure", type=Path, help="File for the curves, PNG.")
     given = parser.parse_args()
-    curves: dict[str, tuple[list[float], list[float]]] = {}
+    rows: list[tuple[str, str, int, float]] = []
     print("| model | first epoch's loss | last epoch's | largest difference, share of the loss |")
     print("| --- | --- | --- | --- |")
     for model in given.models:
         one = losses(model, "whole", 1, given)
         several = losses(model, "snapshot", given.ranks, given)
-        curves[model] = one, several
+        for name, curve in ((f"whole, {_ranks(1)}", one), (f"snapshot, {_ranks(given.ranks)}", several)):
+            rows += [(model, name, epoch, loss) for epoch, loss in enumerate(curve, 1)]
         apart = np.abs(np.array(several) / np.array(one) - 1).max()
         print(f"| `{model}` | {one[0]:.4f} | {one[-1]:.4f} | {apart:.1e} |", flush=True)
     if given.figure:
-        draw(curves, given)
+        data = given.figure.with_suffix(".csv")
+        with data.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(("model", "strategy", "epoch", "loss"))
+            writer.writerows((model, name, epoch, f"{loss:.6f}") for model, name, epoch, loss in rows)
+        draw_from(data, given.figure)
+
+
+def _ranks(count: int) -> str:
+    return "1 rank" if count == 1 else f"{count} ranks"
 
 
 def losses(model: str, strategy: str, ranks: int, given: argparse.Namespace) -> list[float]:
@@ -71,19 +82,29 @@ def losses(model: str, strategy: str, ranks: int, given: argparse.Namespace) -> 
     return [line["loss"] for line in lines if line.get("event") == "epoch"]
 
 
-def draw(curves: dict[str, tuple[list[float], list[float]]], given: argparse.Namespace) -> None:
+def draw_from(data: Path, picture: Path) -> None:
+    """Draw the curves of a CSV, one panel for each model."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
     import matplotlib.pyplot as plt
 
+    curves: dict[str, dict[str, list[float]]] = {}
+    with data.open(newline="") as file:
+        for row in csv.DictReader(file):
+            curves.setdefault(row["model"], {}).setdefault(row["strategy"], []).append(float(row["loss"]))
     figure, axes = plt.subplots(1, len(curves), figsize=(3 * len(curves), 2.6), layout="constrained")
-    for axis, (model, (one, several)) in zip(np.atleast_1d(axes), curves.items(), strict=True):
-        epochs = np.arange(1, len(one) + 1)
-        axis.plot(epochs, one, color="0.6", linewidth=4, label="whole, 1 rank")
-        axis.plot(epochs, several, color="tab:blue", linewidth=1.2, label=f"snapshot, {given.ranks} ranks")
+    for axis, (model, of_model) in zip(np.atleast_1d(axes), curves.items(), strict=True):
+        for (name, curve), (colour, width) in zip(
+            of_model.items(), (("0.6", 4), ("tab:blue", 1.2)), strict=True
+        ):
+            axis.plot(range(1, len(curve) + 1), curve, color=colour, linewidth=width, label=name)
         axis.set(title=model, xlabel="epoch")
         axis.grid(alpha=0.3)
     np.atleast_1d(axes)[0].set_ylabel("training loss")
     np.atleast_1d(axes)[0].legend(frameon=False, fontsize=8)
-    figure.savefig(given.figure, dpi=110)
+    figure.savefig(picture, dpi=110)
+    plt.close(figure)
 
 
 if __name__ == "__main__":

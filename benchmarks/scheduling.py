@@ -5,13 +5,15 @@ Five tables, each by its name (``--only exact,published,speed,scale,locality``),
 - *exact*: 300 drawn instances of up to ten groups and three GPUs beside the best of all schedules;
 - *published*: 144 drawn instances beside DyGNeX-G (``paper``) and the lower bound;
 - *speed*: 10,000 groups; ``paper`` with 300 groups, ``ilp`` with 100. Seconds of the processor, best of five;
-- *scale*: 10,000 groups on up to 1,024 GPUs, linear and log-normal times; ``--figure FILE.png`` draws the linear ones;
+- *scale*: 10,000 groups on up to 1,024 GPUs, linear and log-normal times; ``--figure FILE.png`` draws the linear ones, and
+  leaves their figures beside it as FILE.csv;
 - *locality*: snapshots moved to GPUs with and without regard to neighbouring groups, windows of 4.
 
 DyGNeX-G takes an hour or so for each point of *scale*, so it is left out unless ``--paper`` is given.
 """
 
 import argparse
+import csv
 import itertools
 import statistics
 import sys
@@ -35,6 +37,8 @@ from plain_schedules import best_epoch
 KINDS = ("linear", "lognormal", "uniform")
 ALPHAS = (0.0, 0.1, 0.5)
 """As shares of a mean group."""
+COLUMNS = ("algorithm", "gpus", "efficiency", "imbalance")
+"""Of the figure's data."""
 
 
 def times_of(kind: str, groups: int, seed: int) -> np.ndarray:
@@ -118,8 +122,27 @@ def scale(algorithms: list[str], figure: Path | None) -> None:
             cells = (f"{100 * p['efficiency']:6.2f} ({p['imbalance']:.2f})" for p in own)
             print(f"  {algorithm:10}", *(f"{cell:>13}" for cell in cells), flush=True)
         if figure is not None and kind == "linear":
-            draw(points, "10,000 snapshot groups, linear times", figure)
+            with figure.with_suffix(".csv").open("w", newline="") as file:
+                rows = csv.writer(file)
+                rows.writerow(COLUMNS)
+                rows.writerows([point[column] for column in COLUMNS] for point in points)
+            draw_from(figure.with_suffix(".csv"), figure)
     print(f"  median solve: {1e3 * statistics.median(p['solve_s'] for p in points):.0f} ms on the wall")
+
+
+def draw_from(data: Path, picture: Path) -> None:
+    """Draw the linear times of *scale* from their CSV."""
+    with data.open(newline="") as file:
+        points = [
+            {
+                "algorithm": row["algorithm"],
+                "gpus": int(row["gpus"]),
+                "efficiency": float(row["efficiency"]),
+                "imbalance": float(row["imbalance"]),
+            }
+            for row in csv.DictReader(file)
+        ]
+    draw(points, "10,000 snapshot groups, linear times", picture)
 
 
 def locality() -> None:

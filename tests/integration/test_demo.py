@@ -62,7 +62,8 @@ def test_the_demo_ends_with_a_model_above_all_floors_and_no_event_lost_as_the_re
 ) -> None:
     out, kernels = tmp_path / "demo", tmp_path / "kernels"
     kernels.mkdir()
-    demo = start(out, "--events", "40000", "--seconds", "36", PYTHONPATH=str(KERNELS), KERNELS=str(kernels))
+    path = os.pathsep.join([str(KERNELS), str(ROOT)])
+    demo = start(out, "--events", "40000", "--seconds", "36", PYTHONPATH=path, KERNELS=str(kernels))
     printed, _ = demo.communicate(timeout=280)
     assert demo.returncode == 0, printed
     report = json.loads((out / "report.json").read_text())

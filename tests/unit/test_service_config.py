@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from schemas.config import Service, StreamConfig
 from schemas.trainer_config import TrainerConfig
 from stream.cli import app
-from stream.commands.config import EXAMPLE
+from stream.commands.config import EXAMPLE, require_parts
 from stream.commands.options import parameters
 from stream.service.config_file import load_config
 from stream.service.example import example
@@ -59,7 +59,10 @@ def test_the_smallest_configurations_of_the_contract_load(tmp_path: Path) -> Non
     assert config.time_bounds == (0.0, None)
     assert config.snapshots.commit_every_s == 10.0
     assert config.metrics.host == "127.0.0.1"
-    assert load_config(TrainerConfig, write(tmp_path, SMALLEST_TRAINER)).metrics.port == 9109
+    require_parts(config)
+    trainer = load_config(TrainerConfig, write(tmp_path, SMALLEST_TRAINER))
+    assert trainer.metrics.port == 9109
+    require_workable(trainer, 2)
 
 
 def test_keys_that_are_left_out_are_the_recommended_ones(tmp_path: Path) -> None:
