@@ -23,7 +23,7 @@ import yaml
 from node_streams import DATA, STREAMS, written
 
 from schemas.matrix import Matrix
-from trainer.evaluation.matrix import cells, read_results, run_matrix
+from trainer.evaluation.matrix import IDENTITY, cells, read_results, run_matrix
 from trainer.models.interface import MODELS
 from trainer.parameters import parameters_of
 
@@ -74,8 +74,8 @@ def matrix_of(given: argparse.Namespace, data: str) -> Matrix:
     return Matrix.model_validate({"data": [source], "models": models, "seeds": given.seeds, "split": split})
 
 
-def table(rows: Sequence[Row], figures: Mapping[str, str], floors: Mapping[str, str]) -> str:
-    """Markdown: a row a model with its figures (title: column of the results), and one a floor."""
+def table(rows: Sequence[Row], figures: Mapping[str, str], baselines: Mapping[str, str]) -> str:
+    """Markdown: a row per model with its figures (title: column of the results), and one per baseline (title: prefix)."""
     titles = [f"{title}{bare}" for bare in ("", " without") for title in figures]
     lines = [["model", *titles, "s an epoch", "s a cell"], ["---", *["---:"] * (len(titles) + 2)]]
     names = dict.fromkeys(row["model"].removesuffix(BARE) for row in rows)
@@ -86,8 +86,9 @@ def table(rows: Sequence[Row], figures: Mapping[str, str], floors: Mapping[str, 
             [f"`{name}`", *(shown(some, column) for some in found for column in figures.values())]
             + [f"{mean(both, column):.0f}" for column in ("epoch_s", "seconds")]
         )  # fmt: skip
-    for floor, column in floors.items():
-        lines.append([floor, shown(rows, column, spread=False), *["–"] * (len(titles) + 1)])
+    for title, baseline in baselines.items():
+        found = [shown(rows, f"{baseline}_{column}", spread=False) for column in figures.values()]
+        lines.append([title, *found, *["–"] * (len(figures) + 2)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -130,21 +131,14 @@ def main() -> None:
         matrix = matrix_of(given, data)
         run_matrix(matrix, given.out)
         keys = {cell.key for cell in cells(matrix)}
-        rows = [
-            row
-            for row in read_results(given.out)
-            if tuple(
-                row[name] for name in ("model", "lane", "ranks", "seed", "data", "data_hash", "config_hash")
-            )
-            in keys
-        ]
+        rows = [row for row in read_results(given.out) if tuple(row[name] for name in IDENTITY) in keys]
         print(f"\n{data}\n")
         if given.nodes:
-            floors = ("zero", "mean", "persistence", "age_persistence")
-            print(table(rows, {"MSE": "mse"}, {floor: f"{floor}_mse" for floor in floors}))
+            baselines = ("zero", "mean", "persistence", "age_persistence")
+            print(table(rows, {"MSE": "mse"}, {name: name for name in baselines}))
         else:
             figures = {"AP": "ap", "historical": "historical_ap", "MRR": "mrr"}
-            print(table(rows, figures, {"Recency": "recency_ap", "EdgeBank": "edgebank_ap"}), flush=True)
+            print(table(rows, figures, {"Recency": "recency", "EdgeBank": "edgebank"}), flush=True)
 
 
 if __name__ == "__main__":

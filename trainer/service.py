@@ -2,6 +2,8 @@
 
 import math
 import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from importlib.metadata import version
 from typing import Any
@@ -125,7 +127,19 @@ def result(config: TrainerConfig, *, since: float) -> dict[str, Any]:
         "first_tau": lines[0]["tau"] if lines else None,
         "last_tau": lines[-1]["tau"] if lines else None,
         "total_snapshots": len(every),
+        **_cautions(lines),
     }
+
+
+def _cautions(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """``cautions`` of lines: by figures and label, the number of snapshots with few events of it; empty without any."""
+    each = [caution for line in lines for caution in line.get("cautions", [])]
+    counts = Counter((*caution["figures"], caution["label"]) for caution in each)
+    found = [
+        {"figures": figures, "label": label, "snapshots": count}
+        for (*figures, label), count in counts.items()
+    ]
+    return {"cautions": found} if found else {}
 
 
 def _hold(held: ExitStack, checkpoints: Checkpoints, ranks: Ranks) -> None:

@@ -9,7 +9,11 @@ from schemas.trainer_config import Optimisation, TrainerConfig
 
 SHARES = (0.6, 0.2, 0.2)
 
-FLOORS = ("edgebank_ap", "edgebank_window_ap", "recency_ap")
+FLOORS = tuple(
+    f"{scorer}_{figure}"
+    for scorer in ("edgebank", "edgebank_window", "recency")
+    for figure in ("ap", "historical_ap")
+)
 
 FIGURES = ("ap", "auc", "mrr", "hits_at_10", "transductive_ap", "historical_ap", *FLOORS)
 

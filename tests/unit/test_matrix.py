@@ -20,7 +20,7 @@ from stream.store.places.folder_lock import FolderLock
 from trainer.cli import app
 from trainer.evaluation import matrix as under_test
 from trainer.evaluation.matrix import Cell, cells, run_matrix
-from trainer.evaluation.matrix_table import Entry, render
+from trainer.evaluation.matrix_table import Entry, entries, render
 from trainer.evaluation.progress import LogFollower, Progress
 
 EVENT = {"strategy": "sequential"}
@@ -52,6 +52,7 @@ class Evaluations:
         self.done: list[tuple[str, int]] = []
         self.dies_at: int | None = None
         self.fails: set[str] = set()
+        self.cautions: list[dict[str, Any]] = []
         self.makes: Path | None = None
         self.replaces: Path | None = None
         monkeypatch.setattr(under_test, "evaluated", self)
@@ -69,6 +70,8 @@ class Evaluations:
         if cell.model in self.fails:
             return {**row, "error": "lane hash has no parts"}
         progress("epoch 1 of 3")
+        if self.cautions:
+            row["cautions"] = json.dumps(self.cautions)
         ap = 0.9 + 0.01 * cell.config.seed
         return {**row, "ap": ap, **({"mrr": 0.5} if cell.model == "history" else {})}
 
@@ -254,6 +257,49 @@ def test_the_table_shows_failures_single_seeds_lanes_and_ranks(
     assert len(lines) == 2 + 8
     with pytest.raises(Failure, match=r"--figure app: no cell has it\. Cells have ap, mrr"):
         run_matrix(matrix, tmp_path / "r.parquet", "app")
+
+
+def test_cautions_of_cells_are_told_with_the_table(tmp_path: Path, evaluations: Evaluations) -> None:
+    evaluations.cautions = [{"figures": ["auroc"], "label": 1, "events": 3}]
+    matrix, out = matrix_for(tmp_path), tmp_path / "r.parquet"
+    told = [{"data": str(tmp_path / "a.csv"), **evaluations.cautions[0]}]
+    assert run(matrix, out)["cautions"] == told
+    with capture_logs() as logs:
+        assert run_matrix(matrix, out)["cautions"] == told, "although no cell was run"
+    assert sum("AUROC" in line["event"] for line in logs) == 1
+    out.unlink()
+    evaluations.cautions = []
+    assert "cautions" not in run(matrix, out)
+
+
+def row_of(model: str, seed: int, **figures: float | None) -> dict[str, Any]:
+    return {
+        "model": model,
+        "data": "a.csv",
+        "lane": "hash",
+        "ranks": 1,
+        "seed": seed,
+        "error": None,
+        **figures,
+    }
+
+
+def test_baselines_stand_below_the_models_that_they_stand_beside() -> None:
+    alike = [
+        row_of(model, seed, historical_ap=0.7, recency_historical_ap=0.3 + seed / 10)
+        for model in ("tgn", "dyrep")
+        for seed in (0, 1)
+    ]
+    assert render(entries(alike, "historical_ap"), "markdown").splitlines()[2:] == [
+        "| tgn | 0.7000 ± 0.0000 |",
+        "| dyrep | 0.7000 ± 0.0000 |",
+        "| recency (baseline) | 0.3500 ± 0.0707 |",
+    ]
+    later = row_of("dysat", 0, historical_ap=0.6, recency_historical_ap=0.5)  # it knows another moment
+    assert [entry.model for entry in entries([*alike, later], "historical_ap")[-2:]] == [
+        "recency (baseline of tgn, dyrep)",
+        "recency (baseline of dysat)",
+    ]
 
 
 def test_progress_within_a_cell_is_read_from_its_log() -> None:

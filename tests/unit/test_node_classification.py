@@ -47,6 +47,11 @@ def labels() -> np.ndarray:
 
 
 def judged(folder: Path, table: pa.Table, **more: object) -> dict:
+    return judged_and_told(folder, table, **more)[0]
+
+
+def judged_and_told(folder: Path, table: pa.Table, **more: object) -> tuple[dict, list]:
+    """The result of an evaluation, and its log."""
     pq.write_table(table, folder / "events.parquet")
     values = {
         "lane": "hash",
@@ -59,7 +64,7 @@ def judged(folder: Path, table: pa.Table, **more: object) -> dict:
         "interval_s": 500.0,
         **more,
     }
-    with capture_logs():
+    with capture_logs() as logs:
         found = evaluate(
             TrainerConfig.model_validate(values),
             folder / "events.parquet",
@@ -68,13 +73,14 @@ def judged(folder: Path, table: pa.Table, **more: object) -> dict:
             seeds=1,
         )
     assert found is not None
-    return found
+    return found, list(logs)
 
 
 def test_labels_that_follow_from_the_past_are_found_and_no_label_is_an_input(tmp_path: Path) -> None:
     known = judged(tmp_path, stream(labels()))
     assert known["auroc"] > 0.75
     assert {"validation_auroc", "random_auroc", "activity_auroc"} <= known.keys()
+    assert "cautions" not in known
     test = stream(None)["t"].to_numpy() > np.quantile(np.arange(EVENTS) * 10, 0.7)
     flipped = judged(tmp_path, stream(np.where(test, 1 - labels(), labels())))
     # Neither the model nor the classifier knew: what they rank is the same, what is right is the contrary.
@@ -88,6 +94,17 @@ def test_what_comes_later_changes_nothing_before(tmp_path: Path) -> None:
     one, other = judged(tmp_path, stream(labels())), judged(tmp_path, stream(labels(), moved=border))
     assert one["validation_auroc"] == other["validation_auroc"]
     assert one["auroc"] != other["auroc"]
+
+
+def test_an_auroc_of_few_positives_carries_a_caution(tmp_path: Path) -> None:
+    few = labels()
+    few[np.flatnonzero(few & (np.arange(EVENTS) > EVENTS * 0.7))[3:]] = 0
+    found, logs = judged_and_told(tmp_path, stream(few))
+    caution = {"figures": ["auroc", "random_auroc", "activity_auroc"], "label": 1, "events": 3}
+    assert found["cautions"] == [caution]
+    (told,) = (line for line in logs if "AUROC" in line["event"])
+    assert told["log_level"] == "warning"
+    assert told.items() >= caution.items()
 
 
 def test_what_cannot_be_classified_is_refused_in_a_sentence(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 from trainer_streams import SECOND, make_lane, meetings
 
 from schemas.trainer_config import TrainerConfig
+from trainer.service import result
 
 
 def labelled(*, flipped_from: int | None = None) -> pa.Table:
@@ -57,6 +58,25 @@ def test_labels_are_predicted_before_they_are_learned_and_reach_no_model(tmp_pat
     assert {key: value for key, value in theirs[5].items() if "auroc" not in key} == {
         key: value for key, value in ours[5].items() if "auroc" not in key
     }
+
+
+def test_snapshots_with_few_positives_carry_a_caution(tmp_path: Path) -> None:
+    events = labelled()
+    rare = pa.array(np.where(events["src"].to_numpy() == 3, 1, 0).astype(np.int32))
+    place = events.schema.get_field_index("label")
+    make_lane(tmp_path / "store", events=events.set_column(place, events.schema.field(place), rare))
+    config = config_in(tmp_path, "checkpoints")
+    with capture_logs() as logs:
+        run(config)
+    written = [line.get("cautions", []) for line in lines(config)]
+    figures = ["auroc", "random_auroc", "activity_auroc"]
+    assert [bool(each) for each in written] == ["auroc" in line for line in lines(config)]
+    for caution in (caution for each in written for caution in each):
+        assert caution == {"figures": figures, "label": 1, "events": caution["events"]}
+        assert 0 < caution["events"] < 10
+    assert sum("AUROC" in entry["event"] for entry in logs) == 1
+    snapshots = sum(map(bool, written))
+    assert result(config, since=0)["cautions"] == [{"figures": figures, "label": 1, "snapshots": snapshots}]
 
 
 @pytest.mark.parametrize("none", [True, False])

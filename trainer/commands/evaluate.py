@@ -108,7 +108,7 @@ def evaluate(
             lambda: _evaluate(config, data, split, options),
         )
         if result is not None:
-            shown = {key: value for key, value in result.items() if key != "runs"}
+            shown = {key: value for key, value in result.items() if key not in ("runs", "cautions")}
             print_json(result) if json else print_table(f"{result['model']} on {data}", shown)
         return None
 

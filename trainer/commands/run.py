@@ -46,7 +46,8 @@ def run(
             require_workable(config, number)  # before ranks are started, and before there is a lane
         result = in_ranks(ranks, lambda: _train(config, until_idle, as_of))
         if result is not None:
-            print_json(result) if json else print_table(f"{config.model} on lane {config.lane}", result)
+            shown = {key: value for key, value in result.items() if key != "cautions"}
+            print_json(result) if json else print_table(f"{config.model} on lane {config.lane}", shown)
 
     finish(body, *expected_errors(), debug=debug)
 

@@ -109,6 +109,8 @@ def write_line(scores: ScoreFile, step: Step, *, newest_us: int, oldest_us: int,
         **flat_figures(step.figures),
     }
     line |= step.sizes | flat_figures(step.errors, "_error")
+    if step.judged.cautions:
+        line["cautions"] = step.judged.cautions
     if step.report.transfer_bytes:
         line["transfer_bytes"] = {
             f"{kind} {mode}": count for (kind, mode), count in sorted(step.report.transfer_bytes.items())

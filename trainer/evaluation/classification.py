@@ -24,10 +24,10 @@ from stream.store.lane.reader import LaneReader
 from trainer.data.history import Encounter
 from trainer.evaluation.split import Split
 from trainer.models.interface import Model
-from trainer.scoring.ranking import auroc
+from trainer.scoring.ranking import auroc, cautions
 from trainer.session.session import Session
 from trainer.tasks.link_prediction import sees_encounters
-from trainer.tasks.node_labels import NodeClassifier, first_ranks, labels_of
+from trainer.tasks.node_labels import AUROCS, NodeClassifier, first_ranks, labels_of
 
 log = structlog.get_logger()
 
@@ -59,6 +59,12 @@ def require_both_kinds(label: Int64, time_us: Int64, split: Split) -> None:
                 f"task node-classification needs labels 0 and 1 among the {name} events, found {ones} of 1 and {zeros} of 0. "
                 "Choose other shares with --split, or data with labels there"
             )
+
+
+def label_cautions(label: Int64, time_us: Int64, split: Split) -> list[dict[str, Any]]:
+    """Cautions about the figures of ``node_figures``, given labels int64 (n,), −1 for none, and times."""
+    test, validation = label[split.test(time_us)], label[split.validate(time_us)]
+    return [*cautions(test, *AUROCS), *cautions(validation, "validation_auroc")]
 
 
 @dataclass(frozen=True, slots=True)

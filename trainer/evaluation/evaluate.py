@@ -18,7 +18,12 @@ from stream.service.scratch import scratch_folder
 from stream.store.lane.reader import LaneReader
 from trainer.data.examples import Examples
 from trainer.data.history import Inserts
-from trainer.evaluation.classification import event_labels, node_figures, require_both_kinds
+from trainer.evaluation.classification import (
+    event_labels,
+    label_cautions,
+    node_figures,
+    require_both_kinds,
+)
 from trainer.evaluation.costs import costs_of, peak_mib, work
 from trainer.evaluation.foreign_scores import ForeignScores, judge
 from trainer.evaluation.own_store import all_inserts, build_store_of, snapshot_ends
@@ -29,6 +34,7 @@ from trainer.evaluation.stored_negatives import StoredNegatives, write_negatives
 from trainer.ranks import Ranks
 from trainer.scoring.figures import Figures, flat_figures
 from trainer.scoring.predictions import Predictions
+from trainer.scoring.ranking import warn_of
 from trainer.session.lessons import Lessons
 from trainer.session.session import Session
 from trainer.strategies.interface import StepReport
@@ -56,6 +62,10 @@ TABLE = {
     "inductive_ap": ("ap", "inductive", "model"),
     "transductive_ap": ("ap", "transductive", "model"),
     "historical_ap": ("ap", "historical", "model"),
+    **{
+        f"{scorer}_historical_ap": ("ap", "historical", scorer)
+        for scorer in ("random", "edgebank", "edgebank_window", "recency")
+    },
     "random_ap": ("ap", "all", "random"),
     "edgebank_ap": ("ap", "all", "edgebank"),
     "edgebank_window_ap": ("ap", "all", "edgebank_window"),
@@ -124,6 +134,7 @@ def evaluate(
         if not build_store_of(config, data, as_of, folder, parts, ranks, columns):
             return None
         lane = LaneReader(folder, config.lane)
+        cautions: list[dict[str, Any]] = []
         labels = event_labels(lane) if issubclass(task, NodeLabels) else None
         inserts = all_inserts(lane)
         # tasks about nodes have questions in every snapshot, whatever its number of events
@@ -133,7 +144,9 @@ def evaluate(
             else split_by_time(inserts.visible_us, shares)
         )
         if labels is not None:
-            require_both_kinds(np.concatenate(list(labels.values())), inserts.visible_us, split)
+            every = np.concatenate(list(labels.values()))
+            require_both_kinds(every, inserts.visible_us, split)
+            cautions = label_cautions(every, inserts.visible_us, split)
         stored = _stored(negatives, lane, inserts, split, config.seed, ranks) if negatives else None
         if scores is not None:
             protocol = OfflineProtocol(lane, inserts, split, 0, stored)
@@ -150,6 +163,8 @@ def evaluate(
         no_negative = links.no_negative if links is not None else {}
     if ranks.rank != 0:
         return None
+    for caution in cautions:
+        warn_of(caution, data=str(data))
     if not any(key in run for run in runs for key in ("random_ap", "random_mse", "random_auroc")):
         log.warning(
             "no score, because there are no negatives: they are destinations that a source does not meet at that time",
@@ -173,6 +188,7 @@ def evaluate(
         "events": len(inserts),
         **({"no_negative": no_negative} if no_negative else {}),
         "runs": runs,
+        **({"cautions": cautions} if cautions else {}),
     }
 
 

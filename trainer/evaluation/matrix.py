@@ -40,6 +40,7 @@ from stream.store.places.folder_lock import FolderLock
 from trainer.evaluation.matrix_table import as_dicts, entries
 from trainer.evaluation.progress import LogFollower
 from trainer.evaluation.split import parse_shares
+from trainer.scoring.ranking import warn_of
 from trainer.shutdown import WITH_PARENT
 from trainer.workable import require_evaluable
 
@@ -65,6 +66,9 @@ ABOUT = {
     "seconds": pa.float64(),
     "error": pa.string(),
 }
+
+CAUTIONS = {"cautions": pa.string()}
+"""Of an evaluation's result, as JSON; null without any, and absent from older files."""
 
 SETTLED = {"model", "strategy", "ranks", "seeds", "runs"}
 """Keys of an evaluation's result that a row holds in another form."""
@@ -167,7 +171,7 @@ def run_matrix(matrix: Matrix, out: str | Path, figure: str | None = None) -> di
 
     Returns:
         ``file, cells, run, skipped, failed, seconds``, and ``results`` of all cells: each model on each data set
-        (``matrix_table.Entry``).
+        (``matrix_table.Entry``). ``cautions`` of evaluations, with their data, if there are any.
 
     Raises:
         Failure: The matrix is wrong, ``out`` is not a file of results, or negatives changed meanwhile.
@@ -211,6 +215,11 @@ def run_matrix(matrix: Matrix, out: str | Path, figure: str | None = None) -> di
                 f"the negatives {cell.source.negatives} changed after a cell was judged by them. Start the command again, "
                 "which evaluates such cells by the new ones"
             )
+    # They are about the data's labels, so equal for its models and seeds.
+    told = {(row["data"], row["cautions"]) for row in found if row.get("cautions")}
+    cautions = [{"data": data, **each} for data, text in sorted(told) for each in json.loads(text)]
+    for caution in cautions:
+        warn_of(caution)
     return {
         "file": str(path),
         "cells": len(every),
@@ -219,6 +228,7 @@ def run_matrix(matrix: Matrix, out: str | Path, figure: str | None = None) -> di
         "failed": failed,
         "seconds": time.monotonic() - began,
         "results": as_dicts(entries(found, figure)),
+        **({"cautions": cautions} if cautions else {}),
     }
 
 
@@ -260,11 +270,15 @@ def evaluated(cell: Cell, progress: Callable[[str], None]) -> dict[str, Any]:
         "finished": datetime.now(UTC).replace(microsecond=0),
         "seconds": time.monotonic() - began,
         "error": None,
+        "cautions": None,
     }
     if process.returncode != 0:
         ended = f"the evaluation ended with exit code {process.returncode}"
         return {**row, "error": last_error(logged) or ended}
-    figures = {key: value for key, value in json.loads(printed).items() if key not in SETTLED}
+    result = json.loads(printed)
+    if "cautions" in result:
+        row["cautions"] = json.dumps(result["cautions"])
+    figures = {key: value for key, value in result.items() if key not in SETTLED}
     return {**row, **{key: float(value) for key, value in figures.items() if isinstance(value, int | float)}}
 
 
@@ -289,8 +303,9 @@ def read_results(path: Path) -> list[dict[str, Any]]:
 
 def write_results(path: Path, rows: list[dict[str, Any]]) -> None:
     """Write all rows, with a column for every figure of any row; the file is always whole, the old one or the new one."""
-    figures = sorted({key for row in rows for key in row} - IDENTITY.keys() - ABOUT.keys())
-    schema = pa.schema([*IDENTITY.items(), *((name, pa.float64()) for name in figures), *ABOUT.items()])
+    about = {**ABOUT, **CAUTIONS}
+    figures = sorted({key for row in rows for key in row} - IDENTITY.keys() - about.keys())
+    schema = pa.schema([*IDENTITY.items(), *((name, pa.float64()) for name in figures), *about.items()])
     temporary = path.with_name(path.name + ".tmp")
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), temporary)
     sync_file(temporary)

@@ -4,6 +4,7 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,13 +18,21 @@ Format = Literal["text", "markdown", "latex"]
 FIGURES = ("ap", "auroc", "mse")
 """Default figures: the first that a cell has."""
 
+BASELINES = (
+    "edgebank", "edgebank_window", "recency", "activity", "zero", "mean", "persistence", "age_persistence",
+)  # fmt: skip
+"""Scorers of an evaluation that do not depend on its model."""
+
+_Place = tuple[str, str, int]
+"""Data, lane, ranks."""
+
 _NO_FIGURES = {"model", "lane", "ranks", "seed", "data", "seconds"}
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One model on one data set, over seeds.
+    """One model, or one of ``BASELINES``, on one data set, over seeds.
 
     Attributes:
         mean: Over the seeds that have the figure; None: none has.
@@ -51,7 +60,7 @@ class Entry:
 
 
 def entries(rows: Sequence[Mapping[str, Any]], figure: str | None) -> list[Entry]:
-    """Summarise cells over their seeds, in the order of the cells.
+    """Summarise cells over their seeds, in the order of the cells; then the baselines that have the figure.
 
     Args:
         rows: One per cell, as in the file of results.
@@ -66,22 +75,50 @@ def entries(rows: Sequence[Mapping[str, Any]], figure: str | None) -> list[Entry
     if figure is not None and known and figure not in known:
         raise Failure(f"--figure {figure}: no cell has it. Cells have {', '.join(known)}")
     figure = figure or next((name for name in FIGURES if name in known), known[0] if known else FIGURES[0])
-    grouped: dict[tuple[str, str, str, int], list[Mapping[str, Any]]] = {}
+    models: dict[tuple[str, _Place], list[Mapping[str, Any]]] = {}
     for row in rows:
-        grouped.setdefault((row["model"], row["data"], row["lane"], row["ranks"]), []).append(row)
+        models.setdefault((row["model"], (row["data"], row["lane"], row["ranks"])), []).append(row)
     found = []
-    for (model, data, lane, ranks), group in grouped.items():
-        values = [row[figure] for row in group if row.get(figure) is not None]
-        found.append(
-            Entry(
-                model, data, lane, ranks, figure,
-                mean=statistics.fmean(values) if values else None,
-                sd=statistics.stdev(values) if len(values) > 1 else None,
-                seeds=len(values),
-                failed=sum(row["error"] is not None for row in group),
-            )
-        )  # fmt: skip
+    for (model, place), group in models.items():
+        failed = sum(row["error"] is not None for row in group)
+        found.append(_entry(model, place, figure, [row.get(figure) for row in group], failed))
+    for place, scorer in product(dict.fromkeys(place for _, place in models), BASELINES):
+        groups = {model: group for (model, where), group in models.items() if where == place}
+        sides = _sides(groups, f"{scorer}_{figure}")
+        for names, by_seed in sides:
+            of = "" if len(sides) == 1 else f" of {', '.join(names)}"
+            found.append(_entry(f"{scorer} (baseline{of})", place, figure, list(by_seed.values()), 0))
     return found
+
+
+def _entry(model: str, place: _Place, figure: str, values: Sequence[float | None], failed: int) -> Entry:
+    known = [value for value in values if value is not None]
+    data, lane, ranks = place
+    return Entry(
+        model, data, lane, ranks, figure,
+        mean=statistics.fmean(known) if known else None,
+        sd=statistics.stdev(known) if len(known) > 1 else None,
+        seeds=len(known),
+        failed=failed,
+    )  # fmt: skip
+
+
+def _sides(
+    groups: Mapping[str, Sequence[Mapping[str, Any]]], column: str
+) -> list[tuple[list[str], dict[int, float]]]:
+    """Models beside which a baseline has the same figures, and these by seed; its moment is that of the model beside it."""
+    sides: list[tuple[list[str], dict[int, float]]] = []
+    for model, group in groups.items():
+        own = {row["seed"]: row[column] for row in group if row.get(column) is not None}
+        same = next(
+            (side for side in sides if all(side[1].get(seed, own[seed]) == own[seed] for seed in own)), None
+        )
+        if own and same is None:
+            sides.append(([model], own))
+        elif own and same is not None:
+            same[0].append(model)
+            same[1].update(own)
+    return sides
 
 
 def as_dicts(found: Sequence[Entry]) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import structlog
@@ -57,6 +58,11 @@ class Predictions:
     def links(self) -> "Predictions":
         """See ``Judged.links``."""
         return self
+
+    @property
+    def cautions(self) -> list[dict[str, Any]]:
+        """See ``Judged.cautions``."""
+        return []
 
     def figures(self) -> Figures:
         """All figures by (metric, subset, scorer)."""

@@ -1,11 +1,15 @@
 """Ranking figures: average precision, area under the ROC curve, reciprocal rank, hits."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
+import structlog
 from numpy.typing import NDArray
 
 from trainer.data.history import BATCH
+
+log = structlog.get_logger()
 
 Scores = NDArray[np.floating]
 Figure = Callable[[Scores, Scores], float]
@@ -87,3 +91,36 @@ def auroc(scores: Scores, label: NDArray[np.int64], part: NDArray[np.bool_]) -> 
     if not len(positive) or not len(negative) or np.isnan(scores[part]).any():
         return None
     return area_under_roc(positive, negative)
+
+
+FEW_LABELS = 10
+"""One event of n with a label moves an AUROC by up to 1 / n."""
+
+
+def cautions(label: NDArray[np.int64], *figures: str) -> list[dict[str, Any]]:
+    """What to know about AUROCs of some events before relying on them.
+
+    Args:
+        label: (n,), 0 or 1; other values are no labels.
+        figures: Names of the AUROCs.
+
+    Returns:
+        ``figures``, ``label``, and its number of ``events``, for each label of fewer than ``FEW_LABELS`` events. Empty if
+        a label has none, because then there is no AUROC.
+    """
+    events = {kind: int((label == kind).sum()) for kind in (1, 0)}
+    if not all(events.values()):
+        return []
+    return [
+        {"figures": list(figures), "label": kind, "events": count}
+        for kind, count in events.items()
+        if count < FEW_LABELS
+    ]
+
+
+def warn_of(caution: Mapping[str, Any], **where: object) -> None:
+    """Log a warning about one of ``cautions``."""
+    log.warning(
+        f"an AUROC is from fewer than {FEW_LABELS} events of a label, so each of them moves it by a tenth or more",
+        **caution, **where,
+    )  # fmt: skip

@@ -130,6 +130,11 @@ class Judged(Protocol):
         """Predictions of the snapshot's events, for exports; None: the task makes none."""
         ...
 
+    @property
+    def cautions(self) -> list[dict[str, Any]]:
+        """Figures that too few items decide, as in docs/training.md."""
+        ...
+
     def figures(self) -> Figures:
         """All figures."""
         ...

@@ -23,7 +23,7 @@ from trainer.models.link_decoder import EncounterEncoder
 from trainer.ranks import Ranks
 from trainer.scoring.figures import Figures
 from trainer.scoring.predictions import Predictions, join
-from trainer.scoring.ranking import auroc
+from trainer.scoring.ranking import auroc, cautions, warn_of
 from trainer.tasks.interface import TASKS, Answers
 from trainer.tasks.link_prediction import LinkPrediction, sees_encounters
 
@@ -32,6 +32,8 @@ log = structlog.get_logger()
 
 SCORERS = ("model", "random", "activity")
 """``random``: a classifier over a model with random weights. ``activity``: the fewer events a source has had, the likelier."""
+
+AUROCS = ("auroc", "random_auroc", "activity_auroc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,11 @@ class LabelScores:
     def scored(self) -> int:
         """See ``Judged.scored``: links, which every snapshot has."""
         return self.links.scored
+
+    @property
+    def cautions(self) -> list[dict[str, Any]]:
+        """See ``Judged.cautions``."""
+        return cautions(self.label, *AUROCS)
 
     def figures(self) -> Figures:
         """See ``Judged.figures``: those of links, and ``auroc`` of labels if both kinds occur."""
@@ -114,6 +121,7 @@ class NodeLabels(LinkPrediction):
         self._classifiers: dict[str, tuple[NodeClassifier, torch.optim.Optimizer]] = {}
         self._resumed: dict[str, Any] = {}
         self._warned_or_seen = False  # a label was seen, or a warning about missing labels given
+        self._warned_of_few = False
 
     def judge(
         self, strategy: Answers, model: Model, floor: Model | None, lesson: Examples, ranks: Ranks
@@ -143,7 +151,11 @@ class NodeLabels(LinkPrediction):
         if links is None:
             return None
         none = np.full(len(truth), np.nan)
-        return LabelScores(links, np.stack([columns.get(scorer, none) for scorer in SCORERS], axis=1), truth)
+        found = LabelScores(links, np.stack([columns.get(scorer, none) for scorer in SCORERS], axis=1), truth)
+        for caution in () if self._warned_of_few else found.cautions:
+            self._warned_of_few = True
+            warn_of(caution, tau=lesson.tau)
+        return found
 
     def join(self, parts: Sequence[LabelScores]) -> LabelScores:
         """See ``Task.join``."""

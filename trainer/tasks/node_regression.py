@@ -141,6 +141,11 @@ class NodeErrors:
         """See ``Judged.links``."""
         return None
 
+    @property
+    def cautions(self) -> list[dict[str, Any]]:
+        """See ``Judged.cautions``."""
+        return []
+
     def figures(self) -> Figures:
         """See ``Judged.figures``: ``mse`` of each scorer."""
         if not self.count:
