@@ -47,14 +47,9 @@ class MemoryReference:
             for node, other, role in ((event.u, event.v, 1), (event.v, event.u, -1)):
                 if self.source == "memory":
                     own, told = self.s(node), self.s(other)
-                elif self.source == "neighbourhood":  # DyRep's h_struct
-                    around = [self.s(w) for w, _, _ in self.neighbours(other, before)]
-                    told = (
-                        np.max([1 / (1 + np.exp(-s)) for s in around], axis=0)
-                        if around
-                        else 0 * self.s(other)
-                    )
+                elif self.source == "neighbourhood":
                     own = self.s(node)
+                    told = np.concatenate([self.s(other), self.struct(other, before)])
                 else:  # TIGE: the states just before the event are the embeddings
                     own, told = (
                         self.attended(end, event.t, before, self.model.attention.layers)
@@ -74,6 +69,11 @@ class MemoryReference:
             self.last[node] = t
         self.state.update(after)
         self.past += group
+
+    def struct(self, node: int, before: int) -> Vector:
+        """DyRep's h_struct: in each dimension the largest σ(s(w)) of the neighbours."""
+        around = [1 / (1 + np.exp(-self.s(w))) for w, _, _ in self.neighbours(node, before)]
+        return np.max(around, axis=0) if around else np.zeros(self.model.width)
 
     def embed(self, node: int, t: int, before: int) -> Vector:
         if self.embedding == "identity":

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from trainer.data.event_feed import EventFeed
 from trainer.data.history import Encounter
 from trainer.models.interface import ModelShape, create_model
 from trainer.models.memory.embeddings import Hop, Identity, TimeProjection
+from trainer.models.memory.messages import Mail
 from trainer.models.memory.model import MemoryModel
 from trainer.strategies.events.mailbox import Mailbox
 from trainer.strategies.events.memory_stream import MemoryStream
@@ -83,6 +85,33 @@ def follow(stream: MemoryStream, reference: MemoryReference, columns: EventColum
 def test_every_preset_is_what_its_paper_says(name: str, group: int) -> None:
     model = small(name)
     compare(model, MemoryReference(model, *WHAT[name]), group)
+
+
+def test_dyrep_sends_an_end_and_the_largest_of_its_neighbours_in_whatever_order_they_come() -> None:
+    """s(v) ‖ max over w in N(v) of σ(s(w)), literally, of neighbours 1, 2 and 4, and of none."""
+    model, rng = small("dyrep"), np.random.default_rng(0)
+    states = rng.normal(size=(5, 6))
+    largest = [max(1 / (1 + np.exp(-states[w, d])) for w in (1, 2, 4)) for d in range(6)]
+    expected = [[*states[3], *largest], [*states[0], *np.zeros(6)]]
+    for order in permutations((1, 2, 4, 0)):  # 0 stands where no neighbour is
+        place = torch.tensor([order, (1, 2, 3, 4)])
+        there = torch.stack([place[0] != 0, torch.zeros(4, dtype=torch.bool)])
+        none = torch.empty(0)
+        hop = Hop(torch.tensor([3, 0]), place, none, none, there, none)
+        sent = model.tell(torch.from_numpy(states), [hop])
+        np.testing.assert_allclose(sent.numpy(), expected, rtol=1e-12)
+
+
+def test_a_second_more_in_a_day_hardly_moves_a_state_of_dyrep() -> None:
+    """Its Δt is smooth, as the paper's linear one; cosines of seconds would move a state at random."""
+    model = small("dyrep", time_width=100)
+    day = torch.tensor([86_400.0, 86_401.0], dtype=torch.float64)
+    row = torch.randn(1, model.mail_width, dtype=torch.float64).repeat(2, 1)
+    one, other = model.states(Mail(row, day)).detach()
+    assert float((one - other).abs().max()) < 1e-4
+    week = torch.tensor([0.0, 604_800.0], dtype=torch.float64)
+    at_once, a_week_later = model.states(Mail(row, week)).detach()
+    assert float((at_once - a_week_later).abs().max()) > 1e-2
 
 
 @pytest.mark.parametrize("name", WHAT)
@@ -209,7 +238,7 @@ def test_one_hostile_event_does_not_poison_the_memory(name: str) -> None:
 
 
 def test_a_mail_that_is_no_number_is_empty_and_a_large_one_cut() -> None:
-    mailbox = Mailbox(1, 1, torch.float32, torch.device("cpu"), None)
+    mailbox = Mailbox(1, 3, torch.float32, torch.device("cpu"), None)
     mailbox.reserve(2)
     mailbox.put(
         np.arange(2),

@@ -18,7 +18,7 @@ class Mail:
     """The mails of n nodes from their latest events. A node's state follows from its mail alone.
 
     Attributes:
-        row: (n, 2 d + edges): the node itself and the other end just before the events, and the events' inputs.
+        row: (n, d + other + edges): the node itself and the other end just before the events, and the events' inputs.
         gap_s: (n,), seconds from the node's former events to these, 0 if these are its first.
     """
 
@@ -49,6 +49,7 @@ class Message(nn.Module):
 
     Args:
         memory: d.
+        other: Of what the other end sends.
         edges: Of e.
         time: The time encoder.
         own: Whether the node's own vector is part of it.
@@ -57,11 +58,11 @@ class Message(nn.Module):
         width: Of the message.
     """
 
-    def __init__(self, memory: int, edges: int, time: TimeEncoder, *, own: bool) -> None:
+    def __init__(self, memory: int, other: int, edges: int, time: TimeEncoder, *, own: bool) -> None:
         super().__init__()
         self.time = time
-        self.width = (2 if own else 1) * memory + edges + time.width
+        self.width = (memory if own else 0) + other + edges + time.width
 
     def forward(self, mail: Mail) -> tuple[Tensor, Tensor]:
-        """The mail's whole row (n, 2 d + edges), even if only a part belongs to the message, and φ (n, T)."""
+        """The mail's whole row (n, d + other + edges), even if only a part belongs to the message, and φ (n, T)."""
         return mail.row, self.time(mail.gap_s)

@@ -15,6 +15,7 @@ from trainer.models.memory.decoder import EventDecoder
 from trainer.models.memory.embeddings import AttentionEmbedding, Hop, Identity, TimeProjection
 from trainer.models.memory.messages import SOURCES, Mail, Message, Source, pooled
 from trainer.models.memory.updaters import UPDATERS, Gated, Plain
+from trainer.nn.rows import rows
 from trainer.nn.temporal_attention import MERGES, Merge, TemporalAttention
 from trainer.nn.time_encoding import TIME_ENCODERS
 
@@ -40,8 +41,8 @@ class MemoryModel(Model):
         memory: Width d of states and embeddings.
         time_width: Numbers per time span.
         time: ``cosine`` (learned) or ``log`` (fixed bumps on a logarithmic scale).
-        message: Content of a mail: ``memory``, states of both ends; ``neighbourhood``, the node's state and the other
-            end's neighbourhood; ``embedding``, embeddings of both.
+        message: Content of a mail: ``memory``, states of both ends; ``neighbourhood``, these and the other end's
+            neighbourhood; ``embedding``, embeddings of both.
         own: Whether the message has the node's own vector beside the updater's.
         aggregator: ``last`` or ``mean``.
         updater: ``gru`` or ``rnn``.
@@ -112,7 +113,9 @@ class MemoryModel(Model):
         self.roles, self.walks, self.source = roles, walks, message
         self.aggregate = AGGREGATORS[aggregator]
         encoder = TIME_ENCODERS[time](time_width)
-        self.message = Message(memory, self.edges, encoder, own=own)
+        other = 2 * memory if message == "neighbourhood" else memory
+        self.mail_width = memory + other + self.edges
+        self.message = Message(memory, other, self.edges, encoder, own=own)
         self.updater = UPDATERS[updater](self.message.width, memory, own=own)
         self.attention: AttentionEmbedding | None = None
         if embedding == "attention" or message == "embedding":
@@ -164,9 +167,13 @@ class MemoryModel(Model):
         return embedded
 
     def tell(self, states: Tensor, hops: list[Hop]) -> Tensor:
-        """Vectors (R, d) that each end of an event sends to the other, for mails with more than states."""
+        """What each end of an event sends to the other, (R, other), for mails with more than states.
+
+        It begins with what the end itself keeps as its own in its mail.
+        """
         if self.source == "neighbourhood":
-            return pooled(states, hops[0].place, hops[0].there)
+            hop = hops[0]
+            return torch.cat([rows(states, hop.own), pooled(states, hop.place, hop.there)], dim=1)
         assert self.attention is not None
         embedded: Tensor = self.attention(states, hops)
         return embedded

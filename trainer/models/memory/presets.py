@@ -57,14 +57,15 @@ class Jodie(Preset):
 
 @MODELS.register
 class DyRep(Preset):
-    """DyRep (Trivedi et al. 2019): messages carry the other end's neighbourhood into a recurrent cell."""
+    """DyRep (Trivedi et al. 2019): messages carry the other end and its neighbourhood into a recurrent cell."""
 
     name: ClassVar[str] = "dyrep"
     fixed: ClassVar[dict[str, Any]] = {
         "message": "neighbourhood", "own": False, "updater": "rnn", "embedding": "identity", "layers": 1,
         "heads": 1, "dropout": 0.0, "merge": "mlp",
     }  # fmt: skip
-    open: ClassVar[dict[str, Any]] = {**COMMON, **SAMPLED}
+    # The paper's Δt is linear. Cosines of seconds look like noise to a plain cell, which has no gate to keep it out.
+    open: ClassVar[dict[str, Any]] = {**COMMON, **SAMPLED, "time": "log"}
 
 
 @MODELS.register

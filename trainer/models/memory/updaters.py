@@ -31,7 +31,7 @@ class Gated(nn.GRUCell):
         self.own = own
 
     def forward(self, message: tuple[Tensor, Tensor]) -> Tensor:  # type: ignore[override]
-        """Next states (n, d) from mails' rows (n, 2 d + edges) and φ (n, T)."""
+        """Next states (n, d) from mails' rows (n, d + other + edges) and φ (n, T)."""
         updated: Tensor = GatedUnit.apply(  # type: ignore[no-untyped-call]  # torch's apply is untyped
             *message, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh, self.own,
             self.products if self.training else None,
@@ -49,7 +49,7 @@ class Plain(nn.RNNCell):
         self.own = own
 
     def forward(self, message: tuple[Tensor, Tensor]) -> Tensor:  # type: ignore[override]
-        """Next states (n, d) from mails' rows (n, 2 d + edges) and φ (n, T)."""
+        """Next states (n, d) from mails' rows (n, d + other + edges) and φ (n, T)."""
         row, timed = message
         by_row, by_time = _weights(self, row.shape[1])
         by_row = by_row + pad(self.weight_hh, (0, row.shape[1] - self.hidden_size))

@@ -28,7 +28,7 @@ class Rows:
 
     Attributes:
         nodes: int64 (n,), distinct.
-        mail: (n, 2 · memory + edges).
+        mail: (n, width).
         event_us: int64 (n,).
         former_us: int64 (n,).
         sketch: float32 (n, …), walks; None without.
@@ -57,14 +57,14 @@ class Mailbox:
 
     Args:
         memory: d, width of states.
-        edges: Width of edge inputs.
+        width: Of a mail, the first d of which are the node's own.
         dtype: Of mails.
         device: Of mails; times stay on the host, which uses them to choose look-ups.
         walks: Sketches that are put back with the mails; None without.
         partial: Whether only some nodes have a row, as on one of several ranks. Times of all nodes are always known.
 
     Attributes:
-        mail: (rows, 2 · memory + edges): own, other, edge; a row per node, unless ``partial``.
+        mail: (rows, width): own, other, edge; a row per node, unless ``partial``.
         event_us: int64 (nodes,), time of the latest event, −1 without one.
         former_us: int64 (nodes,), time of the node's latest event in an earlier group, or else in this one.
         places: The rows of nodes; None unless ``partial``.
@@ -73,7 +73,7 @@ class Mailbox:
     def __init__(
         self,
         memory: int,
-        edges: int,
+        width: int,
         dtype: torch.dtype,
         device: torch.device,
         walks: WalkSketches | None,
@@ -82,7 +82,7 @@ class Mailbox:
     ) -> None:
         self._memory = memory
         self.walks = walks
-        self.mail = torch.zeros(0, 2 * memory + edges, dtype=dtype, device=device)
+        self.mail = torch.zeros(0, width, dtype=dtype, device=device)
         self.event_us: Int64 = np.zeros(0, np.int64)
         self.former_us: Int64 = np.zeros(0, np.int64)
         self.places = RowPlaces() if partial else None
@@ -138,7 +138,7 @@ class Mailbox:
 
         Args:
             nodes: int64 (n,).
-            mails: (n, 2 · memory + edges).
+            mails: (n, width).
             time_us: int64 (n,), of the latest event of each.
         """
         self.hold(nodes)

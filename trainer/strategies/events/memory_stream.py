@@ -64,7 +64,7 @@ class MemoryStream:
         self._until = 0  # while states are known: the last position
         walks = WalkSketches(model.seed) if model.walks else None
         self.mailbox = Mailbox(
-            model.width, model.edges, next(model.parameters()).dtype, device, walks, partial=partial
+            model.width, model.mail_width, next(model.parameters()).dtype, device, walks, partial=partial
         )
         self._feed = feed
         self._device = device
@@ -215,12 +215,8 @@ class MemoryStream:
             told, (told_at,) = self._states(nodes, place)
         else:
             told, told_at = self._tell(ends, times, before), np.arange(len(ends))
-        if self.model.source == "neighbourhood":
-            own, (own_at,) = self._states(nodes, place)
-        else:
-            own, own_at = told, told_at
         events = 2 * np.repeat(numbers, 2) + np.tile([0, 1], len(numbers))
-        mails = self._mails(own, own_at[chosen], told, told_at[chosen ^ 1], events[chosen])
+        mails = self._mails(told, told_at[chosen], told_at[chosen ^ 1], events[chosen])
         mails = self.model.aggregate(mails, place[chosen], len(nodes))
         newest = np.empty(len(nodes), np.int64)
         newest[place] = times  # of repeated places the last value stays
@@ -231,14 +227,14 @@ class MemoryStream:
             rows = self.mailbox.rows_of(src), self.mailbox.rows_of(dst)
             self.mailbox.walks.add(feed.born(src), feed.born(dst), time_us, rows)
 
-    def _mails(self, own: Tensor, own_at: Int64, told: Tensor, told_at: Int64, event: Int64) -> Tensor:
-        """Mails (m, width) from the own vectors of ends and the vectors sent by the other ends, rows of two tables."""
-        mine = own.index_select(0, to_device(own_at, self._device))
-        other = told.index_select(0, to_device(told_at, self._device))
+    def _mails(self, told: Tensor, own_at: Int64, other_at: Int64, event: Int64) -> Tensor:
+        """Mails (m, width) from rows of the ends and of the other ends; a row begins with the end's own vector."""
+        mine = told[:, : self.model.width].index_select(0, to_device(own_at, self._device))
+        other = told.index_select(0, to_device(other_at, self._device))
         return torch.cat([mine, other, self._edges(event)], dim=1)
 
     def _tell(self, ends: Int64, time_us: Int64, before_us: int) -> Tensor:
-        """Vectors (m, d) that ends of events send to the other ends, if these are more than their states."""
+        """Vectors (m, other) that ends of events send to the other ends, if these are more than their states."""
         if self.model.training:
             self.model.eval()
         states, hops = self._look(ends, time_us, before_us, self.model.mail_layers)
