@@ -1,0 +1,176 @@
+"""No score, embedding or weight depends on a later event, whichever model, strategy and task, plug-ins included.
+
+Two lanes are equal up to the second batch of a snapshot. There an event model knows the first batch, and a snapshot model the
+snapshots before. Both runs are asked the same questions about that snapshot, because negatives are drawn from its own
+destinations, too.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from trainer_sessions import lesson_of
+from trainer_streams import SECOND
+from triples import Triple, config_for, every_triple
+
+from schemas.config import Lane
+from schemas.events import Op, event_schema
+from stream.store.from_file import build_store
+from stream.store.lane.reader import LaneReader
+from trainer.ranks import Ranks
+from trainer.session.lessons import Lessons
+from trainer.session.session import Session
+from trainer.tasks.interface import Lesson
+
+NODES, NODE_FEATURES, EDGE_FEATURES = 24, 3, 2
+BATCH = 200
+"""Events of a snapshot that are predicted from one moment (docs/semantics.md, Evaluation)."""
+INSERTS = [30, 30, 30, BATCH + 40, 20]
+"""Of each snapshot."""
+FLIPPED = 3
+"""The snapshot in which the second stream begins to differ."""
+
+
+def stream(*, flipped: bool) -> pa.Table:
+    """Meetings, deletes and changed features of nodes that all live from the first snapshot on.
+
+    From the second batch of a snapshot on, a ``flipped`` stream has other weights, labels and features, other deletes, and for
+    every second insert another destination. The others keep theirs, so they are asked about in both streams.
+    """
+    rng, other = np.random.default_rng(1), np.random.default_rng(2)
+    rows: list[dict[str, Any]] = [
+        {"op": Op.NODE, "src": node, "t": 0, "features": rng.normal(size=NODE_FEATURES)}
+        for node in range(NODES)
+    ]
+    for tau, inserts in enumerate(INSERTS):
+        times = np.sort(rng.integers(1, SECOND, inserts))
+        times[BATCH + 1 : BATCH + 2] = times[BATCH : BATCH + 1]  # the second batch begins with equal times
+        for place, t in enumerate(tau * SECOND + times):
+            src, dst = rng.choice(NODES, 2, replace=False)
+            if tau == 0 and place < NODES:
+                src, dst = place, (place + 1) % NODES
+            row = {
+                "op": Op.INSERT, "src": src, "dst": dst, "t": t, "weight": rng.uniform(0.5, 2), "label": place % 2,
+                "features": rng.normal(size=EDGE_FEATURES),
+            }  # fmt: skip
+            delete = {"op": Op.DELETE, "src": src, "dst": dst, "t": t}
+            node = {"op": Op.NODE, "src": src, "t": t, "features": rng.normal(size=NODE_FEATURES)}
+            if flipped and (tau > FLIPPED or (tau == FLIPPED and place >= BATCH)):
+                row |= {"weight": other.uniform(2, 4), "label": 1 - row["label"]}
+                row["features"] = 2 + other.normal(size=EDGE_FEATURES)
+                node["features"] = 2 + other.normal(size=NODE_FEATURES)
+                delete["dst"] = (dst + 1) % NODES
+                if place % 2 == 0:
+                    row["dst"] = other.choice(np.setdiff1d(np.arange(NODES), [src, dst]))
+            rows += [row, *([delete] if place % 16 == 8 else []), *([node] if place % 16 == 9 else [])]
+    schema = event_schema("int")
+    default = {"weight": 1.0}
+    return pa.table(
+        {name: [row.get(name, default.get(name)) for row in rows] for name in schema.names}, schema=schema
+    )
+
+
+@pytest.fixture(scope="module")
+def lanes(tmp_path_factory: pytest.TempPathFactory) -> list[LaneReader]:
+    """The stream as it was, and flipped."""
+    found = []
+    for flipped in (False, True):
+        store = tmp_path_factory.mktemp("lane") / "store"
+        build_store(
+            stream(flipped=flipped), store, interval_us=SECOND, segments=1, node_features=NODE_FEATURES,
+            edge_features=EDGE_FEATURES, lanes=[Lane(name="hash", algorithm="hash", parts=2)],
+        )  # fmt: skip
+        found.append(LaneReader(store, "hash"))
+    return found
+
+
+@dataclasses.dataclass
+class Run:
+    """A session, and what it scored, exported and weighed so far."""
+
+    session: Session
+    lessons: Lessons
+    found: list[Any]
+
+
+def run(lane: LaneReader, together: Triple) -> Run:
+    """Predict and learn the snapshots that both streams have."""
+    session = Session(config_for(together), lane, Ranks())
+    made = Run(session, Lessons(session), [])
+    for sequence in range(FLIPPED):
+        lesson = lesson_of(session, sequence)
+        made.found += scores(session, lesson)
+        learn(made, lesson)
+        made.found += [exported(session), *weights(session)]
+    return made
+
+
+def scores(session: Session, lesson: Lesson) -> list[Any]:
+    """All scores of a snapshot, by the model and beside it: of what ``judge`` returns, the floating arrays."""
+    judged = session.task.judge(session.strategy, session.model, session.floor, lesson, session.ranks)
+    return [each for each in arrays(judged) if np.issubdtype(each.dtype, np.floating)]
+
+
+def arrays(value: Any) -> Iterator[Any]:
+    if isinstance(value, np.ndarray):
+        yield value
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from arrays(getattr(value, field.name))
+
+
+def learn(run: Run, lesson: Lesson) -> None:
+    torch.manual_seed(lesson.tau)  # dropout
+    run.lessons.learn(lesson, 1.0)
+
+
+def exported(session: Session) -> Any:
+    return session.strategy.embeddings(np.arange(NODES)).detach().numpy()
+
+
+def weights(session: Session) -> list[Any]:
+    return [each.clone().numpy() for each in session.model.state_dict().values()]
+
+
+def knowledge(lesson: Lesson) -> dict[tuple[int, ...], tuple[float, ...]]:
+    """By the integers of a question, which say what is asked, its floating columns, which say what is known."""
+    asked, _ = lesson.part(np.arange(len(lesson)))
+    columns = list(arrays(asked))
+    question = np.column_stack([each for each in columns if np.issubdtype(each.dtype, np.integer)])
+    known = np.column_stack([each for each in columns if np.issubdtype(each.dtype, np.floating)])
+    return dict(zip(map(tuple, question.tolist()), map(tuple, known.tolist()), strict=True))
+
+
+def require_same_bits(one: list[Any], other: list[Any]) -> None:
+    assert len(one) == len(other) > 0
+    for ours, theirs in zip(one, other, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@every_triple
+def test_changing_the_future_changes_no_bit_before_it(together: Triple, lanes: list[LaneReader]) -> None:
+    one, other = runs = [run(lane, together) for lane in lanes]
+    require_same_bits(one.found, other.found)
+    before = weights(one.session)
+
+    lesson, flipped = (lesson_of(each.session, FLIPPED) for each in runs)
+    known, known_there = knowledge(lesson), knowledge(flipped)
+    common = known.keys() & known_there.keys()
+    assert len(common) >= NODES
+    assert [known[question] for question in common] == [known_there[question] for question in common]
+    require_same_bits(*(scores(each.session, lesson) for each in runs))
+
+    # An event model learns in batches of its own, and the later ones know flipped events.
+    past = lesson.of_events(np.arange(lesson.items) < BATCH) if one.session.model.kind == "event" else lesson
+    for each in runs:
+        learn(each, past)
+    require_same_bits(weights(one.session), weights(other.session))
+    assert not all(map(np.array_equal, before, weights(one.session)))
+    ours, theirs = (exported(each.session) for each in runs)
+    assert not np.array_equal(ours, theirs), "the next prediction knows the flipped events"
+    for each in runs:
+        each.session.close()
