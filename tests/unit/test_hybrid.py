@@ -12,7 +12,7 @@ import torch
 from rank_equality import begun
 from thread_ranks import FakeLink, side_by_side
 from trainer_sessions import lesson_of
-from trainer_streams import make_lane, meetings
+from trainer_streams import SECOND, make_lane, meetings
 
 from schemas.trainer_config import Smoothing
 from stream.service.failure import Failure
@@ -197,6 +197,23 @@ def test_without_the_clock_a_run_is_bit_equal_and_so_is_its_continuation(
     resumed = on_ranks(lambda ranks: resume(ranks, state, lessons))
     for found in resumed:
         require_same_bits(found, once[0])
+
+
+def test_a_batch_asks_about_the_snapshot_after_each_of_its_snapshots(lane: LaneReader) -> None:
+    session = session_of(lane, Ranks(), **SIZES)
+    maker, asked_after = session.strategy.maker, list[tuple[int, int]]()
+    batch = maker.batch
+
+    def made(taus: list[int], asked: list[Any]) -> Any:
+        for place, questions, _ in asked if taus else []:
+            asked_after.extend((tau, taus[place]) for tau in questions.time_us // SECOND)
+        return batch(taus, asked)
+
+    maker.batch = made
+    passes(session, book_of(session))
+    session.close()
+    assert {after for _, after in asked_after} == set(range(7))
+    assert all(tau == after + 1 for tau, after in asked_after)
 
 
 def test_a_pass_ends_with_its_seconds_and_tells_what_it_did(lane: LaneReader) -> None:

@@ -152,7 +152,7 @@ def test_nodes_that_come_within_a_batch_have_no_row_before(model: str, lane: Lan
     closure = maker.close(horizon.taus, nodes)
     inputs = maker.inputs(ours.model.encode, horizon.taus, closure)
     found = unroll(ours.model.stages, ClosedLayout(closure, inputs, torch.device("cpu")))[0]
-    # operators are float32, and CPUs round their roots differently
+    # values of edges are float32, whose roots NumPy and torch round differently
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6 * expected.abs().max().item())
 
 
