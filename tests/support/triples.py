@@ -59,6 +59,7 @@ def config_for(together: Triple, **more: Any) -> TrainerConfig:
         {
             "store": "store", "lane": "hash", "window": 2, "model": model, "model_params": params,
             "strategy": strategy, "task": task, "optimisation": {"epochs": 1, "batch_size": 16, "learning_rate": 0.01},
+            "classifier": {"epochs": 2}, "scoring": {"sample": 60},
             **more,
         }
     )  # fmt: skip
