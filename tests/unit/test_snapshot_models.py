@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from dense_tgcn import Dense, config_for, lane_of, shaken
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_oracles import (
     ArrayLayout,
@@ -70,6 +70,7 @@ def made(name: str, options: dict[str, Any], hidden: int = 3, window: int = 4) -
 
 
 @every_model
+@settings(max_examples=25)
 @given(data=st.data())
 def test_a_model_is_the_equations_of_its_paper(
     name: str, options: dict[str, Any], data: st.DataObject
@@ -83,6 +84,7 @@ def test_a_model_is_the_equations_of_its_paper(
 
 
 @in_blocks
+@settings(max_examples=25)
 @given(data=st.data())
 def test_blocks_with_carries_give_the_rows_of_the_whole(
     name: str, options: dict[str, Any], data: st.DataObject
@@ -110,6 +112,7 @@ def test_the_future_never_changes_the_past(name: str, options: dict[str, Any]) -
 
 
 @every_model
+@settings(max_examples=5)
 @given(data=st.data())
 def test_renumbering_nodes_permutes_embeddings(
     name: str, options: dict[str, Any], data: st.DataObject
