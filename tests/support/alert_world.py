@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 import yaml
 from log_events import SECOND, event, poll
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client import CollectorRegistry
 from torch.distributed import HashStore
 
 from schemas.config import Lane, StreamConfig
@@ -42,7 +41,10 @@ from trainer.scoring.predictions import Predictions
 PROMETHEUS = Path(__file__).parents[2] / "deploy/prometheus"
 T0 = 1_800_000_000
 INTERVAL_S = 300
-TICK_S = 20
+TICK_S = 60
+"""Between two polls, which end in a commit each: most of what a minute costs."""
+MESSAGES = 30
+"""In a poll."""
 GOOD = {("ap", "all", "model"): 0.9, ("ap", "all", "recency"): 0.6}
 STREAM, RANK_0, RANK_1 = (
     ("freshet-stream", "stream:9108"),
@@ -82,13 +84,12 @@ class Scrapes:
             now[f"up{{{place}}}"] = "0" if registry == DOWN else "1"
             if isinstance(registry, str):
                 continue
-            lines = generate_latest(registry).decode().splitlines(keepends=True)
-            asked_for = "".join(line for line in lines if line.partition("{")[0] in self._asked_for)
-            for family in text_string_to_metric_families(asked_for):
-                for sample in family.samples:
-                    labels = "".join(f',{name}="{value}"' for name, value in sample.labels.items())
-                    base = T0 if sample.name.endswith("_timestamp_seconds") else 0
-                    now[f"{sample.name}{{{place}{labels}}}"] = repr(sample.value - base)
+            for sample in (sample for family in registry.collect() for sample in family.samples):
+                if sample.name not in self._asked_for:
+                    continue
+                labels = "".join(f',{name}="{value}"' for name, value in sample.labels.items())
+                base = T0 if sample.name.endswith("_timestamp_seconds") else 0
+                now[f"{sample.name}{{{place}{labels}}}"] = repr(sample.value - base)
         for name in now.keys() | self._seen.keys():
             values = self._seen.setdefault(name, ["_"] * self.minutes)
             was_there = bool(values) and values[-1] not in ("_", "stale")
@@ -235,8 +236,8 @@ class World:
                 poll("edges", partition, [], first=first, end=first, high_watermark=first + waiting)
             )
             return
-        end = first + 10
-        times = np.sort(self._event_s - TICK_S * self.speed * self._random.random(10))
+        end = first + MESSAGES
+        times = np.sort(self._event_s - TICK_S * self.speed * self._random.random(MESSAGES))
         messages: list[Any] = []
         for offset, t in enumerate(times.tolist(), first):
             refused, late = self._random.random() < self.refused, self._random.random() < self.late

@@ -17,6 +17,8 @@ from stream.kafka.present import Present
 from stream.service.failure import Failure
 
 MANY_YEARS_AGO = 1_100_000_100
+QUIET = 8
+"""Minutes before a fault: by then a snapshot was sealed and learned."""
 
 Made = Callable[..., World]
 Firing = Mapping[int, set[str]]
@@ -318,11 +320,11 @@ def test_what_the_code_exports_in_a_fault_fires_its_alerts_and_no_others(
     tmp_path: Path,
 ) -> None:
     here = world(**settings)
-    here.minutes(15)
+    here.minutes(QUIET)
     fault(here)
     here.minutes(minutes)
     last = here.scrapes.minutes - 1
-    judge(tmp_path, here, {14: set(), last: expected})
+    judge(tmp_path, here, {QUIET - 1: set(), last: expected})
 
 
 def test_every_alert_has_its_fault() -> None:
