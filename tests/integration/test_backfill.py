@@ -1,8 +1,6 @@
 """Past events from files, then Kafka: every event once, whatever both have in common and whenever the process dies."""
 
-import os
 import signal
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from kafka import KafkaAdminClient, TopicPartition
 from streaming import (
-    COMMAND,
     DAY_US,
     T0,
+    command,
     configuration,
     edge,
     fresh_topic,
@@ -31,6 +29,7 @@ from schemas.config import StreamConfig
 from stream.job.backfill import backfill
 from stream.service.failure import Failure
 from stream.snapshots.border import HISTORY
+from stream.store.crash import VARIABLE
 from stream.store.errors import OffsetGapError, StoreError
 from stream.store.inspect import inspect
 from stream.store.log.reader import LogReader
@@ -123,22 +122,15 @@ def test_a_killed_backfill_goes_on_where_it_ended_and_nothing_shows_it(kafka: st
         folder = tmp_path / name
         folder.mkdir()
         config = configuration(folder / "store", kafka, topic, snapshots={"commit_every_s": 0.001})
-        command = [*COMMAND, "backfill", *map(str, past), "--config", str(written(folder, config))]
-        command += ["--until", str(everything[599][2])]  # a moment that the files have in part
+        backfill = ["backfill", *past, "--config", written(folder, config)]
+        backfill += ["--until", str(everything[599][2])]  # a moment that the files have in part
         for point in points:
-            killed = subprocess.run(
-                command,
-                env={**os.environ, "FRESHET_CRASH_AT": point},
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=180,
-            )
+            killed = command(*backfill, secrets={VARIABLE: point})
             assert killed.returncode == -signal.SIGKILL, f"{point} was not reached: {killed.stderr}"
         if points:
             with pytest.raises(StoreError, match=r"rows of its history .* Run freshet-stream backfill again"):
                 run_job(config)
-        subprocess.run(command, check=True, capture_output=True, timeout=180)
+        assert command(*backfill).returncode == 0
         ran, _ = run_job(config)
         assert (ran.events, ran.late) == (sum(event[2] >= everything[599][2] for event in everything), 0)
         assert sorted(logged(folder / "store")) == sorted(everything)

@@ -3,14 +3,13 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 from s3_server import S3Server
-from streaming import COMMAND, T0, configuration, edge, fresh_topic, run_job, send, written
+from streaming import T0, command, configuration, edge, fresh_topic, run_job, send, written
+from warm_popen import run
 
 from stream.store.crash import VARIABLE
 from stream.store.exports.reader import ExportReader
@@ -47,8 +46,8 @@ def trained(folder: Path, store: str) -> list[int]:
         "checkpoint": str(folder / "checkpoints"), "checkpoint_every": 1, "exports": {"embeddings": True},
     }  # fmt: skip
     config.write_text(yaml.safe_dump(keys), encoding="utf-8")
-    run = [sys.executable, "-m", "trainer.cli", "run", "--config", str(config), "--until-idle", "1"]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=180, check=False)
+    trainer = ["freshet-trainer", "run", "--config", config, "--until-idle", "1"]
+    done = run(trainer, environment=os.environ, timeout_s=180)
     assert done.returncode == 0, done.stderr
     lines = (folder / "checkpoints" / "scores.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line)["tau"] for line in lines]
@@ -58,14 +57,8 @@ def test_what_kafka_has_reaches_a_trainer_through_a_bucket(kafka: str, s3: S3Ser
     topic = meetings(kafka)
     store = s3.store(lease_s=2)
     content = configuration(tmp_path / "unused", kafka, topic, lanes=LANES) | {"store": store}
-    killed = subprocess.run(
-        [*COMMAND, "run", "--config", str(written(tmp_path, content)), "--until-idle", "1"],
-        env={**os.environ, VARIABLE: "file.renamed:4"},
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
+    config = written(tmp_path, content)
+    killed = command("run", "--config", config, "--until-idle", "1", secrets={VARIABLE: "file.renamed:4"})
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     run_job(content)
     local = configuration(tmp_path / "local", kafka, topic, lanes=LANES, graph="test")

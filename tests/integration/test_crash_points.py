@@ -1,33 +1,27 @@
 """A job that is killed at any point of a commit and started again seals the same files, byte for byte."""
 
-import os
 import signal
-import subprocess
-import sys
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pytest
+from crash_job import seal_everything
 
 from schemas.events import event_schema
-from stream.store.crash import CRASH_POINTS, VARIABLE
+from stream.store.crash import CRASH_POINTS
 from stream.store.log.reader import LogReader
 from stream.store.verify.log import verify_log
 
-JOB = Path(__file__).parents[1] / "support" / "crash_job.py"
 PASS = {"store.created": 1, "commit.begun": 4, "file.torn": 12, "file.written": 17, "file.renamed": 15}
 """Which pass of a point is hit; elsewhere the third: files and records of the first commits are there by then."""
 
 
-def run_job(store: Path, crash_at: str = "") -> "subprocess.CompletedProcess[str]":
-    environment = {**os.environ, VARIABLE: crash_at}
-    return subprocess.run(
-        [sys.executable, str(JOB), str(store)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+def run_job(processes: ForkServerContext, store: Path, crash_at: str = "") -> int | None:
+    """Exit code of a job; 0: everything is sealed."""
+    job = processes.Process(target=seal_everything, args=(store, crash_at))
+    job.start()
+    job.join(120)
+    return job.exitcode
 
 
 def sealed_files(store: Path) -> dict[str, bytes]:
@@ -36,35 +30,32 @@ def sealed_files(store: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def undisturbed(processes: ForkServerContext, tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = tmp_path_factory.mktemp("undisturbed")
-    done = run_job(store)
-    assert done.stdout == "done\n", done.stderr
+    assert run_job(processes, store) == 0
     return store
 
 
 @pytest.mark.parametrize("point", CRASH_POINTS)
 def test_a_kill_at_every_crash_point_changes_no_sealed_byte(
-    point: str, undisturbed: Path, tmp_path: Path
+    point: str, processes: ForkServerContext, undisturbed: Path, tmp_path: Path
 ) -> None:
-    killed = run_job(tmp_path, f"{point}:{PASS.get(point, 3)}")
-    assert killed.returncode == -signal.SIGKILL, f"{point} was not reached: {killed.stdout}{killed.stderr}"
+    killed = run_job(processes, tmp_path, f"{point}:{PASS.get(point, 3)}")
+    assert killed == -signal.SIGKILL, f"{point} was not reached"
     if point != "store.created":
         assert verify_log(tmp_path).problems == []
-    again = run_job(tmp_path)
-    assert again.stdout == "done\n", again.stderr
+    assert run_job(processes, tmp_path) == 0
     assert sealed_files(tmp_path) == sealed_files(undisturbed)
     assert verify_log(tmp_path).problems == []
     assert leftovers(tmp_path) == []
 
 
-def test_a_chain_of_kills_changes_no_sealed_byte(undisturbed: Path, tmp_path: Path) -> None:
+def test_a_chain_of_kills_changes_no_sealed_byte(
+    processes: ForkServerContext, undisturbed: Path, tmp_path: Path
+) -> None:
     for point in CRASH_POINTS[1:]:
-        killed = run_job(tmp_path, f"{point}:2")
-        assert killed.returncode == -signal.SIGKILL, (
-            f"{point} was not reached: {killed.stdout}{killed.stderr}"
-        )
-    assert run_job(tmp_path).stdout == "done\n"
+        assert run_job(processes, tmp_path, f"{point}:2") == -signal.SIGKILL, f"{point} was not reached"
+    assert run_job(processes, tmp_path) == 0
     assert sealed_files(tmp_path) == sealed_files(undisturbed)
     expected, found = LogReader(undisturbed), LogReader(tmp_path)
     assert expected.last is not None and found.last is not None

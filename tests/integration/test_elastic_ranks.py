@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import torch
-from trainer_processes import PATIENCE_S, configure, ranks_of, scored, started, until
+from trainer_processes import PATIENCE_S, configure, number_of, ranks_of, scored, started, until
 from trainer_streams import held_back, make_lane, meetings
 
 from trainer.session.checkpoint import Checkpoints
@@ -28,12 +28,12 @@ def test_ranks_die_one_after_the_other_and_the_rest_learn_what_one_rank_learns(t
     with started("run", "--config", str(configure(killed, **keys)), "--ranks", "1:3", "--json") as process:
         for number, go_on in enumerate(steps, 1):
             until(lambda number=number: len(scored(killed)) == number * EVERY, "snapshots")
-            numbered = {int(rank.environ().get("RANK", -1)): rank for rank in ranks_of(process)}
+            numbered = {number_of(rank): rank for rank in ranks_of(process)}
             assert max(numbered) == 3 - number, "one fewer than before"
             numbered[3 - number].kill()
             go_on()
         until(lambda: len(scored(killed)) == SNAPSHOTS, "all snapshots")
-        numbered = {int(rank.environ().get("RANK", -1)) for rank in ranks_of(process)}
+        numbered = {number_of(rank) for rank in ranks_of(process)}
         process.terminate()
         out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err

@@ -196,7 +196,9 @@ def test_no_output_log_metric_error_or_process_list_holds_a_password(
     in_file = written(tmp_path, content)
     say("config", "--config", in_file, ends=0)
     say("config", "--config", in_file, "--json", ends=0)
-    job = started("run", "--config", in_file, "--debug", log=tmp_path / "job.log")
+    job = started(
+        "run", "--config", in_file, "--debug", log=tmp_path / "job.log", cold=True
+    )  # its own list of words
     try:
         wait_for_offset(plain, "freshet-test", topic, 3)
         address = _address(tmp_path / "job.log")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from command_job import freshet_trainer
 from streaming import T0, configuration, edge, fresh_topic, send, written
 from streaming import started as stream_started
-from trainer_job import freshet_trainer
 from trainer_processes import PATIENCE_S, scored, until
 
 from stream.store.exports.reader import ExportReader

@@ -37,13 +37,13 @@ def test_from_its_first_moment_on(kafka: str, tmp_path: Path) -> None:
     send(kafka, topic, [edge(1, i, T0 + i) for i in range(5)])
     path = written(tmp_path, configuration(tmp_path / "store", kafka, topic))
     begun_s = time.monotonic()
-    first = started("run", "--config", path, log=tmp_path / "first.log")
+    first = started("run", "--config", path, log=tmp_path / "first.log", cold=True)
     reached(lambda: events_of(tmp_path / "store") == 5)
     whole_s = time.monotonic() - begun_s  # signals are spread over as long
     ended_by(first, tmp_path / "first.log")
     for k in range(3):
         log = tmp_path / f"{k}.log"
-        job = started("run", "--config", path, "--json", log=log)
+        job = started("run", "--config", path, "--json", log=log, cold=True)
         reached(lambda: caught(job.pid))  # noqa: B023  in this round only; before that there is no line of ours to run
         time.sleep((k + draws.random()) / 3 * whole_s if k else 0)
         ended_by(job, log)

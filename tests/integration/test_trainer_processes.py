@@ -1,6 +1,7 @@
 """The trainer as users start it: several ranks, signals, kills, a store that comes later."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from trainer_processes import (
     PATIENCE_S,
     configure,
     get,
+    number_of,
     numbers,
     ranks_of,
     run_to_end,
@@ -96,10 +98,11 @@ def test_a_rank_that_stands_still_for_a_while_is_waited_for_and_told_by_the_othe
     go_on = held_back(tmp_path / "store", "hash", 4)
     config = configure(tmp_path)
     arguments = "run", "--config", str(config), "--ranks", "2", "--json"
-    with started(*arguments, PYTHONPATH=str(IMPATIENT)) as process:
+    impatient = os.pathsep.join([str(IMPATIENT), os.environ.get("PYTHONPATH", "")])
+    with started(*arguments, cold=True, PYTHONPATH=impatient) as process:
         until(lambda: len(scored(tmp_path)) >= 3, "the third snapshot")
         rank_0 = served(process, 2)[0]
-        (slow,) = (rank for rank in ranks_of(process) if rank.environ().get("RANK") == "1")
+        (slow,) = (rank for rank in ranks_of(process) if number_of(rank) == 1)
         slow.suspend()
         go_on()
         seen = 'freshet_trainer_rank_up{{graph="meetings",rank="1"}} {}'.format
@@ -208,7 +211,7 @@ def test_a_rank_that_waits_in_vain_for_another_is_not_alive(store: Path, tmp_pat
         urls = served(process, 2)
         until(lambda: len(scored(tmp_path)) == 4, "the fourth snapshot")
         until(lambda: get(f"{urls[0]}/healthz") == "alive\n", "a rank that waits for a snapshot is alive")
-        hanging = max(ranks_of(process), key=lambda rank: int(rank.environ().get("RANK", -1)))
+        hanging = max(ranks_of(process), key=number_of)
         hanging.suspend()
         until(lambda: "metrics.hung_after_s: 3" in get(f"{urls[0]}/healthz"), "a hang")
         hanging.resume()
@@ -295,7 +298,7 @@ def test_every_line_of_a_killed_run_is_json(victim: str, store: Path, tmp_path: 
     with started("run", "--config", str(config), "--ranks", "2", "--json") as process:
         until(lambda: len(scored(tmp_path)) == 4, "the fourth snapshot")
         if victim == "rank":
-            max(ranks_of(process), key=lambda rank: int(rank.environ().get("RANK", -1))).kill()
+            max(ranks_of(process), key=number_of).kill()
             go_on()
             until(lambda: len(scored(tmp_path)) == SNAPSHOTS, "all snapshots")
         process.send_signal(signal.SIGTERM)

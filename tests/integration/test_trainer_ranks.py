@@ -4,7 +4,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import every_collective
@@ -15,6 +14,7 @@ from rank_equality import require_equal
 from rank_numbers import numbers, small_batches
 from thread_ranks import FakeLink, side_by_side
 from trainer_streams import make_lane, meetings
+from warm_popen import WarmPopen
 
 from trainer.ranks import Ranks
 
@@ -40,8 +40,8 @@ def tried(size: int, script: Path, *arguments: str) -> tuple[list[int], str]:
         "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",
     }  # fmt: skip
     ranks = [
-        subprocess.Popen(
-            [sys.executable, str(script), *arguments],
+        WarmPopen(
+            ["python", str(script), *arguments],
             env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stderr=subprocess.PIPE,
             text=True,

@@ -1,31 +1,113 @@
-"""``freshet-stream`` in a process forked from one that has loaded it: a start costs milliseconds."""
+"""The commands in processes that are forked from one that has loaded what they run."""
 
+import gc
+import logging
 import os
+import runpy
+import signal
+import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NoReturn
 
-import stream.commands.run
-import stream.job.loop
-import stream.metrics
-import stream.pipeline
-from stream.start import main
-from stream.store.crash import arm
+from stream.service.output import notes
+from stream.store import crash
 
 
-def begin(command: list[str], log: str) -> None:
-    """Be a command that was just started: its arguments, no settings of the caller's shell, its output in ``log``."""
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
-    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
-    stream.service.output.notes.file = sys.stderr
-    for name in [name for name in os.environ if name.startswith(("FRESHET_STREAM", "FRESHET_TRAINER"))]:
-        del os.environ[name]
-    sys.argv = command
+def be_command(
+    arguments: Sequence[str], environment: Mapping[str, str], folder: str, out: Connection, err: Connection
+) -> None:
+    """Be a command that was just started: ``freshet-stream``, ``freshet-trainer`` or ``python SCRIPT``."""
+    os.chdir(folder)
+    _write_to(out.fileno(), err.fileno())
+    _be(arguments, environment)
 
 
 def freshet_stream(arguments: list[str], log: str, crash_at: str) -> None:
-    """The whole command; ends the process."""
-    begin(["freshet-stream", *arguments], log)
-    arm(crash_at)
+    """The whole command, its output in ``log``, without settings of the caller's shell."""
+    _into(log)
+    _be(["freshet-stream", *arguments], _without_settings() | {crash.VARIABLE: crash_at})
+
+
+def freshet_trainer(arguments: list[str], log: str) -> None:
+    """Likewise."""
+    _into(log)
+    _be(["freshet-trainer", *arguments], _without_settings())
+
+
+def _be(command: Sequence[str], environment: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    crash.arm(environment.get(crash.VARIABLE, ""))
+    logging.root.handlers.clear()  # a warning of Beam's, when it was loaded, has made one
+    name, sys.argv = command[0], list(command)
+    if name == "python":
+        del sys.argv[0]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        return
+    if name == "freshet-stream":
+        from stream.start import main
+    else:
+        from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
+
+        from trainer.cli import main
+
+        SubprocessHandler._popen = _rank  # type: ignore[method-assign]
     main()
+
+
+def _without_settings() -> dict[str, str]:
+    services = ("FRESHET_STREAM", "FRESHET_TRAINER")
+    return {name: value for name, value in os.environ.items() if not name.startswith(services)}
+
+
+def _into(log: str) -> None:
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    _write_to(descriptor, descriptor)
+
+
+def _write_to(out: int, err: int) -> None:
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+    notes.file = sys.stderr
+
+
+class _Rank(subprocess.Popen[bytes]):
+    """A rank forked from its launcher, whose child it is as if it had been started anew."""
+
+    def _execute_child(self, *given: Any) -> None:
+        """What ``Popen`` calls once it has made its pipes: here there are none."""
+        (_python, _m, _module, *arguments), environment = given[0], given[6]
+        self.pid = os.fork()
+        self._child_created = True
+        if not self.pid:
+            _be_rank(arguments, environment)
+
+
+def _rank(_handler: object, arguments: Sequence[str], environment: Mapping[str, str]) -> _Rank:
+    return _Rank(arguments, env=environment)
+
+
+def _be_rank(arguments: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+    """Leave everything of the launcher behind: its signals, its files, its threads, which a fork does not copy."""
+    code: object = 1
+    try:
+        gc.freeze()  # nothing of it is ever finalised here
+        os.setsid()
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        Path("/proc/self/comm").write_text(f"rank-{environment['RANK']}")
+        _be(["freshet-trainer", *arguments], environment)
+        code = 0
+    except SystemExit as end:
+        code = end.code or 0
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else 1)

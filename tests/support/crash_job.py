@@ -1,14 +1,13 @@
-"""A stream job without Kafka, to be killed: reads three scripted topic partitions from where the log stands.
+"""A stream job without Kafka, to be killed: reads three scripted topic partitions from where the log stands."""
 
-Usage: python crash_job.py STORE. Prints "done" when everything is sealed.
-"""
-
-import sys
+import tempfile
+from pathlib import Path
 from random import Random
 
 from log_events import SECOND, Clock, Message, event, poll, stream_config
 
 from stream.sink.snapshot_sink import SnapshotSink, log_header
+from stream.store.crash import arm
 from stream.store.log.writer import LogWriter
 
 KEYS = [("a", 0), ("a", 1), ("b", 0)]
@@ -30,10 +29,12 @@ def messages(key: tuple[str, int], count: int = 120) -> list[Message]:
     return content
 
 
-def main(store: str) -> None:
-    config = stream_config(store, commit_every_s=2.0)
+def seal_everything(store: Path, crash_at: str) -> None:
+    """Run to the end, or to a crash point."""
+    arm(crash_at)
+    config = stream_config(str(store), commit_every_s=2.0)
     clock = Clock()
-    with LogWriter.open(store, log_header(config)) as writer:
+    with LogWriter.open(config.store, log_header(config)) as writer:
         sink = SnapshotSink(writer, config, clock=clock)
         sink.assign(KEYS)
         contents = {key: messages(key) for key in KEYS}
@@ -50,9 +51,9 @@ def main(store: str) -> None:
             sink.advance()
             if idle:
                 sink.seal_all()
-                print("done")
                 return
 
 
-if __name__ == "__main__":
-    main(sys.argv[1])
+# Jobs are forked from a process that has imported this module: what is compiled here is so for all.
+with tempfile.TemporaryDirectory() as folder:
+    seal_everything(Path(folder), "")

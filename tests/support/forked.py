@@ -1,29 +1,19 @@
 """Processes forked from a server that has imported what they run: tests that kill one after another need many."""
 
-import multiprocessing
-import multiprocessing.forkserver
-import os
 from collections.abc import Iterator
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
 import pytest
+from command_job import freshet_stream
 from streaming import T0, configuration, edge, fresh_topic, send, written
-
-PRELOAD = ["lane_crash_job", "compaction_crash_job", "command_job", "trainer_job"]
+from warm_popen import server
 
 
 @pytest.fixture(scope="session")
 def processes() -> ForkServerContext:
-    """Makes processes whose targets are functions of ``PRELOAD``."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
-    here = Path(__file__).parent
-    path = os.pathsep.join([str(here), str(here.parents[1]), os.environ.get("PYTHONPATH", "")])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", path)
-        multiprocessing.forkserver.ensure_running()
-    return context
+    """Makes processes that have loaded what tests run in them."""
+    return server()
 
 
 class Commands:
@@ -35,8 +25,6 @@ class Commands:
 
     def start(self, *arguments: str | Path, log: Path, crash_at: str = "") -> ForkServerProcess:
         """One process; ``crash_at`` as in FRESHET_CRASH_AT."""
-        from command_job import freshet_stream
-
         process = self._processes.Process(
             target=freshet_stream, args=([*map(str, arguments)], str(log), crash_at)
         )

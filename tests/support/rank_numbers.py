@@ -1,10 +1,11 @@
-"""One rank of test_trainer_ranks.py: what every model under every strategy with ranks computes, written to a file by rank 0.
+"""One rank of test_trainer_ranks.py: what every model and every strategy with ranks computes, written to a file by rank 0.
 
 Usage: rank_numbers.py STORE LANE OUT; ranks by torchrun's environment variables.
 """
 
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,8 @@ def numbers(store: str, lane_name: str, ranks: Ranks) -> dict[str, dict[str, Any
     lane = LaneReader(store, lane_name)
     found: dict[str, dict[str, Any]] = {}
     for dtype in PRECISE:
-        for strategy, model in pairs("snapshot"):
-            if strategy == "hybrid":  # its ranks learn apart
-                continue
+        together = [pair for pair in pairs("snapshot") if pair[0] != "hybrid"]  # its ranks learn apart
+        for strategy, model in each_somewhere(together):
             options = {"strategy_params": FEW_AT_ONCE} if strategy == "vertex" else {}
             rate = 0.01 if dtype == torch.float64 else STILL
             session = begun(lane, strategy, model, ranks, dtype, rate, **options)
@@ -37,6 +37,16 @@ def numbers(store: str, lane_name: str, ranks: Ranks) -> dict[str, dict[str, Any
                 asked |= predicted(session, manifest.sequence, lesson_of(session, manifest.sequence))
             found[f"{dtype} {strategy} {model}"] = asked
     return found
+
+
+def each_somewhere(found: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """So many of all pairs that every model and every strategy is among them; threads compute them all."""
+    chosen = []
+    for at, model in enumerate(sorted({model for _, model in found})):
+        training = sorted(strategy for strategy, trained in found if trained == model)
+        chosen.append((training[at % len(training)], model))
+    assert {strategy for strategy, _ in chosen} == {strategy for strategy, _ in found}
+    return chosen
 
 
 def small_batches(store: str, lane_name: str, ranks: Ranks) -> dict[str, Any]:

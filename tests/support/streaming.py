@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from warm_popen import WarmPopen, run
 
 from schemas.config import Kafka, StreamConfig, Topic
 from stream.job.loop import StreamJob
@@ -87,23 +88,18 @@ def command(
     *arguments: str | Path, timeout_s: float = 120, secrets: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run freshet-stream to its end, with further variables in its environment."""
-    return subprocess.run(
-        [*COMMAND, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-        env=_environment() | (secrets or {}),
+    return run(
+        ["freshet-stream", *arguments], environment=_environment() | (secrets or {}), timeout_s=timeout_s
     )
 
 
 def started(
-    *arguments: str | Path, log: Path, secrets: dict[str, str] | None = None
+    *arguments: str | Path, log: Path, secrets: dict[str, str] | None = None, cold: bool = False
 ) -> "subprocess.Popen[bytes]":
-    """Start freshet-stream; its standard output and error go to ``log``."""
+    """Start freshet-stream; its standard output and error go to ``log``. ``cold``: it loads its libraries itself."""
     with log.open("ab") as output:
-        return subprocess.Popen(
-            [*COMMAND, *map(str, arguments)],
+        return (subprocess.Popen if cold else WarmPopen)(
+            [*(COMMAND if cold else ["freshet-stream"]), *map(str, arguments)],
             stdout=output,
             stderr=subprocess.STDOUT,
             env=_environment() | (secrets or {}),

@@ -1,11 +1,11 @@
 """freshet-trainer as a command, with a configuration of the test's own."""
 
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import yaml
+from warm_popen import run
 
 
 def trainer(folder: Path, *arguments: str, **keys: object) -> dict:
@@ -17,9 +17,7 @@ def trainer(folder: Path, *arguments: str, **keys: object) -> dict:
         **keys,
     }
     (folder / "trainer.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
-    command = [sys.executable, "-m", "trainer.cli", arguments[0], "--config", str(folder / "trainer.yaml")]
-    done = subprocess.run(
-        [*command, *arguments[1:], "--json"], capture_output=True, text=True, timeout=550, check=False
-    )
+    command = ["freshet-trainer", arguments[0], "--config", str(folder / "trainer.yaml"), *arguments[1:]]
+    done = run([*command, "--json"], environment=os.environ, timeout_s=550)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -1,16 +1,17 @@
-"""``freshet-trainer`` in a process forked from one that has loaded it."""
+"""What ``freshet-trainer`` loads, for processes that are forked from one that has loaded it."""
 
-import torch._dynamo  # noqa: F401  the first optimiser of a process loads it, which is most of a start
-from command_job import begin
+from importlib import import_module
 
-import trainer.service  # noqa: F401
-from trainer.cli import main
 from trainer.models.interface import MODELS
+from trainer.strategies.interface import STRATEGIES
+from trainer.tasks.interface import TASKS
 
-MODELS.all()  # loads them
-
-
-def freshet_trainer(arguments: list[str], log: str) -> None:
-    """The whole command; ends the process."""
-    begin(["freshet-trainer", *arguments], log)
-    main()
+for module in (
+    "torch._dynamo",  # the first optimiser of a process loads it, which is most of a start
+    "torch.distributed.launcher.api",
+    "trainer.service",
+    "trainer.evaluation.evaluate",
+):
+    import_module(module)
+for registry in (MODELS, STRATEGIES, TASKS):
+    registry.all()  # loads them

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import yaml
 from log_lines import log_lines
+from warm_popen import WarmPopen
 
 PATIENCE_S = 300  # a rank alone loads its libraries for tens of seconds on a machine that is busy enough
 
@@ -37,12 +38,17 @@ def configure(folder: Path, **keys: object) -> Path:
 
 
 @contextmanager
-def started(*arguments: str, **more: str) -> Iterator[subprocess.Popen]:
-    """``freshet-trainer`` in a process of its own, with more in its environment; it and its ranks are gone afterwards."""
+def started(*arguments: str, cold: bool = False, **more: str) -> Iterator[subprocess.Popen]:
+    """``freshet-trainer`` in a process of its own; it and its ranks are gone afterwards.
+
+    Args:
+        cold: It loads its libraries, and each rank loads them again, as users see it.
+        more: In its environment.
+    """
     environment = {key: value for key, value in os.environ.items() if not key.startswith("FRESHET_")}
     environment |= {"OMP_NUM_THREADS": "1", **more}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "trainer.cli", *arguments],
+    process = (subprocess.Popen if cold else WarmPopen)(
+        [*([sys.executable, "-m", "trainer.cli"] if cold else ["freshet-trainer"]), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -62,6 +68,12 @@ def ranks_of(process: subprocess.Popen) -> list[psutil.Process]:
         return psutil.Process(process.pid).children(recursive=True)
     except psutil.NoSuchProcess:
         return []
+
+
+def number_of(rank: psutil.Process) -> int:
+    """A rank's number; -1 for another child of a launcher."""
+    name = rank.name()  # that of a forked one, whose environment nobody sees from outside
+    return int(name.removeprefix("rank-") if name.startswith("rank-") else rank.environ().get("RANK", -1))
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
