@@ -12,7 +12,7 @@ PYTEST_ARGS ?=
 TEST_PROCESSES ?= 2
 KAFKA_PORT ?= 0
 
-.PHONY: help setup demo test explore docs lint format bench kafka kafka-stop flink flink-stop clean
+.PHONY: help setup demo test test-slow explore docs lint format bench kafka kafka-stop flink flink-stop clean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,8 +39,13 @@ demo: $(WARM) ## Watch the whole path for a few minutes: broker, stream, trainer
 	@$(BIN)/python deploy/demo/orchestrate.py
 
 # Each process of the tests starts a broker of its own; one thread of torch each, or they spin against each other.
-test: $(WARM) ## Run all tests, in two processes (PYTEST_ARGS="-k name" to choose, TEST_PROCESSES=0: in one)
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal $(PYTEST_ARGS)
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal
+
+test: $(WARM) ## Run the tests, in two processes (PYTEST_ARGS="-k name" to choose, TEST_PROCESSES=0: in one)
+	@$(PYTEST) -m "not slow" $(PYTEST_ARGS)
+
+test-slow: $(WARM) ## Run the slow tests: Flink, the demo, fresh installs, long runs on real graphs
+	@$(PYTEST) -m slow $(PYTEST_ARGS)
 
 explore: $(STAMP) ## Draw new examples for the property tests, for a minute (SEED=n: those that failed once)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/property -m hypothesis --hypothesis-profile=exploring \

@@ -34,7 +34,7 @@ from stream.store.inspect import inspect as inspect_store
 from stream.store.log.reader import LogReader
 from stream.store.verify.store import verify as verify_store
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 EVENTS = 30_000
 SNAPSHOTS = {"lateness_s": 20 * 86_400.0, "commit_every_s": 0.5}

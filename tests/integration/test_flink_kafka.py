@@ -30,7 +30,7 @@ from stream.kafka.topics import ensure_topic
 from stream.store.log.reader import LogReader
 from stream.store.verify.store import verify
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 SETTING = "FRESHET_STREAM_KAFKA__SASL_PASSWORD"
 

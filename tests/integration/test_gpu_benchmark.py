@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from trainer.models.interface import MODELS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,6 +30,7 @@ def test_without_cuda_it_says_so_and_succeeds() -> None:
     assert ended.stdout.startswith("torch finds no CUDA device here, so nothing is measured.")
 
 
+@pytest.mark.slow
 def test_in_small_on_the_cpu_it_prints_tables_of_all_strategies_models_and_ways_to_send() -> None:
     ended = gpu("--device", "cpu", "--small", "--ranks", "2", CUDA_VISIBLE_DEVICES="")
     assert ended.returncode == 0, ended.stderr

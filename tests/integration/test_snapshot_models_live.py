@@ -20,7 +20,7 @@ from trainer.exports.embeddings import load_embeddings
 from trainer.models.interface import MODELS
 from trainer.session.checkpoint import Checkpoints
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 MODELS_OF_SNAPSHOTS = sorted(name for name, made in MODELS.all().items() if made.kind == "snapshot")
 DAY_S, DAYS, FIRST_DAYS, NODES = 86_400, 9, 5, 60

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from streaming import fresh_topic
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 TUTORIALS = ROOT / "docs" / "tutorials"
 

@@ -17,7 +17,7 @@ from stream.kafka.producer import replay
 from stream.store.log.reader import LogReader
 from stream.store.verify.store import verify
 
-pytestmark = [pytest.mark.real, pytest.mark.integration]
+pytestmark = [pytest.mark.real, pytest.mark.integration, pytest.mark.slow]
 
 KILLS = 20
 SEED = 7

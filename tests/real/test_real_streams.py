@@ -16,7 +16,7 @@ from stream.snapshots.pairs import Change
 from stream.store.lane.reader import LaneReader
 from stream.store.log.reader import LogReader
 
-pytestmark = [pytest.mark.real, pytest.mark.integration]
+pytestmark = [pytest.mark.real, pytest.mark.integration, pytest.mark.slow]
 
 LANES = [{"name": name, "algorithm": name, "parts": 2} for name in ("distdy", "sep", "hash")]
 

@@ -64,6 +64,7 @@ def test_only_the_file_with_a_row_of_1970_has_another_default_interval_than_a_hu
     assert changed == {"slashdot_reply": [6, 108]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["collegemsg", "bitcoin_otc"])
 def test_evaluate_shows_the_known_floors_and_beats_recency(name: str, tmp_path: Path) -> None:
     file = real_file(f"{name}.parquet")
@@ -79,6 +80,7 @@ def test_evaluate_shows_the_known_floors_and_beats_recency(name: str, tmp_path: 
     assert 0.5 < result["inductive_ap"] < 1
 
 
+@pytest.mark.slow
 def test_the_recommended_event_model_is_far_above_recency_and_resumes_its_best_epoch(tmp_path: Path) -> None:
     result = trainer(
         tmp_path, "evaluate", "--data", str(real_file("bitcoin_otc.parquet")),

@@ -176,6 +176,7 @@ except ModuleNotFoundError:
 """
 
 
+@pytest.mark.slow
 def test_the_light_distribution_alone_reads_a_store(tmp_path: Path) -> None:
     """In an environment that has its wheel and what that asks for, and nothing else of ours."""
     venv.create(tmp_path / "venv", with_pip=False)

@@ -62,6 +62,7 @@ def test_a_toy_is_a_module_of_under_100_lines_and_a_line_in_each_of_two_files(ki
     assert all((ROOT / path).exists() for path in edited)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", RECIPES)
 def test_a_toy_is_trained_by_the_daemon(kind: str, tmp_path: Path) -> None:
     tree = tmp_path / "tree"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 GUARD = Path(__file__).parents[1] / "support" / "skip_guard.py"
+ROOT = Path(__file__).parents[2]
 
 
 def run_tests(
@@ -72,3 +73,26 @@ def test_it_fails_a_run_in_two_processes_too(tmp_path: Path, body: str) -> None:
     assert run.returncode == 1, run.stdout
     assert run.stdout.count("test_it.py") >= 1
     assert "forbids it" in run.stdout
+
+
+def test_ci_runs_the_tests_and_the_slow_ones_where_none_may_be_skipped(tmp_path: Path) -> None:
+    """Followed with a ``make`` that writes down what it is asked for and whether skips are forbidden then."""
+    project, tools = tmp_path / "project", tmp_path / "tools"
+    (project / ".ci").mkdir(parents=True)
+    shutil.copy(ROOT / ".ci/run", project / ".ci/run")
+    tools.mkdir()
+    for name in ("make", "python3.11", "java", "mvn", "promtool", "kcat"):
+        (tools / name).write_text('#!/bin/sh\necho "$1 ${FRESHET_REQUIRE_KAFKA:-0}"\n')
+        (tools / name).chmod(0o755)
+    environment = {"PATH": f"{tools}:{os.environ['PATH']}"}
+    run = subprocess.run([project / ".ci/run"], env=environment, capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines() == ["test 1", "test-slow 1", "explore 0", "lint 0"]
+
+
+def test_each_test_is_either_slow_or_not() -> None:
+    """``make test`` and ``make test-slow`` leave nothing out between them."""
+    chosen = [
+        subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        for target in ("test", "test-slow")
+    ]
+    assert ["-m slow" in chosen[1], '-m "not slow"' in chosen[0]] == [True, True]
