@@ -1,5 +1,6 @@
 """Any number of ranks computes what one rank computes, over drawn streams: every model under every strategy that has ranks."""
 
+import itertools
 import tempfile
 from collections.abc import Sequence
 from functools import partial
@@ -23,45 +24,35 @@ DTYPES = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["
 NOBODY = [[(-1, 0, 0)], [(-1, 0, 0)]]
 """Deletes of what never was: snapshots without a node."""
 
-
-def on_ranks(size: int, work: Any) -> list[Any]:
-    return [work(Ranks())] if size == 1 else side_by_side(size, work)
+SIZES = st.sampled_from([2, 3, 4])
+"""Numbers of ranks."""
 
 
 def on_any_number() -> list[Any]:
-    """Every model under every strategy with each task and each type; with both in each combination among the slow tests.
+    """Each strategy and model with each task in one type; in the other type it is ``slow``.
 
     A rank of ``group`` computes what one rank computes, whole groups, so one task and one type say enough of it.
     """
-    chosen = {("link-prediction", torch.float64): (2, 3, 4), ("node-regression", torch.float32): (3,)}
-    return [
-        pytest.param(
-            strategy, model, task, dtype, chosen.get((task, dtype), (2, 3, 4)),
-            id=f"{strategy}-{model}-{task}-{dtype}".replace("torch.", ""),
-            marks=[] if (task, dtype) in chosen else [pytest.mark.slow],
-        )
-        for strategy, model in pairs("snapshot")
-        if strategy != "hybrid"  # its ranks learn apart
-        for task in ("link-prediction", "node-regression")
-        for dtype in (torch.float64, torch.float32)
-        if strategy != "group" or (task == "link-prediction" and dtype == torch.float64)
-    ]  # fmt: skip
+    found = []
+    together = [pair for pair in pairs("snapshot") if pair[0] != "hybrid"]  # whose ranks learn apart
+    tasks, dtypes = ("link-prediction", "node-regression"), (torch.float64, torch.float32)
+    for at, (strategy, model) in enumerate(together):
+        for i, j in [(0, 0)] if strategy == "group" else itertools.product((0, 1), (0, 1)):
+            slow = strategy != "group" and (at + i + j) % 2
+            values = (strategy, model, tasks[i], dtypes[j])
+            name = "-".join(map(str, values)).replace("torch.", "")
+            found.append(pytest.param(*values, marks=pytest.mark.slow if slow else (), id=name))
+    return found
 
 
-@pytest.mark.parametrize(("strategy", "model", "task", "dtype", "sizes"), on_any_number())
+@pytest.mark.parametrize(("strategy", "model", "task", "dtype"), on_any_number())
 @settings(max_examples=3)
-@given(streams, st.sampled_from(["hash", "kl"]))
-@example(TWO_NODES, "hash")
-@example(TURNOVER, "hash")
-@example(NOBODY, "hash")
+@given(streams, st.sampled_from(["hash", "kl"]), SIZES)
+@example(TWO_NODES, "hash", 4)
+@example(TURNOVER, "hash", 3)
+@example(NOBODY, "hash", 2)
 def test_snapshot_models_learn_and_embed_alike_on_any_number_of_ranks(
-    strategy: str,
-    model: str,
-    task: str,
-    dtype: torch.dtype,
-    sizes: Sequence[int],
-    stream: Any,
-    algorithm: str,
+    strategy: str, model: str, task: str, dtype: torch.dtype, stream: Any, algorithm: str, size: int
 ) -> None:
     """Weights, too, in float64; in float32 Adam makes a step of its own of a gradient that is zero but for rounding."""
     rate = 0.01 if dtype == torch.float64 else STILL
@@ -75,9 +66,8 @@ def test_snapshot_models_learn_and_embed_alike_on_any_number_of_ranks(
         assert any(" gradient " in key for key in one) or not any(
             " events" in key and value for key, value in one.items()
         )
-        for size in sizes:
-            for found in side_by_side(size, work):
-                require_equal(found, one, dtype)
+        for found in side_by_side(size, work):
+            require_equal(found, one, dtype)
 
 
 @pytest.mark.parametrize(
@@ -91,12 +81,13 @@ def test_snapshot_models_learn_and_embed_alike_on_any_number_of_ranks(
     ],
 )
 @settings(max_examples=2)
-@given(streams)
-@example(TWO_NODES)
-@example(TURNOVER)
-@example(NOBODY)
+@given(streams, st.sampled_from([(1, 2), (2, 2)]))
+@example(TWO_NODES, (2, 2))
+@example(TURNOVER, (1, 2))
+@example(TURNOVER, (2, 2))
+@example(NOBODY, (1, 2))
 def test_groups_of_ranks_that_share_a_snapshot_learn_and_embed_alike(
-    model: str, dtype: torch.dtype, stream: Any
+    model: str, dtype: torch.dtype, stream: Any, mesh: tuple[int, int]
 ) -> None:
     """Meshes of 1 × 2 and 2 × 2 ranks, whose rows cross in pieces."""
     rate = 0.01 if dtype == torch.float64 else STILL
@@ -109,19 +100,19 @@ def test_groups_of_ranks_that_share_a_snapshot_learn_and_embed_alike(
             )
 
         one = work(Ranks())
-        for mesh in ((1, 2), (2, 2)):
-            for found in side_by_side(mesh[0] * mesh[1], partial(work, mesh=mesh)):
-                require_equal(found, one, dtype)
+        for found in side_by_side(mesh[0] * mesh[1], partial(work, mesh=mesh)):
+            require_equal(found, one, dtype)
 
 
 @DTYPES
 @pytest.mark.parametrize(("strategy", "model"), pairs("event"))
 @settings(max_examples=3)
-@given(streams, st.sampled_from(["hash", "sep"]))
-@example(TWO_NODES, "hash")
-@example(TURNOVER, "sep")
+@given(streams, st.sampled_from(["hash", "sep"]), SIZES)
+@example(TWO_NODES, "hash", 4)
+@example(TURNOVER, "sep", 2)
+@example(TURNOVER, "sep", 3)
 def test_event_models_predict_and_embed_alike_on_any_number_of_ranks(
-    strategy: str, model: str, dtype: torch.dtype, stream: Any, algorithm: str
+    strategy: str, model: str, dtype: torch.dtype, stream: Any, algorithm: str, size: int
 ) -> None:
     """With the same weights and memory; what ranks learn apart is theirs (``test_pac_union``)."""
     with tempfile.TemporaryDirectory() as folder:
@@ -134,6 +125,5 @@ def test_event_models_predict_and_embed_alike_on_any_number_of_ranks(
             return found
 
         one = work(Ranks())
-        for size in (2, 3, 4):
-            for found in side_by_side(size, work):
-                require_equal(found, one, dtype)
+        for found in side_by_side(size, work):
+            require_equal(found, one, dtype)
