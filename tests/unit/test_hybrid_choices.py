@@ -86,6 +86,7 @@ def test_the_network_learns_every_step_of_every_pass(
     more = spied(resumed)
     pass_over(resumed, book, 5)
     assert len(more) == 3
+    assert more[0].size == session.strategy.state()["action"], "the last choice before the checkpoint"
     steps += more
     network = resumed.strategy.adjuster.network
     losses, sizes = [step.loss for step in steps], [step.size for step in steps]

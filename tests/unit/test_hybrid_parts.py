@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+from concurrent.futures import Future, wait
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,7 @@ from trainer.strategies.snapshots.closure import HostGraph, turned
 from trainer.strategies.snapshots.dqn import LEAST, Dqn, cleaned_reward
 from trainer.strategies.snapshots.lesson_windows import AskedNodes, LessonWindow
 from trainer.strategies.snapshots.load_sampler import LoadBalancedSampler
-from trainer.strategies.snapshots.reservoir import BatchGenerator, Recipe, Reservoir
+from trainer.strategies.snapshots.reservoir import LOOK_S, BatchGenerator, Recipe, Reservoir
 
 SIZES = [(s, v) for s in (0.1, 0.2, 0.5) for v in (0.05, 0.2)]
 TAUS = [3, 4, 6, 7, 8, 9, 12, 13, 14, 15, 16]
@@ -225,6 +226,31 @@ def test_batches_stay_within_their_bytes_and_come_as_they_were_asked_for() -> No
         BatchGenerator(broken, 1000, threads=1).take(recipes[0], known=False)
     for _ in range(2):
         generator.close()
+
+
+def test_a_batch_that_is_ready_just_as_a_look_at_it_ends_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Late(Future[HybridBatch]):
+        """Done at the end of a wait that found it undone."""
+
+        def result(self, timeout: float | None = None) -> HybridBatch:
+            if timeout is not None:
+                self.set_result(batch_of(1))
+                raise TimeoutError
+            return super().result()
+
+    late, looks = Late(), list[float]()
+
+    def looked(futures: Any, timeout: float) -> Any:
+        looks.append(timeout)
+        if len(looks) == 2:
+            late.set_result(batch_of(1))
+        return wait(futures, timeout=0)
+
+    monkeypatch.setattr("trainer.strategies.snapshots.reservoir.wait", looked, raising=False)
+    generator, recipe = BatchGenerator(lambda recipe: batch_of(1), 1000, threads=1), Recipe(0, 1, 1, 2, 0)
+    generator._futures[recipe] = late
+    assert len(generator.take(recipe, known=False).inputs) == 1
+    assert looks == [LOOK_S] * 2
 
 
 def test_an_adjuster_resumes_from_its_state() -> None:

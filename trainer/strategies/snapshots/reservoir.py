@@ -7,8 +7,7 @@ many batches as its budget of bytes allows, and makes the others ahead of their 
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotYet
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -182,14 +181,9 @@ class BatchGenerator:
         if recipe not in self._futures:
             self._submit(recipe)
         future = self._futures.pop(recipe)
-        while True:
-            try:
-                found = future.result(timeout=LOOK_S)
-                break
-            except NotYet:
-                if future.done():
-                    raise
-                beat()
+        while not wait([future], timeout=LOOK_S).done:
+            beat()
+        found = future.result()
         self.waits_s.append(time.perf_counter() - began)
         self.outcomes["again" if known else "fresh"] += 1
         self._largest = max(self._largest, found.nbytes)
