@@ -13,6 +13,7 @@ import torch
 from rank_equality import require_equal
 from rank_numbers import numbers, small_batches
 from thread_ranks import FakeLink, side_by_side
+from trainer_processes import PATIENCE_S
 from trainer_streams import make_lane, meetings
 from warm_popen import WarmPopen
 
@@ -49,7 +50,7 @@ def tried(size: int, script: Path, *arguments: str) -> tuple[list[int], str]:
         for rank in range(size)
     ]
     try:
-        errors = [rank.communicate(timeout=180)[1] for rank in ranks]
+        errors = [rank.communicate(timeout=PATIENCE_S)[1] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

@@ -12,6 +12,8 @@ from schemas.trainer_config import Smoothing
 
 pytestmark = pytest.mark.real
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "timeline.py"
+SMALL = {"as733_deltas", "bitcoin_otc", "canparl_votes", "collegemsg", "uslegis"}
+"""Graphs of which every run looks at all snapshots; the others are for the slow tests."""
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +31,12 @@ def script() -> Any:
 @pytest.mark.parametrize(
     ("name", "length", "least"),
     [
-        ("sx, weekly", 10, 8), ("sx, weekly", 4, 4), ("slashdot, 60 slices", 10, 8), ("slashdot, 60 slices", 4, 4),
-        ("amlsim_20k, daily", 10, 8), ("amlsim_20k, daily", 4, 4), ("as733, daily, live", None, 45),
-        ("collegemsg, daily", 4, 4),
+        *(
+            pytest.param(name, length, least, marks=pytest.mark.slow)
+            for name in ("sx, weekly", "slashdot, 60 slices", "amlsim_20k, daily")
+            for length, least in ((10, 8), (4, 4))
+        ),
+        ("as733, daily, live", None, 45), ("collegemsg, daily", 4, 4),
     ],
 )  # fmt: skip
 def test_auto_sends_no_more_than_the_least_of_any_snapshot(
@@ -54,7 +59,13 @@ def test_auto_sends_no_more_than_the_least_of_any_snapshot(
         assert 3.5 <= coo64 / esdg <= 4.0
 
 
-@pytest.mark.parametrize("stem", sorted(path.stem for path in DATA.glob("*.parquet")))
+@pytest.mark.parametrize(
+    "stem",
+    [
+        pytest.param(path.stem, marks=[] if path.stem in SMALL else [pytest.mark.slow])
+        for path in sorted(DATA.glob("*.parquet"))
+    ],
+)
 @pytest.mark.parametrize("length", [None, 5])
 def test_no_set_has_a_snapshot_of_which_auto_sends_more(
     stem: str, length: int | None, script: Any, monkeypatch: pytest.MonkeyPatch
