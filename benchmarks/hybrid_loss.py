@@ -4,7 +4,7 @@ Every way begins with the same weights and learns the same horizon of 16 snapsho
 are kept after every pass of eight steps and judged afterwards, which costs no time, by their loss on the snapshot after the
 horizon, of which nothing is learned. A way is there with the loss that is at most 5 % above the best that snapshot batches
 came to. Node regression begins at a floor, age-aware persistence, so there it is nine tenths of the way from that floor to
-the best of snapshot batches. A second target is the loss at most 2 % above the best that sizes by chance came to.
+the best of snapshot batches. A second, farther target is the same of sizes by chance.
 
 Ways that choose sizes go on until they have chosen ``--choices`` times, and the network must have learned by then. They judge
 steps by processor time, as the table does. ``dqn`` judges by the training loss, as in the paper. A variant judges by the loss
@@ -50,8 +50,6 @@ EXAM, MOST_EXAM = 10, 512
 """One of so many questions of the newest snapshot is held out, and never more than so many."""
 POINTS = 20
 """Weights of a way that are judged, at most."""
-NEAR, FAR = 0.05, 0.02
-"""A way is there so far above the best of snapshot batches, and of sizes by chance."""
 LAST = 3
 """A final loss is the median of so many."""
 
@@ -277,13 +275,11 @@ def report(
     curves = {name: [found[seed, name] for seed in seeds] for name in names}
     floor = floors.get("age_persistence")
 
-    def target_of(points: list[Point], share: float) -> float:
+    def target_of(points: list[Point]) -> float:
         best = min(each.loss for each in points)
-        return (1 + share) * best if floor is None else floor - 0.9 * max(floor - best, 0.01 * floor)
+        return 1.05 * best if floor is None else floor - 0.9 * max(floor - best, 0.01 * floor)
 
-    targets = [[target_of(points, NEAR) for points in curves[BASE]]]
-    if CHANCE in curves:
-        targets.append([target_of(points, FAR) for points in curves[CHANCE]])
+    targets = [[target_of(points) for points in curves[name]] for name in (BASE, CHANCE) if name in curves]
     rows = []
     for name, of_seeds in curves.items():
         cells = [name]
