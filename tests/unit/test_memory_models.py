@@ -133,7 +133,7 @@ def test_states_that_are_kept_are_made_again_after_new_mail_and_only_then(
         ("tgn", {"layers": 2}),
         ("tgn", {"layers": 2, "merge": "linear"}),
         ("tige", {"layers": 2, "aggregator": "mean"}),
-        ("dyrep", {"aggregator": "mean", "time": "log"}),
+        ("dyrep", {"aggregator": "mean", "time": "cosine"}),
         ("tgn", {"time": "log", "roles": True}),
         ("jodie", {"roles": True}),
     ],
