@@ -80,9 +80,18 @@ def joined(parts: list[Queries]) -> Queries:
     return Queries(*(getattr(found, name)[order] for name in Queries.__slots__))
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
 @pytest.mark.parametrize("model", EVENT_MODELS)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+@pytest.mark.parametrize(
+    ("dtype", "ranks"),
+    [
+        *(pytest.param(torch.float64, ranks, id=f"float64-{ranks}") for ranks in (2, 3, 4)),
+        pytest.param(torch.float32, 3, id="float32-3"),
+        *(
+            pytest.param(torch.float32, ranks, id=f"float32-{ranks}", marks=pytest.mark.slow)
+            for ranks in (2, 4)
+        ),
+    ],
+)
 def test_several_ranks_make_the_steps_of_one_over_the_union(
     ranks: int, model: str, dtype: torch.dtype, tmp_path: Path
 ) -> None:

@@ -82,10 +82,17 @@ def test_one_rank_and_one_block_learn_what_whole_learns_to_the_bit(
     assert all(torch.equal(found[key].nan_to_num(), one[key].nan_to_num()) for key in one)
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize(
-    ("supervise", "task"), [("newest", "link-prediction"), ("horizon", "node-regression")]
-)
+ALL_CASES = [
+    pytest.param(model, supervise, task, marks=[] if (first + second) % 2 == 0 else [pytest.mark.slow])
+    for first, model in enumerate(MODELS)
+    for second, (supervise, task) in enumerate(
+        [("newest", "link-prediction"), ("horizon", "node-regression")]
+    )
+]
+"""Each model with one of both supervisions; with the other one it is a slow test."""
+
+
+@pytest.mark.parametrize(("model", "supervise", "task"), ALL_CASES)
 def test_blocks_and_ranks_learn_what_whole_learns(
     model: str, supervise: str, task: str, lane: LaneReader
 ) -> None:
