@@ -114,7 +114,8 @@ def test_a_shape_error_inside_a_rank_ends_the_run_and_is_not_tried_again(
     )
     monkeypatch.setenv("PYTHONPATH", f"{site}{os.pathsep}{Path(__file__).parents[2]}")
     config = configure(tmp_path, model="defective")
-    with started("run", "--config", str(config), "--ranks", "2", "--until-idle", "1") as process:
+    arguments = "run", "--config", str(config), "--ranks", "2", "--until-idle", "1"
+    with started(*arguments, cold=True) as process:  # what is installed is found by another Python path
         out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out) == (1, "")
     told = log_lines(err)

@@ -7,6 +7,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -40,6 +41,7 @@ def freshet_trainer(arguments: list[str], log: str) -> None:
 def _be(command: Sequence[str], environment: Mapping[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
+    tempfile.tempdir = None  # looked up again in this environment
     crash.arm(environment.get(crash.VARIABLE, ""))
     logging.root.handlers.clear()  # a warning of Beam's, when it was loaded, has made one
     name, sys.argv = command[0], list(command)

@@ -19,6 +19,7 @@ PRELOAD = [
     *("stream.pipeline", "stream.commands.run", "stream.job.loop", "stream.metrics", "trainer_job"),
     *("command_job", "crash_job", "lane_crash_job", "compaction_crash_job"),
 ]
+_PYTHONPATH = os.environ.get("PYTHONPATH")
 
 
 @functools.cache
@@ -44,13 +45,15 @@ class WarmPopen(subprocess.Popen[Any]):
     def _execute_child(self, *given: Any) -> None:
         """What ``Popen`` calls once it has made its pipes; the child's ends are closed here, as there."""
         arguments, _, _, _, _, cwd, environment, *_ = given
+        environment = dict(os.environ if environment is None else environment)
+        assert environment.get("PYTHONPATH") == _PYTHONPATH, "another Python path needs a cold start"
         pipes = given[10:16]
         out, err = (Connection(os.dup(1 if end == -1 else end), readable=False) for end in pipes[3::2])
         self._process = server().Process(
             target=be_command,
             args=(
                 list(map(str, arguments)),
-                dict(os.environ if environment is None else environment),
+                environment,
                 str(cwd or Path.cwd()),
                 out,
                 err,
