@@ -38,7 +38,7 @@ def judged(data: str, epochs: int, **more: object) -> tuple[dict, list[float]]:
 def test_the_best_epoch_is_tested_as_if_training_had_ended_with_it(
     more: dict[str, object], tmp_path: Path
 ) -> None:
-    data = write_events(tmp_path / "events.parquet")
+    data = write_events(tmp_path / "events.parquet", seed=1)
     run, validation = judged(data, EPOCHS, **more)
     best = int(np.argmax(validation))
     assert 0 < best < EPOCHS - 1, "choose other data: the first or the last epoch is the best"

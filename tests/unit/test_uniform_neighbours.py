@@ -26,10 +26,14 @@ OPTIMISATION = Optimisation(epochs=2, batch_size=BATCH, learning_rate=0.01)
 
 @pytest.fixture(scope="module")
 def lane(tmp_path_factory: pytest.TempPathFactory) -> LaneReader:
-    """The hub meets 40 others; in each of the next two seconds it meets them again, all at one time."""
+    """The hub meets 40 others; in each of the next two seconds it meets them again, all at one time.
+
+    It never meets node 41, which is the one possible negative.
+    """
     folder = tmp_path_factory.mktemp("hub")
     times = [10 * i for i in range(40)] + [SECOND + 5] * 40 + [2 * SECOND + 5] * 40
     rows = [{"op": 1, "src": HUB, "dst": 1 + i % 40, "t": t, "weight": 1.0} for i, t in enumerate(times)]
+    rows.insert(40, {"op": 1, "src": 1, "dst": 41, "t": SECOND - 1, "weight": 1.0})
     columns = {name: [row.get(name) for row in rows] for name in event_schema("int").names}
     table = pa.table(columns, schema=event_schema("int"))
     build_store(table, folder, interval_us=SECOND, lanes=[Lane(name="hash", algorithm="hash", parts=2)])
