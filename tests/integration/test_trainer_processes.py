@@ -295,7 +295,9 @@ def test_every_line_of_a_killed_run_is_json(victim: str, store: Path, tmp_path: 
     shutil.copytree(store, tmp_path / "store")
     go_on = held_back(tmp_path / "store", "hash", 4)
     config = configure(tmp_path)
-    cold = victim == "rank"  # a forked rank that loses its peer may end before torch sees which of them died first
+    cold = (
+        victim == "rank"
+    )  # a forked rank that loses its peer may end before torch sees which of them died first
     with started("run", "--config", str(config), "--ranks", "2", "--json", cold=cold) as process:
         until(lambda: len(scored(tmp_path)) == 4, "the fourth snapshot")
         if victim == "rank":
