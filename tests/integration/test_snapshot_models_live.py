@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from command_job import freshet_trainer
+from command_job import logged, without_settings
 from streaming import T0, configuration, edge, fresh_topic, send, written
 from streaming import started as stream_started
 from trainer_processes import PATIENCE_S, scored, until
@@ -69,8 +69,12 @@ class Trainers:
             config = folder / "trainer.yaml"
             config.write_text(yaml.safe_dump(keys), encoding="utf-8")
             process = self._processes.Process(
-                target=freshet_trainer,
-                args=(["run", "--config", str(config), *arguments], str(folder / "log")),
+                target=logged,
+                args=(
+                    ["freshet-trainer", "run", "--config", str(config), *arguments],
+                    str(folder / "log"),
+                    without_settings(),
+                ),
             )
             process.start()
             self._started[role, model] = process

@@ -26,16 +26,16 @@ def be_command(
     _be(arguments, environment)
 
 
-def freshet_stream(arguments: list[str], log: str, crash_at: str) -> None:
-    """The whole command, its output in ``log``, without settings of the caller's shell."""
+def logged(command: list[str], log: str, environment: Mapping[str, str]) -> None:
+    """Be a command whose output is appended to a file."""
     _into(log)
-    _be(["freshet-stream", *arguments], _without_settings() | {crash.VARIABLE: crash_at})
+    _be(command, environment)
 
 
-def freshet_trainer(arguments: list[str], log: str) -> None:
-    """Likewise."""
-    _into(log)
-    _be(["freshet-trainer", *arguments], _without_settings())
+def without_settings() -> dict[str, str]:
+    """The environment of this process, which is younger than the server's, without settings of the caller's shell."""
+    services = ("FRESHET_STREAM", "FRESHET_TRAINER")
+    return {name: value for name, value in os.environ.items() if not name.startswith(services)}
 
 
 def _be(command: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -58,11 +58,6 @@ def _be(command: Sequence[str], environment: Mapping[str, str]) -> None:
 
         SubprocessHandler._popen = _rank  # type: ignore[method-assign]
     main()
-
-
-def _without_settings() -> dict[str, str]:
-    services = ("FRESHET_STREAM", "FRESHET_TRAINER")
-    return {name: value for name, value in os.environ.items() if not name.startswith(services)}
 
 
 def _into(log: str) -> None:

@@ -5,9 +5,11 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
 import pytest
-from command_job import freshet_stream
+from command_job import logged, without_settings
 from streaming import T0, configuration, edge, fresh_topic, send, written
 from warm_popen import server
+
+from stream.store import crash
 
 
 @pytest.fixture(scope="session")
@@ -25,8 +27,9 @@ class Commands:
 
     def start(self, *arguments: str | Path, log: Path, crash_at: str = "") -> ForkServerProcess:
         """One process; ``crash_at`` as in FRESHET_CRASH_AT."""
+        environment = without_settings() | {crash.VARIABLE: crash_at}
         process = self._processes.Process(
-            target=freshet_stream, args=([*map(str, arguments)], str(log), crash_at)
+            target=logged, args=(["freshet-stream", *map(str, arguments)], str(log), environment)
         )
         process.start()
         self._started.append(process)
