@@ -72,10 +72,9 @@ def test_evaluate_shows_the_known_floors_and_beats_recency(name: str, tmp_path: 
         tmp_path, "evaluate", "--data", str(file),
         lane="hash", model="sage-linear", strategy="vertex", model_params={"hidden": 64}, optimisation={"epochs": 2},
     )  # fmt: skip
-    edgebank_ap, window_ap, recency_ap = FLOORS[name]
-    assert result["edgebank_ap"] == pytest.approx(edgebank_ap, abs=0.01)
-    assert result["edgebank_window_ap"] == pytest.approx(window_ap, abs=0.01)
-    assert result["recency_ap"] == pytest.approx(recency_ap, abs=0.01)
+    # a batch ends with its snapshot here, so floors also know the end of the snapshot before
+    for floor, known in zip(("edgebank_ap", "edgebank_window_ap", "recency_ap"), FLOORS[name], strict=True):
+        assert known - 0.01 < result[floor] < known + 0.02
     assert result["ap"] > result["recency_ap"]
     assert 0.5 < result["inductive_ap"] < 1
 
