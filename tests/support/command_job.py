@@ -74,7 +74,7 @@ def _write_to(out: int, err: int) -> None:
 
 
 class _Rank(subprocess.Popen[bytes]):
-    """A rank forked from its launcher, whose child it is as if it had been started anew."""
+    """A rank forked from its launcher, and its child, as a rank that loads its libraries is."""
 
     def _execute_child(self, *given: Any) -> None:
         """What ``Popen`` calls once it has made its pipes: here there are none."""

@@ -138,7 +138,7 @@ def test_cells_of_other_negatives_are_not_averaged_with_these(
 ) -> None:
     negatives, out = tmp_path / "n.parquet", tmp_path / "r.parquet"
     data = [{"file": str(tmp_path / "a.csv"), "negatives": str(negatives)}]
-    evaluations.makes = negatives  # the first cell makes the file that it is told
+    evaluations.makes = negatives  # the first cell makes this file
     assert run(matrix_for(tmp_path, data=data, seeds=[0]), out)["run"] == 2
     assert run(matrix_for(tmp_path, data=data, seeds=[0]), out)["run"] == 0
     negatives.write_text("others")
