@@ -19,6 +19,7 @@ if [ "$1" = logs ]; then echo "INFO Kafka Server started"; fi
 
 
 @pytest.mark.integration
+@pytest.mark.slow
 def test_a_second_start_is_fresh_and_stop_ends_it(kafka: str, tmp_path: Path) -> None:
     data = tmp_path / "data"
     first = broker("start", "--data", str(data))

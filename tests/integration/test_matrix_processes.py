@@ -14,6 +14,7 @@ from schemas.matrix import Matrix
 from trainer.evaluation.matrix import cells, evaluated
 
 
+@pytest.mark.slow
 def test_a_killed_matrix_leaves_no_process_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

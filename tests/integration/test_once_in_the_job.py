@@ -26,6 +26,7 @@ pytestmark = pytest.mark.integration
 
 EVENTS, REFUSED = 12, (3, 8)
 LANES = [{"name": "hash", "algorithm": "hash", "parts": 2}]
+WHERE = ["folder", pytest.param("bucket", marks=pytest.mark.slow)]
 CLEANING = ("unlink", "remove", "below", "folder")
 
 
@@ -82,7 +83,7 @@ def content(store: str) -> tuple[list[int], dict[str, int], list[int]]:
     return sorted(log_table(store)["src"].to_pylist()), log.last.refused, [p.next for p in log.last.positions]  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("where", ["folder", "bucket"])
+@pytest.mark.parametrize("where", WHERE)
 def test_each_message_is_in_the_store_and_the_dead_letters_once(
     kafka: str, s3: S3Server, tmp_path: Path, refusals: Refusals, where: str
 ) -> None:
@@ -118,7 +119,7 @@ def test_each_message_is_in_the_store_and_the_dead_letters_once(
 POINTS = ["record.written:2", "record.named:1", "record.named:2", "commit.done:1", "commit.done:2"]
 
 
-@pytest.mark.parametrize("where", ["folder", "bucket"])
+@pytest.mark.parametrize("where", WHERE)
 def test_a_job_that_is_killed_around_a_record_has_each_message_once(
     kafka: str, s3: S3Server, tmp_path: Path, commands: Commands, where: str
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from streaming import fresh_topic
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 SECTION = README.split("## Five lines in, five lines out\n")[1].split("\n## ")[0]

@@ -49,6 +49,7 @@ def straight(store: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict
     return lines
 
 
+@pytest.mark.slow
 def test_after_kill_nine_of_each_rank_torchrun_goes_on_with_the_same_numbers(
     store: Path, straight: list[dict], tmp_path: Path
 ) -> None:

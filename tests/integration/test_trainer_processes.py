@@ -91,6 +91,7 @@ def at_the_end(process: subprocess.Popen, folder: Path) -> str:
     return str(out)
 
 
+@pytest.mark.slow
 def test_a_rank_that_stands_still_for_a_while_is_waited_for_and_told_by_the_others(
     store: Path, straight: list[dict], tmp_path: Path
 ) -> None:
@@ -290,7 +291,8 @@ def test_every_line_of_a_failing_run_is_json(arguments: list[str], store: Path, 
     assert ("exception" in told[-1]) is ("--debug" in arguments)
 
 
-@pytest.mark.parametrize("victim", ["rank", "launcher"])  # who gets SIGKILL, and who SIGTERM only
+# Who gets SIGKILL, and who SIGTERM only.
+@pytest.mark.parametrize("victim", [pytest.param("rank", marks=pytest.mark.slow), "launcher"])
 def test_every_line_of_a_killed_run_is_json(victim: str, store: Path, tmp_path: Path) -> None:
     shutil.copytree(store, tmp_path / "store")
     go_on = held_back(tmp_path / "store", "hash", 4)

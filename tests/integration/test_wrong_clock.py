@@ -208,6 +208,7 @@ def test_files_are_not_read_by_a_wrong_clock(kafka: str, tmp_path: Path, host: H
     assert backfill(config, [past]).events == 1
 
 
+@pytest.mark.slow
 def test_on_flink_a_worker_with_a_wrong_clock_waits_and_says_so(
     kafka: str,
     tmp_path: Path,

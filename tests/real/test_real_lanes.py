@@ -44,7 +44,7 @@ def live_after(path: Path, tau: int) -> set[tuple[int, int]]:
     return {(min(pair), max(pair)) for pair in live if pair[0] != pair[1]}
 
 
-@pytest.mark.parametrize("name", ["as733_deltas", "collegemsg"])
+@pytest.mark.parametrize("name", [pytest.param("as733_deltas", marks=pytest.mark.slow), "collegemsg"])
 def test_windows_over_a_real_graph_equal_the_file(name, tmp_path):
     path = real_file(f"{name}.parquet")
     lanes = [lane(algorithm, parts=4, base_every=64) for algorithm in ("distdy", "sep")]

@@ -36,7 +36,8 @@ def script() -> Any:
             for name in ("sx, weekly", "slashdot, 60 slices", "amlsim_20k, daily")
             for length, least in ((10, 8), (4, 4))
         ),
-        ("as733, daily, live", None, 45), ("collegemsg, daily", 4, 4),
+        pytest.param("as733, daily, live", None, 45, marks=pytest.mark.slow),
+        ("collegemsg, daily", 4, 4),
     ],
 )  # fmt: skip
 def test_auto_sends_no_more_than_the_least_of_any_snapshot(

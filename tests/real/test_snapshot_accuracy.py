@@ -30,7 +30,9 @@ FLOORS = {
 """Mean squared errors of the test, computed from the sources by plain NumPy."""
 
 
-@pytest.mark.parametrize("name", FLOORS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "england_covid" else pytest.mark.slow) for name in FLOORS]
+)
 def test_floors_of_the_node_streams_are_those_that_are_known(name: str, tmp_path: Path) -> None:
     stream = STREAMS[name]
     real_file(stream.source)
@@ -47,6 +49,7 @@ def test_floors_of_the_node_streams_are_those_that_are_known(name: str, tmp_path
     assert result["random_mse"] == pytest.approx(result["age_persistence_mse"], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_table_is_printed_again_without_running_a_cell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,6 +9,7 @@ from compacted import catch_up, grown, seal, seen
 from lane_stream import lane
 from placed import files_of
 from s3_server import S3Server
+from sweeps import sweep
 from written_log import HISTORY, commits, durable_in_log, write_log_again_and_again
 
 from stream.store.compact.retention import Keep
@@ -22,8 +23,6 @@ from stream.store.verify.store import verify
 
 CHANGES = ("put", "put_new", "replace", "remove")
 LANE = lane("hdrf", window=2, base_every=1)
-EVERY = 3
-"""Changes of which one is refused: others in the test with lost answers."""
 
 
 class Trouble:
@@ -72,14 +71,15 @@ def log_content(store: Place) -> list[object]:
     return [log.external_ids().to_pylist(), *(log.events(s.tau).to_pylist() for s in log.snapshots)]
 
 
+@sweep
 @pytest.mark.parametrize("lost", [False, True])
 def test_any_change_of_the_log_that_is_refused_or_never_answered_costs_a_second_try(
-    trouble: Trouble, s3: S3Server, lost: bool
+    trouble: Trouble, s3: S3Server, lost: bool, step: int
 ) -> None:
     whole = place_of(s3.store(lease_s=60))
     write_log_again_and_again(whole)
     expected = log_content(whole)
-    for at in range(lost, 1000, EVERY):
+    for at in range(lost, 1000, step):
         store = place_of(s3.store(lease_s=60))
         trouble.next(at, lost=lost)
         write_log_again_and_again(store)
@@ -92,9 +92,10 @@ def test_any_change_of_the_log_that_is_refused_or_never_answered_costs_a_second_
     assert at > 4 * len(commits())
 
 
+@sweep
 @pytest.mark.parametrize("lost", [False, True])
 def test_any_change_of_a_lane_and_of_compaction_that_is_refused_or_never_answered_can_be_made_again(
-    trouble: Trouble, s3: S3Server, lost: bool
+    trouble: Trouble, s3: S3Server, lost: bool, step: int
 ) -> None:
     def again(work: Callable[[Place], object], store: Place) -> None:
         try:
@@ -105,7 +106,7 @@ def test_any_change_of_a_lane_and_of_compaction_that_is_refused_or_never_answere
 
     whole = grown(place_of(s3.store(lease_s=60)), LANE, end=3)
     expected = seen(whole, "hdrf", 1, window=2)
-    for at in range(lost, 1000, 4 * EVERY):
+    for at in range(lost, 1000, 4 * step):
         store = place_of(s3.store(lease_s=60))
         seal(store, 0, 3)
         trouble.next(at, lost=lost)

@@ -25,6 +25,7 @@ from once import (
 from placed import Places
 from sink_job import A, Counting, Job
 from structlog.testing import capture_logs
+from sweeps import sweep
 
 from schemas.store import CommitRecord
 from stream.sink.snapshot_sink import SnapshotSink
@@ -37,17 +38,18 @@ from stream.store.places import lease as lease_module
 from stream.store.verify.store import verify
 
 
+@sweep
 @pytest.mark.parametrize("commit", [0, 8, 10], ids=["first", "tail files absorbed", "sealed"])
 @pytest.mark.parametrize("lasts", [1, 4])
 def test_a_store_that_goes_away_behind_a_record_has_its_events_once(
-    places: Places, trouble: Trouble, commit: int, lasts: int
+    places: Places, trouble: Trouble, commit: int, lasts: int, step: int
 ) -> None:
     whole = places.address()
     assert drive_to_the_end(whole) == 0
     first, end = behind_record(trouble, commit), behind_record(trouble, commit + 1)
     removed = [what for what in trouble.operations[first:end] if what.startswith(("unlink", "remove"))]
     assert any("tail/" in what for what in removed) == (commit > 0)
-    for gone in range(first, end):
+    for gone in range(first, end, step):
         store = places.address()
         trouble.begin(lambda number, what, gone=gone: gone <= number < gone + lasts)  # type: ignore[misc]
         drive_to_the_end(store)
@@ -55,11 +57,12 @@ def test_a_store_that_goes_away_behind_a_record_has_its_events_once(
         require_once(trouble, store, (commit, gone - first))
 
 
+@sweep
 @pytest.mark.parametrize("lost", [False, True], ids=["refused", "answer lost"])
 def test_any_operation_that_is_refused_leaves_each_message_in_the_log_once(
-    places: Places, trouble: Trouble, lost: bool
+    places: Places, trouble: Trouble, lost: bool, step: int
 ) -> None:
-    for at in count():
+    for at in count(0, step):
         store = places.address()
         trouble.begin(lambda number, what, at=at: number == at, lost=lost)  # type: ignore[misc]
         drive_to_the_end(store)
@@ -69,14 +72,15 @@ def test_any_operation_that_is_refused_leaves_each_message_in_the_log_once(
     assert at > 4 * MESSAGES
 
 
+@sweep
 def test_a_process_that_ends_before_any_operation_leaves_each_message_in_the_log_once(
-    places: Places, trouble: Trouble, monkeypatch: pytest.MonkeyPatch
+    places: Places, trouble: Trouble, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     life = [0]
     monkeypatch.setattr(
         lease_module, "_started", lambda pid: str(life[0])
     )  # a lease of an earlier life is nobody's
-    for at in count():
+    for at in count(0, step):
         life[0] += 1
         store = places.address()
         trouble.begin(lambda number, what, at=at: number == at, kills=True)  # type: ignore[misc]
@@ -102,13 +106,16 @@ class Acknowledging(Counting):
         self._disk.acknowledge()
 
 
+@sweep
 @pytest.mark.parametrize("kind", ["powerless", "names first", "mixed"])
-def test_a_machine_that_loses_power_has_each_message_in_the_log_once(kind: str, scratch: Path) -> None:
+def test_a_machine_that_loses_power_has_each_message_in_the_log_once(
+    kind: str, scratch: Path, step: int
+) -> None:
     (scratch / "whole").mkdir()
     disk = CrashDisk(scratch / "whole")
     with disk.watched():
         drive(str(scratch / "whole"), Acknowledging(disk))
-    for number, (moment, tree) in enumerate(states(disk.moments, kind)):
+    for number, (moment, tree) in enumerate(states(disk.moments[::step], kind)):
         store = put(tree, scratch / str(number))
         assert drive_to_the_end(str(store)) == 0
         assert twice_or_lost(str(store)) == {}, f"{kind} before: {moment.operation}"

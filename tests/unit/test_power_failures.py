@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from crash_disk import KINDS, CrashDisk, Moment, Tree, put, states
 from lane_stream import lane, lane_files, make_store, random_events
+from sweeps import sweep
 from written_log import commits, durable_in_log, write_log, write_log_again_and_again
 
 from stream.store.lane.writer import LaneWriter
@@ -29,13 +30,14 @@ def log_moments(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Moment],
     return disk.moments, sealed_files(store)
 
 
+@sweep
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_crash_before_any_file_operation_of_the_log_loses_nothing_acknowledged(
-    kind: str, log_moments: tuple[list[Moment], dict[str, bytes]], scratch: Path
+    kind: str, log_moments: tuple[list[Moment], dict[str, bytes]], scratch: Path, step: int
 ) -> None:
     moments, expected = log_moments
     assert len(moments) > 60
-    for number, (moment, tree) in enumerate(states(moments, kind)):
+    for number, (moment, tree) in enumerate(states(moments[::step], kind)):
         store = put(tree, scratch / str(number))
         where = f"{kind} before: {moment.operation}"
         if (store / "log/log.json").exists():
@@ -79,16 +81,14 @@ def lane_moments(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Moment]
     return disk.moments, lane_files(store, "sep")
 
 
+@sweep
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_crash_before_any_file_operation_of_a_lane_loses_nothing_acknowledged(
-    kind: str, lane_moments: tuple[list[Moment], dict[str, bytes]], scratch: Path
+    kind: str, lane_moments: tuple[list[Moment], dict[str, bytes]], scratch: Path, step: int
 ) -> None:
     moments, expected = lane_moments
     assert len(moments) > 60
-    every = (
-        1 if kind in ("killed", "powerless") else 2
-    )  # the same code as the log's, which is looked at all over
-    for number, (moment, tree) in enumerate(states(moments[::every], kind)):
+    for number, (moment, tree) in enumerate(states(moments[::step], kind)):
         store = put(tree, scratch / str(number))
         where = f"{kind} before: {moment.operation}"
         assert verify(store).problems == [], where
@@ -128,11 +128,12 @@ def gone_on(
     return disk.moments[-1]
 
 
+@sweep
 def test_a_disk_that_refuses_any_operation_once_costs_a_second_try_and_nothing_else(
-    log_moments: tuple[list[Moment], dict[str, bytes]], scratch: Path
+    log_moments: tuple[list[Moment], dict[str, bytes]], scratch: Path, step: int
 ) -> None:
     moments, expected = log_moments
-    for number in range(len(moments)):
+    for number in range(0, len(moments), step):
         store = scratch / str(number)
         store.mkdir()
         disk = CrashDisk(store)

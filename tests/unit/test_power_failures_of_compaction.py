@@ -7,6 +7,7 @@ import pytest
 from compacted import catch_up, log_content, seal, seen
 from crash_disk import CrashDisk, Moment, put, states
 from lane_stream import lane, random_events
+from sweeps import sweep
 
 from stream.store.compact.retention import Keep
 from stream.store.compact.store import compact
@@ -47,14 +48,14 @@ def content(store: Path) -> list[object]:
     return [*log_content(store, 4), *seen(store, "sep", 4, window=2)]
 
 
+@sweep
 @pytest.mark.parametrize("kind", ["killed", "powerless", "mixed"])
 def test_a_crash_before_any_file_operation_of_a_compaction_keeps_what_is_to_be_kept(
-    kind: str, before: Path, moments: list[Moment], scratch: Path
+    kind: str, before: Path, moments: list[Moment], scratch: Path, step: int
 ) -> None:
     expected = content(before)
     assert len(moments) > 40
-    every = 2 if kind == "mixed" else 1  # of the random states, half are enough
-    for number, (moment, tree) in enumerate(states(moments[::every], kind)):
+    for number, (moment, tree) in enumerate(states(moments[::step], kind)):
         store = put(tree, scratch / str(number))
         where = f"{kind} before: {moment.operation}"
         assert verify(store).problems == [], where

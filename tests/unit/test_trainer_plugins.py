@@ -110,6 +110,7 @@ def printed(done: subprocess.CompletedProcess[str]) -> dict:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_they_are_listed_and_train_as_those_of_the_tree_do(installed: Path, tmp_path: Path) -> None:
     listed = printed(trainer(installed, "models", "--json"))
     models = {entry["name"]: entry for entry in listed["models"]}
