@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WARM := $(VENV)/.warm
 PYTEST_ARGS ?=
-TEST_PROCESSES ?= 2
+TEST_PROCESSES ?= 4
 KAFKA_PORT ?= 0
 
 .PHONY: help setup demo test test-slow explore docs lint format bench kafka kafka-stop flink flink-stop clean
@@ -38,10 +38,11 @@ $(WARM): $(STAMP)
 demo: $(WARM) ## Watch the whole path for a few minutes: broker, stream, trainer, figures
 	@$(BIN)/python deploy/demo/orchestrate.py
 
-# Each process of the tests starts a broker of its own; one thread of torch each, or they spin against each other.
+# Four, for two cores: tests wait for brokers and clocks half of their time. Each process starts a broker of its own, and has
+# one thread of torch, or they spin against each other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal
 
-test: $(WARM) ## Run the tests, in two processes (PYTEST_ARGS="-k name" to choose, TEST_PROCESSES=0: in one)
+test: $(WARM) ## Run the tests, in four processes (PYTEST_ARGS="-k name" to choose, TEST_PROCESSES=0: in one)
 	@$(PYTEST) -m "not slow" $(PYTEST_ARGS)
 
 test-slow: $(WARM) ## Run the slow tests: Flink, the demo, fresh installs, long runs on real graphs

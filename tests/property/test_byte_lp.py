@@ -154,7 +154,7 @@ class PlainSearch:
                 self.owner, self.count = start
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     cases(),
     st.sampled_from([0.0, 0.25, 2.0]),
@@ -249,7 +249,7 @@ def plain_shed(case):
     return owner
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(cases())
 def test_crowded_parts_shed_what_loses_least_until_all_hold(case):
     expected = plain_shed(case)
@@ -262,7 +262,7 @@ def test_crowded_parts_shed_what_loses_least_until_all_hold(case):
     assert count.max() <= case["capacity"]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(cases())
 def test_traffic_is_fetches_in_all_uses_and_moves(case):
     owner, before = case["owner"], case["before"]
@@ -278,7 +278,7 @@ def test_traffic_is_fetches_in_all_uses_and_moves(case):
     assert found == pytest.approx(fetched + case["move_cost"] * moved)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 1000), st.sampled_from(PARTS), st.sampled_from(["byte-lp", "anchor-metis"]))
 def test_no_part_ever_holds_more_than_its_capacity(seed, parts, algorithm):
     """Dense and sparse snapshots that grow, shrink and end."""

@@ -59,7 +59,7 @@ def messages(random: Random) -> list[tuple[int, list[dict[str, Any]]]]:
     return out
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.integers(0, 10**9),
     st.sampled_from(["next-snapshot", "dead-letter"]),
@@ -131,7 +131,7 @@ def test_every_event_is_in_exactly_one_of_log_rejects_and_duplicates(seed, polic
         assert verify_log(store).problems == []
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from([1, 3, 50]))
 def test_the_table_grows_and_forgets_as_a_list_would(seed, step):
     random = np.random.default_rng(seed)

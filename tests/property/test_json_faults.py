@@ -36,7 +36,7 @@ def kernel_says(text: str) -> tuple[str, int]:
     return json_fault.MESSAGES[fault], json_fault.count_characters(data, 0, place) if fault else 0
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.one_of(NEARLY, NEARLY, MESSAGES.map(lambda m: m.decode("utf-8", "ignore"))))
 @example('{"a":1,}')
 @example('["\\u12')

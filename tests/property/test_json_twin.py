@@ -14,7 +14,7 @@ from stream.decode.reading import RefusedError
 from stream.decode.times import SCALE_DIGITS, number_to_us, rfc3339_to_us
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=125, deadline=None)
 @given(
     st.lists(MESSAGES, min_size=1, max_size=12),
     st.sampled_from(["int", "string"]),
@@ -49,7 +49,7 @@ def bytes_of(text: str) -> np.ndarray:
     return np.frombuffer(text.encode(), np.uint8)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(
     st.one_of(
         NUMBERS,
@@ -81,7 +81,7 @@ def test_numbers_that_producers_write_need_no_second_look():
             assert np.float32(got) == np.float32(float(text))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(NUMBERS, st.sampled_from(["s", "ms", "us"]))
 def test_microseconds_of_a_number_equal_exact_decimal_arithmetic(text, unit):
     data = bytes_of(text)
@@ -92,7 +92,7 @@ def test_microseconds_of_a_number_equal_exact_decimal_arithmetic(text, unit):
             assert micros == number_to_us(text, unit)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.one_of(
         st.builds(
@@ -120,7 +120,7 @@ def test_rfc3339_kernel_equals_its_twin(text):
     assert (micros if certain else None) == expected
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(
     st.one_of(st.binary(max_size=8), st.text(max_size=4).map(lambda s: s.encode("utf-8", "surrogatepass")))
 )

@@ -98,7 +98,7 @@ def same_arrays(actual, expected):
         np.testing.assert_array_equal(a, b, err_msg=name)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(snapshots, st.sampled_from([None, 1, 2, 3]), st.integers(0, 5))
 def test_every_snapshot_equals_the_plain_dict(stream, edge_life, restart_at):
     graph = LiveGraph(node_features=F, segments=S, edge_life=edge_life)
@@ -171,7 +171,7 @@ def test_every_snapshot_equals_the_plain_dict(stream, edge_life, restart_at):
         assert delta.op.tolist() == [row[0] for row in edge_rows]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.lists(inserts | deletes, max_size=6), min_size=30, max_size=40))
 def test_advancing_the_adjacency_equals_building_it(stream):
     """Long enough that most snapshots change few of the pairs and take the incremental path."""
@@ -235,7 +235,7 @@ def test_long_rows_come_and_go_in_bounded_room(edge_life):
     assert max(room[45:]) <= 1.5 * max(room[21:30])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(snapshots, st.sampled_from([None, 2]), st.data())
 def test_a_restart_changes_no_byte_of_the_next_state(stream, edge_life, data):
     """Rows stay in their order, whatever numbers pairs have inside."""

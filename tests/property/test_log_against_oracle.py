@@ -284,7 +284,7 @@ def history(rules: Rules) -> History:
 
 @given(scripts())
 @settings(
-    max_examples=110, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=55, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 def test_the_log_equals_the_oracle_for_any_polls_commits_and_restarts(script: Script) -> None:
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as store:

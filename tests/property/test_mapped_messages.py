@@ -120,7 +120,7 @@ def polls(draw: st.DrawFn) -> tuple[Mapping, list[bytes]]:
     return mapping, [cut(draw, m) if draw(st.integers(0, 9)) == 0 else m for m in messages]
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=125, deadline=None)
 @given(polls(), st.sampled_from(["int", "string"]), st.sampled_from(["s", "ms"]))
 @example((MAPPINGS[0], [b'{"card":{"id":1,"id":1},"merchant":{"id":2},"created_at":3}']), "int", "s")
 @example((MAPPINGS[0], [b'{"card":{"id":1},"card":null,"merchant":{"id":2},"created_at":3}']), "int", "s")

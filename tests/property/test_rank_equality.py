@@ -29,7 +29,7 @@ SIZES = st.sampled_from([2, 3, 4])
 
 
 def on_any_number() -> list[Any]:
-    """Each strategy and model with each task in one type; in the other type it is ``slow``.
+    """Each strategy and model with one task in one type, by turns; the other three are ``slow``.
 
     A rank of ``group`` computes what one rank computes, whole groups, so one task and one type say enough of it.
     """
@@ -38,7 +38,7 @@ def on_any_number() -> list[Any]:
     tasks, dtypes = ("link-prediction", "node-regression"), (torch.float64, torch.float32)
     for at, (strategy, model) in enumerate(together):
         for i, j in [(0, 0)] if strategy == "group" else itertools.product((0, 1), (0, 1)):
-            slow = strategy != "group" and (at + i + j) % 2
+            slow = strategy != "group" and at % 4 != 2 * i + j
             values = (strategy, model, tasks[i], dtypes[j])
             name = "-".join(map(str, values)).replace("torch.", "")
             found.append(pytest.param(*values, marks=pytest.mark.slow if slow else (), id=name))
@@ -46,7 +46,7 @@ def on_any_number() -> list[Any]:
 
 
 @pytest.mark.parametrize(("strategy", "model", "task", "dtype"), on_any_number())
-@settings(max_examples=3)
+@settings(max_examples=1)
 @given(streams, st.sampled_from(["hash", "kl"]), SIZES)
 @example(TWO_NODES, "hash", 4)
 @example(TURNOVER, "hash", 3)
@@ -80,7 +80,7 @@ def test_snapshot_models_learn_and_embed_alike_on_any_number_of_ranks(
         ("evolvegcn-h", torch.float64),
     ],
 )
-@settings(max_examples=2)
+@settings(max_examples=1)
 @given(streams, st.sampled_from([(1, 2), (2, 2)]))
 @example(TWO_NODES, (2, 2))
 @example(TURNOVER, (1, 2))
@@ -106,7 +106,7 @@ def test_groups_of_ranks_that_share_a_snapshot_learn_and_embed_alike(
 
 @DTYPES
 @pytest.mark.parametrize(("strategy", "model"), pairs("event"))
-@settings(max_examples=3)
+@settings(max_examples=1)
 @given(streams, st.sampled_from(["hash", "sep"]), SIZES)
 @example(TWO_NODES, "hash", 4)
 @example(TURNOVER, "sep", 2)

@@ -93,7 +93,7 @@ class PlainSep:
         return total
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.one_of(streams(1), streams(8), streams(20)),
     st.sampled_from([1, 2, 4, 63, 64, 100]),
@@ -179,7 +179,7 @@ def test_both_ends_of_every_assigned_insert_are_in_its_part_when_the_snapshot_is
     assert demoted, "the streams must have former hubs that give up parts"
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(streams(12), st.sampled_from([0.1, 0.5]))
 def test_nodes_that_were_never_hubs_stay_in_one_part_for_ever(stream, hubs):
     partitioner = Sep(parts=4, hubs=hubs, time_constant=5.0, rule="centrality")
@@ -241,7 +241,7 @@ def test_ties_vary_with_the_event_and_with_the_seed():
     assert set(firsts) == {0, 1, 2, 3}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(
         st.one_of(st.sampled_from([0.0, 1.0, 2.0]), st.floats(0.0, 1e300), st.floats(1e-300, 1e-290)),

@@ -133,7 +133,7 @@ def check(
     assert found == (expected if smooth else dict.fromkeys(expected))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 @given(
     stream=STREAMS,
     life=st.none() | st.integers(1, 4),

@@ -92,7 +92,7 @@ def check_events(view: WindowView, oracle: OracleLane, rows_of: dict[int, list[R
 
 
 @pytest.mark.parametrize("algorithm", LANES)
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     snapshots=streams(),
     parts=st.integers(1, 4),

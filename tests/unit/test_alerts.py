@@ -19,6 +19,8 @@ from stream.service.failure import Failure
 MANY_YEARS_AGO = 1_100_000_100
 QUIET = 8
 """Minutes before a fault: by then a snapshot was sealed and learned."""
+LONG = 60
+"""Minutes; a fault that takes longer to show is for the slow tests."""
 
 Made = Callable[..., World]
 Firing = Mapping[int, set[str]]
@@ -80,6 +82,7 @@ def test_nothing_fires_while_the_past_is_replayed_and_training_comes_after_it(
     judge(tmp_path, here, {minute: set() for minute in range(5, 70, 5)})
 
 
+@pytest.mark.slow
 def test_training_that_stops_in_the_middle_of_a_replay_is_told(world: Made, tmp_path: Path) -> None:
     here = world(begin_s=MANY_YEARS_AGO, lag={"max_snapshots": 3})
     here.speed, here.learns = 12.0, 1.0
@@ -309,7 +312,11 @@ FAULTS: list[tuple[Callable[[World], None], dict[str, Any], int, set[str]]] = [
 
 
 @pytest.mark.parametrize(
-    ("fault", "settings", "minutes", "expected"), FAULTS, ids=[fault[0].__name__ for fault in FAULTS]
+    ("fault", "settings", "minutes", "expected"),
+    [
+        pytest.param(*row, id=row[0].__name__, marks=pytest.mark.slow if row[2] > LONG else ())
+        for row in FAULTS
+    ],
 )
 def test_what_the_code_exports_in_a_fault_fires_its_alerts_and_no_others(
     fault: Callable[[World], None],

@@ -82,34 +82,44 @@ def test_one_rank_and_one_block_learn_what_whole_learns_to_the_bit(
     assert all(torch.equal(found[key].nan_to_num(), one[key].nan_to_num()) for key in one)
 
 
-ALL_CASES = [
-    pytest.param(model, supervise, task, marks=[] if (first + second) % 2 == 0 else [pytest.mark.slow])
-    for first, model in enumerate(MODELS)
-    for second, (supervise, task) in enumerate(
-        [("newest", "link-prediction"), ("horizon", "node-regression")]
-    )
+LAYOUTS = [
+    ("newest", "link-prediction", 1, 2, "active", []),
+    ("newest", "link-prediction", 2, 4, "active", []),
+    ("newest", "link-prediction", 4, 8, "all", []),
+    ("newest", "link-prediction", 2, 1, "active", [1, 2]),
+    ("horizon", "node-regression", 2, 1, "all", []),
+    ("horizon", "node-regression", 3, 2, "active", []),
+    ("horizon", "node-regression", 4, 2, "active", [2, 2]),
 ]
-"""Each model with one of both supervisions; with the other one it is a slow test."""
+"""Supervision, task, ranks, blocks, rows, mesh: in some, blocks have fewer snapshots than there are ranks."""
+
+ALL_CASES = [
+    pytest.param(model, *layout, marks=() if (first + second) % len(LAYOUTS) in (0, 3) else pytest.mark.slow)
+    for first, model in enumerate(MODELS)
+    for second, layout in enumerate(LAYOUTS)
+]
+"""Each model in two layouts; in the others it is a slow test."""
 
 
-@pytest.mark.parametrize(("model", "supervise", "task"), ALL_CASES)
+@pytest.mark.parametrize(("model", "supervise", "task", "size", "blocks", "rows", "mesh"), ALL_CASES)
 def test_blocks_and_ranks_learn_what_whole_learns(
-    model: str, supervise: str, task: str, lane: LaneReader
+    model: str,
+    supervise: str,
+    task: str,
+    size: int,
+    blocks: int,
+    rows: str,
+    mesh: list[int],
+    lane: LaneReader,
 ) -> None:
-    """Five snapshots on up to four ranks, or in a mesh of them, in blocks of which some have fewer snapshots than ranks."""
+    """Five snapshots on up to four ranks, or in a mesh of them."""
     one = all_learned(begun_with(lane, model, Ranks(), "whole", task, supervise=supervise))
     assert any(" gradient " in key for key in one)
-    cases = {
-        "newest": [(1, 2, "active", []), (2, 4, "active", []), (4, 8, "all", []), (2, 1, "active", [1, 2])],
-        "horizon": [(2, 1, "all", []), (3, 2, "active", []), (4, 2, "active", [2, 2])],
-    }
-    for size, blocks, rows, mesh in cases[supervise]:
-        params = {"supervise": supervise, "blocks": blocks, "rows": rows, "mesh": mesh}
-        for found in side_by_side(
-            size,
-            lambda ranks, params=params: all_learned(begun_with(lane, model, ranks, task=task, **params)),
-        ):
-            require_equal(found, one, torch.float64)
+    params = {"supervise": supervise, "blocks": blocks, "rows": rows, "mesh": mesh}
+    for found in side_by_side(
+        size, lambda ranks: all_learned(begun_with(lane, model, ranks, task=task, **params))
+    ):
+        require_equal(found, one, torch.float64)
 
 
 @pytest.mark.parametrize("model", ["cdgcn", "sage-linear"])
