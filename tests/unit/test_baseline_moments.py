@@ -115,13 +115,30 @@ def test_a_file_of_one_batch_has_baselines_that_know_its_training_part(tmp_path:
     assert found["recency_ap"] == found["edgebank_ap"] == 1
 
 
-def test_times_shifted_by_whole_intervals_change_neither_negatives_nor_scores(tmp_path: Path) -> None:
+SHIFTED: dict[str, dict[str, Any]] = {
+    "sequential": BESIDE["batch"],
+    "pac": {**BESIDE["batch"], "strategy": "pac", "lane": "sep"},
+    **{
+        strategy: {"model": model, "strategy": strategy, "model_params": {"hidden": 8}}
+        for strategy, model in {"whole": "tgcn", "snapshot": "tmgcn", "group": "tgcn", "hybrid": "tgcn"}.items()
+    },
+    "vertex": {
+        "model": "sage-linear", "strategy": "vertex", "model_params": {"hidden": 8, "fanouts": [1, 1]},
+    },
+}  # fmt: skip
+"""A configuration by its strategy."""
+
+
+@pytest.mark.parametrize("strategy", SHIFTED)
+def test_times_shifted_by_whole_intervals_change_neither_negatives_nor_scores(
+    strategy: str, tmp_path: Path
+) -> None:
     data, results, files = loyal(300), [], []
     for name, shift in (("one", 0), ("two", 1_800 * 12_345)):
         (tmp_path / name).mkdir()
         t = pa.array(data["t"].to_numpy() - 1_700_000_000 // 1_800 * 1_800 + shift)
         shifted = data.set_column(2, "t", t)
-        result, negatives = evaluated(shifted, tmp_path / name, interval_s=1_800.0, **BESIDE["batch"])
+        result, negatives = evaluated(shifted, tmp_path / name, interval_s=1_800.0, **SHIFTED[strategy])
         results.append({name: result[name] for name in ("ap", "auc", "mrr", "recency_ap", "random_ap")})
         files.append(negatives.drop_columns(["t"]))
     assert results[0] == results[1]

@@ -74,7 +74,7 @@ class BatchMaker:
         taus = self._window(recipe.first, recipe.length)
         window = self._lesson_window(taus)
         share = self._sizes[recipe.size][1]
-        draw = np.random.default_rng([*self._seed, recipe.size, recipe.first % (1 << 63), recipe.number])
+        draw = np.random.default_rng([*self._seed, recipe.size, recipe.number])
         count = max(1, round(share * len(window.nodes)))
         targets = window.nodes[window.sampler.draw(count, draw)]
         asked, items = window.questions(targets)

@@ -170,7 +170,7 @@ class GroupStrategy(WholeStrategy):
         if not groups:
             return StepReport()
         sizes, names = self._sizes(groups), [group.tau for group in groups]
-        seed = [self._seed, lessons[-1].tau % (1 << 63), epoch]
+        seed = [self._seed, lessons[-1].sequence, epoch]
         at = time.perf_counter()
         plan = self._plan(sizes, self._profile.predict(names, sizes), seed)
         solving_s = time.perf_counter() - at

@@ -21,7 +21,7 @@ class PastSnapshot:
 
     Attributes:
         tau: Interval index.
-        number: Of the snapshot in the stream; the distance of two snapshots is that of their numbers.
+        number: Of the snapshot in its log, from 0.
         graph: Adjacency; complete for the nodes this rank owns.
         home: int32 (dense ids of τ,): the rank that computes each node's rows.
         activity: float32 (dense ids of τ, 2): log(1 + inserts of τ as source, as destination).
@@ -73,7 +73,7 @@ class Past:
         """Neighbours of sorted keys, as keys: indptr int64 (n + 1,), neighbours int64 (indptr[-1],)."""
         starts, found, offset = [np.zeros(1, np.int64)], [], 0
         for place, (snapshot, _, nodes) in enumerate(self.by_snapshot(keys)):
-            indptr, neighbours = sample_neighbours(snapshot.graph, nodes, fanout, seed + snapshot.tau)
+            indptr, neighbours = sample_neighbours(snapshot.graph, nodes, fanout, seed + snapshot.number)
             starts.append(indptr[1:] + offset)
             offset += int(indptr[-1])
             found.append(neighbours + place * STRIDE)
@@ -102,7 +102,6 @@ class PastBuilder:
         self._length = length
         self._ranks = ranks
         self._known: dict[int, PastSnapshot] = {}
-        self._next = 0
 
     def before_latest(self, window: GraphView) -> Past:
         """The snapshots before the window's newest one, for its prediction."""
@@ -113,11 +112,10 @@ class PastBuilder:
         return self._past(window, window.taus)
 
     def _past(self, window: GraphView, taus: list[int]) -> Past:
-        taus = taus[-self._length :]
+        taus, first = taus[-self._length :], window.sequence + 1 - len(window.taus)
         for tau in taus:
             if tau not in self._known:
-                self._known[tau] = self._snapshot(window, tau, self._next)
-            self._next = self._known[tau].number + 1
+                self._known[tau] = self._snapshot(window, tau, first + window.taus.index(tau))
         self._known = {tau: known for tau, known in self._known.items() if tau in window.taus}
         return Past([self._known[tau] for tau in taus], self._length)
 
