@@ -1,7 +1,7 @@
 """The stream job on a cluster: submits the pipeline, follows the log that its workers write, and ends it."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -15,6 +15,7 @@ from stream.cluster.submission import Submission
 from stream.cluster.totals import JobTotals
 from stream.held import holding
 from stream.job.backfill import require_takeover
+from stream.job.fit import require_same
 from stream.job.loop import StreamJob
 from stream.job.ran import Ran
 from stream.kafka.discovery import TopicWatch
@@ -45,11 +46,18 @@ class ClusterJob:
     Args:
         config: What to run; ``runner.name`` is flink.
         until_idle_s: End once nothing came for this long; None: only ``stop`` ends it.
+        on_begin: Called once log, lanes and topics are found to be those of the configuration, before the first submission.
     """
 
-    def __init__(self, config: StreamConfig, *, until_idle_s: float | None = None) -> None:
-        self._config, self._until_idle_s = config, until_idle_s
-        self._stopping = self._idle = self._counting = False
+    def __init__(
+        self,
+        config: StreamConfig,
+        *,
+        until_idle_s: float | None = None,
+        on_begin: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._config, self._until_idle_s, self._on_begin = config, until_idle_s, on_begin
+        self._stopping = self._idle = self._counting = self._begun = False
         self.totals = JobTotals(config.store)
         self._starts_by_key: dict[tuple[str, int], Start] = {}
         self._unread = 0
@@ -80,6 +88,7 @@ class ClusterJob:
             PartitionError: A lane's algorithm or parameters.
             OSError: The disk refuses.
         """
+        require_same(self._config)  # before another submission for the store is ended
         with ExitStack() as stack:
             while not (self._stopping or self._idle):
                 self._submit(stack)
@@ -113,6 +122,9 @@ class ClusterJob:
                     plan, starts=tuple(self._starts_by_key.values()), topic_ids=tuple(watch.ids.items())
                 )
                 stack.enter_context(holding(plan.id, self._config))
+                if not self._begun:
+                    self._begun = True
+                    self._on_begin()
                 self._follow(Submission(self._config.runner, plan), plan, reader, watch)
         finally:
             withdraw(self._config.store, plan.id)

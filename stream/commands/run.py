@@ -128,12 +128,12 @@ def run_job(
         from stream.store.log.refusals import as_json
 
         metrics = StreamMetrics(config)
+        publishers = ExportPublishers(config.store, config.publish, config.kafka, metrics)
         job, totals = (
-            _on_flink(config, until_idle_s, standby)
+            _on_flink(config, until_idle_s, standby, publishers.start)
             if config.runner.name == "flink"
-            else _here(config, metrics, until_idle_s, standby, stack)
+            else _here(config, metrics, until_idle_s, standby, publishers.start, stack)
         )
-        publishers = ExportPublishers(config.store, config.publish, config.kafka, metrics).start()
         stack.callback(publishers.close)
         ran = _watched(config.graph, job, totals, signals)
         if ran.idle:
@@ -175,13 +175,14 @@ def _here(
     metrics: "StreamMetrics",
     until_idle_s: float | None,
     standby: bool,
+    on_begin: Callable[[], object],
     stack: ExitStack,
 ) -> "tuple[StreamJob | ClusterJob, Totals]":
     """The job in this process, with its endpoint."""
     from stream.job.loop import StreamJob
     from stream.job.readiness import readiness
 
-    job = StreamJob(config, metrics, until_idle_s=until_idle_s, standby=standby)
+    job = StreamJob(config, metrics, until_idle_s=until_idle_s, standby=standby, on_begin=on_begin)
     endpoint = Endpoint(config.metrics, metrics.registry, readiness(config, metrics, job.not_ready))
     stack.callback(endpoint.close)
     note(f"metrics: {endpoint.url}/metrics  health: {endpoint.url}/readyz")
@@ -189,7 +190,7 @@ def _here(
 
 
 def _on_flink(
-    config: StreamConfig, until_idle_s: float | None, standby: bool
+    config: StreamConfig, until_idle_s: float | None, standby: bool, on_begin: Callable[[], object]
 ) -> "tuple[StreamJob | ClusterJob, Totals]":
     """The job on a cluster; metrics are served by the process that writes the log."""
     from stream.cluster.job import ClusterJob
@@ -199,7 +200,7 @@ def _on_flink(
     note(
         f"on Flink through {config.runner.job_server}; metrics are served by the workers (docs/operations.md)"
     )
-    job = ClusterJob(config, until_idle_s=until_idle_s)
+    job = ClusterJob(config, until_idle_s=until_idle_s, on_begin=on_begin)
     return job, job.totals
 
 

@@ -14,13 +14,14 @@ class Connecting:
     """Makes the readers.
 
     Attributes:
+        begun: Whether something was read. Until then, brokers that don't answer end the job, and so does a stop.
         waits: Whether nothing is being read yet, or no longer: the job waits for the log, lanes or brokers.
     """
 
     def __init__(self, config: StreamConfig, stopping: Callable[[], bool], skipped: Skipped) -> None:
         self._config, self._stopping, self._skipped = config, stopping, skipped
         self._answers: Answers | None = None  # of a reader that is being made
-        self._begun = False
+        self.begun = False
         self.waits = True
 
     @property
@@ -46,7 +47,7 @@ class Connecting:
                     kafka = self._config.kafka
                     reader = PartitionReader(kafka, next_offset, self._skipped, ask_quiet_s=quiet_s)
                 except NoBrokerError as error:
-                    if not self._begun:
+                    if not self.begun:
                         raise
                     self._answers = self._answers or Answers(self._config.kafka.bootstrap)
                     self._answers.missed(error)
@@ -56,11 +57,14 @@ class Connecting:
                 else:
                     self._answers.heard()
                     self._answers = None
-                self._begun = True
                 return reader
         except StoppedEarly:
-            if not self._begun:
+            if not self.begun:
                 raise
         finally:
-            self.waits = False
+            self.waits = not self.begun
         return None
+
+    def begin(self) -> None:
+        """What a reader has found is checked, and is read from now on."""
+        self.begun, self.waits = True, False

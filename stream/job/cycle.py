@@ -8,7 +8,6 @@ from stream.job.decoding import Decoding
 from stream.job.lane_threads import LaneThread
 from stream.job.open_log import OpenLog
 from stream.job.ran import Busy
-from stream.kafka.discovery import TopicWatch
 from stream.kafka.reader import PartitionReader
 from stream.microbatch import MicroBatch, RawBatch
 from stream.service.heartbeat import beat
@@ -31,7 +30,6 @@ class Cycle:
         decoding: Decoding,
         log: OpenLog,
         lanes: Mapping[str, LaneThread],
-        topics: TopicWatch,
         busy: Busy,
         cycle_s: float,
         until_idle_s: float | None,
@@ -39,7 +37,7 @@ class Cycle:
         self.reader = reader
         self.idle = False
         self.failure: Exception | None = None
-        self._decoding, self._log, self._lanes, self._topics, self._busy = decoding, log, lanes, topics, busy
+        self._decoding, self._log, self._lanes, self._busy = decoding, log, lanes, busy
         self._cycle_s, self._until_idle_s = cycle_s, until_idle_s
 
     def decode(self, raw: RawBatch) -> Iterator[MicroBatch]:
@@ -71,7 +69,7 @@ class Cycle:
 
     def _over(self, now_s: float) -> bool:
         reader = self.reader
-        if self._topics.changed:
+        if self._log.topics.changed:
             return True
         # Counted from its first poll, and never while messages wait: each cycle makes progress.
         late = not reader.has_waiting and now_s - (reader.first_poll_s or now_s) >= self._cycle_s

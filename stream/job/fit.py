@@ -1,4 +1,4 @@
-"""Whether a configuration fits the store that a standby would take over, checked without a lock."""
+"""Whether a configuration fits a store, checked before anything is written, made or published: no lock is taken."""
 
 import structlog
 
@@ -19,13 +19,12 @@ from stream.store.log.header import require_header
 _log = structlog.get_logger()
 
 
-def require_fit(config: StreamConfig) -> None:
-    """Check now what would otherwise fail when the other job is gone and this one is needed.
+def require_same(config: StreamConfig) -> None:
+    """Check that a store, if there is one, is that of the configuration.
 
     Raises:
         MismatchError: The log or a lane was made for something else.
         PartitionError: A lane's algorithm or parameters.
-        Failure: Kafka refuses, or a topic doesn't exist. Brokers that don't answer are only logged.
         CorruptError, FormatVersionError: A header is damaged, or of another release.
     """
     wanted = log_header(config)
@@ -40,6 +39,16 @@ def require_fit(config: StreamConfig) -> None:
         if path.exists() and manifest_taus(root):
             found = read_record(path, LaneHeader)
             require_agreement(path, found, header, "a lane", changeable={"base_every"})
+
+
+def require_fit(config: StreamConfig) -> None:
+    """Check now what would otherwise fail when the other job is gone and this one is needed.
+
+    Raises:
+        Failure: Kafka refuses, or a topic doesn't exist. Brokers that don't answer are only logged.
+        StoreError, PartitionError: As ``require_same``.
+    """
+    require_same(config)
     try:
         topic_bounds(config.kafka)
     except NoBrokerError as error:

@@ -1,6 +1,7 @@
 """The run loop of the stream job: pipelines in cycles, each from the last commit, until it is told to stop or idle."""
 
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from functools import partial
 
@@ -10,14 +11,13 @@ from stream.job.backfill import require_takeover
 from stream.job.connecting import Connecting
 from stream.job.cycle import Cycle
 from stream.job.decoding import Decoding
-from stream.job.fit import require_fit
+from stream.job.fit import require_fit, require_same
 from stream.job.lane_threads import LaneThread, bring_up_to_date, failures
 from stream.job.open_log import OpenLog
 from stream.job.ran import Busy, Ran
 from stream.job.room import RoomForCommits
 from stream.job.standby import Standby, StoppedEarly
 from stream.kafka.broker_clock import BrokerClock
-from stream.kafka.discovery import TopicWatch
 from stream.kafka.present import Present
 from stream.kafka.reader import PartitionReader
 from stream.metrics import StreamMetrics
@@ -45,6 +45,7 @@ class StreamJob:
         metrics: Counts and shows everything.
         until_idle_s: End once nothing came for this long; None: only ``stop`` ends it.
         standby: If another process writes the log or a lane, wait until it is gone instead of failing.
+        on_begin: Called once log, lanes and topics are found to be those of the configuration, before the first message.
     """
 
     def __init__(
@@ -54,8 +55,10 @@ class StreamJob:
         *,
         until_idle_s: float | None = None,
         standby: bool = False,
+        on_begin: Callable[[], object] = lambda: None,
     ) -> None:
         self._config, self._metrics, self._until_idle_s = config, metrics, until_idle_s
+        self._on_begin = on_begin
         self._alone = Standby(
             config.graph,
             waits=standby,
@@ -73,7 +76,6 @@ class StreamJob:
         self._reader: PartitionReader | None = None
         self._lanes: dict[str, LaneThread] = {}
         self.log: OpenLog  # while ``run`` has it open
-        self._topics: TopicWatch
         self._stopping = self._idle = False
         self._busy = Busy()
 
@@ -133,17 +135,18 @@ class StreamJob:
         try:
             self._decoding.warm_up()
             with ExitStack() as stack:
-                writer = self._open(stack)
-                self._read(writer)
+                self._open(stack)
+                self._read()
                 seconds = self._busy.seconds + self._finish()
                 totals = self._metrics.totals
                 return Ran(totals.snapshots, totals.events, totals.refused, totals.late, seconds, self._idle)
         except StoppedEarly:
             return Ran(0, 0, 0, 0, 0.0, idle=False)
 
-    def _open(self, stack: ExitStack) -> LogWriter:
-        """Open the log, its lanes, and what watches brokers and topics; the stack closes them."""
+    def _open(self, stack: ExitStack) -> None:
+        """Open the log, its lanes, and what watches brokers; the stack closes them."""
         config = self._config
+        require_same(config)
         with room_to_begin(config.store):
             writer = stack.enter_context(
                 self._alone.alone(lambda: LogWriter.open(config.store, log_header(config)))
@@ -155,25 +158,23 @@ class StreamJob:
                 self._lanes[lane.name] = stack.enter_context(closing(thread))
         self.log.keep_house(stack)
         brokers = self.log.brokers
-        self._topics = brokers.add(TopicWatch(config.kafka, writer.topic_ids))
         self._present.ask_too(brokers.add(BrokerClock(config.kafka)).ask, lambda: writer.last)
-        return writer
 
-    def _read(self, writer: LogWriter) -> None:
+    def _read(self) -> None:
         """Run cycles, each from the last commit, until the job is told to stop or idle."""
         arrival_s = time.monotonic()
         while True:
-            arrival_s = self._cycle(writer, arrival_s)
-            if self._topics.lost is not None:
-                raise self._topics.lost
+            arrival_s = self._cycle(arrival_s)
+            if self.log.topics.lost is not None:
+                raise self.log.topics.lost
             if self._stopping or self._idle:
                 return
-            self._metrics.restarted("partitions" if self._topics.added else "cycle")
+            self._metrics.restarted("partitions" if self.log.topics.added else "cycle")
             give_back_memory()
 
-    def _cycle(self, writer: LogWriter, arrival_s: float) -> float:
+    def _cycle(self, arrival_s: float) -> float:
         """Run one pipeline from the last commit; returns when the last message came."""
-        log, topics = self.log, self._topics
+        log = self.log
         reader = self._connecting.reader(log.sink.next_offset, arrival_s)
         if reader is None:
             return arrival_s
@@ -182,12 +183,11 @@ class StreamJob:
             if self._stopping:  # asked for before there was a reader
                 reader.stop.set()
             log.begin(reader.starts)
-            topics.reading([(start.topic, start.partition) for start in reader.starts])
-            if topics.lost is not None:
-                return arrival_s
-            writer.topic_ids = topics.ids
+            if not self._connecting.begun:
+                self._on_begin()
+            self._connecting.begin()
             ends = self._config.cycle_s, self._until_idle_s
-            cycle = Cycle(reader, self._decoding, log, self._lanes, topics, self._busy, *ends)
+            cycle = Cycle(reader, self._decoding, log, self._lanes, self._busy, *ends)
             where = InProcess(f"cycle-{id(cycle)}")
             try:
                 with holding(where.name, cycle):

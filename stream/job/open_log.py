@@ -10,6 +10,7 @@ from stream.job.housekeeping import Housekeeping
 from stream.job.journal import Journal
 from stream.job.room import RoomForCommits
 from stream.kafka.dead_letters import DeadLetters
+from stream.kafka.discovery import TopicWatch
 from stream.kafka.group_offsets import GroupOffsets
 from stream.kafka.reader import Start
 from stream.metrics import StreamMetrics
@@ -22,7 +23,8 @@ from stream.store.log.writer import LogWriter
 class OpenLog:
     """The host of a log, in the local job and in a worker on a cluster.
 
-    After each commit dead letters and group offsets are sent from threads of their own, and housekeeping is woken.
+    Nothing is made or sent before ``begin``. After each commit dead letters and group offsets are sent from threads of their
+    own, and housekeeping is woken.
 
     Args:
         config: Of the stream.
@@ -31,12 +33,10 @@ class OpenLog:
         room: Waits while the disk has no room for a commit.
         stack: Closes everything in order, clients of brokers together.
 
-    Raises:
-        Failure: The dead letters' topic can't be made.
-
     Attributes:
         sink: Takes batches in.
         brokers: Closes clients of brokers.
+        topics: Watches the topics that are read; each commit asks it whether they are still those of the log.
         letters: Refused messages on their way to their topic; None: they stay in the log.
     """
 
@@ -51,12 +51,12 @@ class OpenLog:
         self._config, self._metrics, self.writer, self._room = config, metrics, writer, room
         metrics.opened_log(writer.last, writer.totals.bytes)
         self._journal = Journal(config.graph, config.store, writer.last)
-        self.sink = SnapshotSink(writer, config, observer=metrics, beside=True)
+        self.topics = TopicWatch(config.kafka, writer.topic_ids)
+        self.sink = SnapshotSink(writer, config, observer=metrics, beside=True, confirm=self.topics.confirm)
         stack.callback(self.sink.close)
         self.brokers = stack.enter_context(ClosedTogether())
+        self.brokers.add(self.topics)
         self.letters: DeadLetters | None = None
-        if config.kafka.dead_letters is not None:
-            self.letters = self.brokers.add(DeadLetters(config.kafka, writer))
         group = config.kafka.group or f"freshet-{config.graph}"
         self._offsets = self.brokers.add(GroupOffsets(config.kafka, group))
         self._housekeeping: Housekeeping | None = None
@@ -68,11 +68,23 @@ class OpenLog:
         stack.callback(self._housekeeping.close)
 
     def begin(self, starts: Sequence[Start]) -> None:
-        """Read topic partitions from these offsets on."""
+        """Read topic partitions from these offsets on.
+
+        Raises:
+            OffsetGapError: A topic was made again since the log read it.
+            Failure: A topic is gone, or the dead letters' topic can be neither found nor made.
+        """
+        keys = [(start.topic, start.partition) for start in starts]
+        self.topics.reading(keys)
+        if self.topics.lost is not None:
+            raise self.topics.lost
+        self.writer.topic_ids = self.topics.ids
+        if self.letters is None and self._config.kafka.dead_letters is not None:
+            self.letters = self.brokers.add(DeadLetters(self._config.kafka, self.writer))
         for start in starts:
             self.sink.begin((start.topic, start.partition), start.offset)
         self._journal.reading([(s.topic, s.partition, s.offset) for s in starts], self.writer.last)
-        self.sink.assign([(start.topic, start.partition) for start in starts])
+        self.sink.assign(keys)
 
     def take_in(self, batch: MicroBatch, lag: Mapping[Key, int]) -> CommitRecord | None:
         """Take one micro-batch in, and commit if that is due.

@@ -28,6 +28,9 @@ FIRST_LOOK_S = 10.0
 
 LOOK_AGAIN_S = 0.2
 
+CONFIRM_S = 2.0
+"""How long a commit waits for brokers to report the topics' ids. If they don't, it is made: in an outage no topic is read."""
+
 CLOSE_S = 2.0
 
 _log = structlog.get_logger()
@@ -54,7 +57,10 @@ class TopicWatch:
         self._names = [topic.name for topic in kafka.topics]
         self._reading: frozenset[Key] | None = None
         self._missing: Counter[str] = Counter()
-        self._over = threading.Event()
+        self._over = False
+        self._asked = self._tried = self._answered = 0  # questions of ``confirm``
+        self._until_s = 0.0  # of the last of them
+        self._changed = threading.Condition()
         self._client: KafkaAdminClient | None = None
         self._thread = threading.Thread(target=self._run, name="topics", daemon=True)
 
@@ -77,17 +83,43 @@ class TopicWatch:
             self._look_first()
             self._thread.start()
 
+    def confirm(self) -> None:
+        """Check that messages read before this call are of the topics that the log reads, for any thread but the watch's own.
+
+        Raises:
+            OffsetGapError: A topic was made again.
+        """
+        with self._changed:
+            self._asked += 1
+            asked, self._until_s = self._asked, time.monotonic() + CONFIRM_S
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._over or self._answered >= asked, CONFIRM_S)
+        if isinstance(self.lost, OffsetGapError):
+            raise self.lost
+
     def close(self) -> None:
         """Stop looking; a request under way ends with the process."""
-        self._over.set()
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
         if self._thread.ident is None:
             self._leave()
         else:
             ended(self._thread, CLOSE_S)
 
     def _run(self) -> None:
-        while not self._over.wait(self._kafka.metadata_refresh_s):
-            self._try()
+        while True:
+            with self._changed:
+                waited_for = self._asked > self._answered and time.monotonic() < self._until_s
+                pause_s = LOOK_AGAIN_S if waited_for else self._kafka.metadata_refresh_s
+                self._changed.wait_for(lambda: self._over or self._asked > self._tried, pause_s)
+                if self._over:
+                    break
+                self._tried = self._asked
+            if self._try() is None:
+                with self._changed:
+                    self._answered = self._tried
+                    self._changed.notify_all()
         self._leave()
 
     def _look_first(self) -> None:
@@ -103,7 +135,7 @@ class TopicWatch:
                     f"{f' ({error})' if error else ''}. Start again when they do"
                 )
             self._missing.clear()  # brokers that just started: don't count this look
-            self._over.wait(LOOK_AGAIN_S)
+            time.sleep(LOOK_AGAIN_S)
 
     def _try(self) -> str | None:
         """Look once; returns why that failed."""

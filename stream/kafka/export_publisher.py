@@ -64,7 +64,8 @@ class ExportPublisher:
     def close(self, timeout_s: float = RETRY_S) -> None:
         """Stop; the next start publishes the rest."""
         self._stopping.set()
-        self._thread.join(timeout_s)
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
 
     def _run(self) -> None:
         while not self._stopping.is_set():

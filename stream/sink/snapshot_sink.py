@@ -73,6 +73,7 @@ class SnapshotSink:
         clock: Callable[[], float] = time.monotonic,
         observer: SinkObserver | None = None,
         beside: bool = False,
+        confirm: Callable[[], None] = lambda: None,
     ) -> None:
         """Continue from the writer's last commit.
 
@@ -82,8 +83,9 @@ class SnapshotSink:
             clock: Seconds, for what is due and what is idle.
             observer: Receives counts; a commit's phases come on the commit's thread.
             beside: Commit on a separate thread; ``close`` ends it.
+            confirm: Called by each commit of messages before it writes; its exceptions fail the commit, without effect.
         """
-        self._writer = writer
+        self._writer, self._confirm = writer, confirm
         self._commits = OneAtATime[_Done]("commit" if beside else None)
         self._rules = config.snapshots
         self._ids = config.ids
@@ -279,6 +281,8 @@ class SnapshotSink:
 
     def _commit(self, pending: Pending, before: OpenEvents, closed: int | None) -> _Done:
         """The commit itself, on the separate thread if there is one."""
+        if pending.batches:
+            self._confirm()
         seal: Iterable[tuple[int, pa.Table]] = ()
         names = event_schema(self._ids).names
         min_tau = min((tau for tau in (pending.min_tau, before.min_tau) if tau is not None), default=None)

@@ -10,7 +10,21 @@ import pyarrow as pa
 import pytest
 from exported import embeddings, write_export
 from forked import Commands
-from streaming import T0, configuration, edge, fresh_topic, read_topic, result, send, written
+from kafka import KafkaAdminClient
+from log_lines import error_of
+from streaming import (
+    T0,
+    command,
+    configuration,
+    edge,
+    fresh_topic,
+    read_topic,
+    result,
+    run_job,
+    send,
+    settings,
+    written,
+)
 
 from schemas.config import Kafka, Publication, StreamConfig, Topic
 from stream.kafka.export_publisher import ExportPublisher
@@ -61,6 +75,38 @@ def test_what_is_committed_is_published_also_after_kills_with_keys_that_tell_rep
     newest = {message["id"]: message["embedding"] for _, message in found}
     expected = embeddings(EXPORTS, 3)
     assert newest == dict(zip(expected["id"].to_pylist(), expected["embedding"].to_pylist(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("key", "other"),
+    [
+        ("graph", "clicks"),
+        ("snapshots", {"interval_s": 3_600, "commit_every_s": 0.3}),
+        ("lanes", [{"name": "h", "algorithm": "hash", "parts": 3}]),
+    ],
+)
+def test_a_run_that_is_refused_has_published_and_made_and_written_nothing(
+    kafka: str, tmp_path: Path, key: str, other: object
+) -> None:
+    store = tmp_path / "store"
+    content, _, topic = wanted(store, kafka)
+    content["lanes"] = [{"name": "h", "algorithm": "hash", "parts": 2}]
+    run_job(content)
+    write_export(store, "hash")
+
+    def files() -> dict[str, bytes | None]:
+        return {str(path): path.read_bytes() if path.is_file() else None for path in store.rglob("*")}
+
+    before, dead = files(), f"dead-{topic}"
+    content["kafka"]["dead_letters"] = dead
+    done = command("run", "--config", written(tmp_path, content | {key: other}), "--until-idle", "0.5")
+    assert done.returncode == 1
+    assert key.removesuffix("s") in error_of(done.stderr)
+    assert files() == before
+    assert read_topic(kafka, topic) == []
+    admin = KafkaAdminClient(**settings(kafka))
+    assert dead not in admin.list_topics()
+    admin.close()
 
 
 def test_a_publisher_follows_and_a_second_one_waits_until_it_is_gone(kafka: str, tmp_path: Path) -> None:

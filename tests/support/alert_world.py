@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import yaml
 from log_events import SECOND, event, poll
+from no_offsets import NoOffsets, NoWatch
 from prometheus_client import CollectorRegistry
 from torch.distributed import HashStore
 
@@ -55,14 +56,6 @@ DOWN, GONE = "down", "gone"
 FIRING = 'ALERTS{alertstate="firing"'
 
 Target = tuple[str, str]
-
-
-class NoOffsets:
-    """Group offsets for nobody."""
-
-    def __init__(self, *_: object) -> None: ...
-    def committed(self, positions: object) -> None: ...
-    def close(self) -> None: ...
 
 
 class Scrapes:
@@ -134,6 +127,7 @@ class World:
         advance = SnapshotSink.advance  # commits take none of the world's time, so they are waited for
         patch.setattr(SnapshotSink, "advance", lambda sink, *, wait: advance(sink, wait=True))
         patch.setattr("stream.job.open_log.GroupOffsets", NoOffsets)
+        patch.setattr("stream.job.open_log.TopicWatch", NoWatch)
         patch.setattr(Predictions, "figures", lambda _: dict(self.figures))
         self.patch, self.speed, self.figures = patch, 1.0, dict(GOOD)
         # The process that runs the tests, and the disk under them, are busy with other tests too.

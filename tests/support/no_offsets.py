@@ -1,5 +1,8 @@
-"""A group's offsets that nobody keeps."""
+"""A group's offsets that nobody keeps, and topics that nobody watches: a log's host without brokers."""
 
+from collections.abc import Iterable, Mapping
+
+from schemas.config import Kafka
 from schemas.store import Position
 
 
@@ -8,6 +11,22 @@ class NoOffsets:
         pass
 
     def committed(self, positions: list[Position]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class NoWatch:
+    lost = None
+
+    def __init__(self, _: Kafka, ids: Mapping[str, str]) -> None:
+        self.ids = dict(ids)
+
+    def reading(self, partitions: Iterable[tuple[str, int]]) -> None:
+        pass
+
+    def confirm(self) -> None:
         pass
 
     def close(self) -> None:

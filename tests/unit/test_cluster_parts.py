@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from log_events import SECOND, event, poll, stream_config
-from no_offsets import NoOffsets
+from no_offsets import NoOffsets, NoWatch
 from pydantic import ValidationError
 
 from schemas.config import Runner, StreamConfig
@@ -180,6 +180,7 @@ def test_a_newer_submission_ends_an_older_one(tmp_path: Path) -> None:
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plan]:
     """A job of one topic partition, begun at offset 10, whose configuration this process holds."""
     monkeypatch.setattr("stream.job.open_log.GroupOffsets", NoOffsets)
+    monkeypatch.setattr("stream.job.open_log.TopicWatch", NoWatch)
     config = stream_config(str(tmp_path), commit_every_s=3600)
     config = config.model_copy(update={"metrics": config.metrics.model_copy(update={"port": 0})})
     plan = Plan.of(config, [Start("a", 0, 10, 30)])

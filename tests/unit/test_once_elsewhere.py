@@ -10,7 +10,7 @@ from compacted import grown, seal, seen
 from exported import add
 from lane_stream import lane
 from log_events import poll, stream_config
-from no_offsets import NoOffsets
+from no_offsets import NoOffsets, NoWatch
 from once import KEY, MESSAGES, NOT_CLEANED_UP, Trouble, behind_record, messages, require_once
 from placed import Places
 from structlog.testing import capture_logs
@@ -36,6 +36,7 @@ from trainer.session.checkpoint import Checkpoints
 def hosted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], LogHost]]:
     """Opens the log of a store as a worker does; a job whose configuration this process holds."""
     monkeypatch.setattr("stream.job.open_log.GroupOffsets", NoOffsets)
+    monkeypatch.setattr("stream.job.open_log.TopicWatch", NoWatch)
     with ExitStack() as held:
 
         def opened(store: str) -> LogHost:

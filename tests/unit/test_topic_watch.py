@@ -89,3 +89,22 @@ def test_brokers_that_never_tell_the_id_are_named_and_nothing_is_read(
         NoBrokerError, match=r"at b:1 don't report the ids of topics edges \(.*hung up.*\)\. Start again"
     ):
         TopicWatch(KAFKA).reading([("edges", 0)])
+
+
+def test_a_commit_asks_for_the_ids_and_waits_for_an_answer_but_not_for_ever(
+    answers: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers += [lambda: told("old"), refused, refused, lambda: told("old"), lambda: told("new")]
+    watch = TopicWatch(KAFKA)
+    watch.reading([("edges", 0)])
+    watch.confirm()
+    with pytest.raises(OffsetGapError, match="was deleted and made again"):
+        watch.confirm()
+    watch.close()
+    monkeypatch.setattr(discovery, "CONFIRM_S", 0.05)
+    answers[:] = [lambda: told("old"), refused]
+    silent = TopicWatch(KAFKA)
+    silent.reading([("edges", 0)])
+    silent.confirm()  # in an outage nothing is read, so what is read is of the topic that was there before
+    silent.close()
+    assert silent.lost is None
