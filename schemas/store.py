@@ -144,6 +144,9 @@ class History(Record):
     columns: dict[str, str] = Field(
         default_factory=dict, description="Names of an event's columns in the files, if they differ."
     )
+    surveyed: bool = Field(
+        True, description="False: a backfill was begun with files of these names, and has not read them."
+    )
 
 
 class CommitRecord(Record):

@@ -1,6 +1,8 @@
-"""CSV and TSV files, block by block; a cell that can't be read refuses its row and not the file."""
+"""CSV and TSV files, block by block; a cell that can't be read, or a missing one, refuses its row and not the file."""
 
-from collections.abc import Callable, Iterator
+import csv
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 
@@ -43,18 +45,28 @@ def csv_rows(
 
     Returns:
         Rows with the known columns under the events' names, and their schema. A cell that is no number or time is null, and
-        its row refused. ``t`` is timestamps if the first block has RFC 3339 and no number.
+        its row refused; so is a row of more or fewer cells than the header. ``t`` is timestamps if the first block has RFC 3339
+        and no number.
 
     Raises:
-        Failure: No cell of src, dst or t is a number where numbers belong, so the column is a wrong one (raised while
-            iterating); names column and row.
+        Failure: No cell of src, dst or t is a number where numbers belong, so the column is a wrong one, or no row has as many
+            cells as the header (raised while iterating); names column and row.
         RefusedError: A column is missing.
         pyarrow.ArrowInvalid: The text is no CSV.
     """
-    separated = pacsv.ParseOptions(delimiter=_separator(path))
-    options = pacsv.ReadOptions(block_size=_BLOCK_BYTES)
+    separator = _separator(path)
+    uneven: deque[pacsv.InvalidRow] = deque()
+
+    def leave_out(row: pacsv.InvalidRow) -> str:
+        uneven.append(row)
+        return "skip"
+
+    separated = pacsv.ParseOptions(delimiter=separator, invalid_row_handler=leave_out)
+    options = pacsv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=False)  # or rows have no numbers
     with pacsv.open_csv(path, read_options=options, parse_options=separated) as reader:
-        events = columns.found(reader.schema.names)
+        header = reader.schema.names
+        events = columns.found(header)
+    uneven.clear()
     reader = pacsv.open_csv(
         path,
         read_options=options,
@@ -68,6 +80,8 @@ def csv_rows(
     )
     batches = (batch.rename_columns(list(events.values())) for batch in reader)
     first = next(batches, None)
+    if uneven and (first is None or not first.num_rows):
+        raise Failure(f"{path}, row 1: {_uneven_sentence(uneven[0])}, as all rows looked at")
     if ids is None:
         ids = "string" if first is not None and not _are_ids_whole(first) else "int"
     has_texts = first is not None and _are_times_texts(first["t"])
@@ -77,7 +91,65 @@ def csv_rows(
             for name in events.values()
         ]
     )
-    return _typed(path, chain([] if first is None else [first], batches), schema, start, columns), schema
+    read = _with_uneven(chain([] if first is None else [first], batches), uneven, header, events, separator)
+    return _typed(path, read, schema, start, columns), schema
+
+
+def _with_uneven(
+    batches: Iterator[pa.RecordBatch],
+    uneven: deque[pacsv.InvalidRow],
+    header: list[str],
+    events: Mapping[str, str],
+    separator: str,
+) -> Iterator[tuple[pa.RecordBatch, dict[int, str]]]:
+    """Batches of the other rows with the uneven ones in their places, and a sentence for each of these by its place.
+
+    Args:
+        batches: Texts by the events' names. The parser adds to ``uneven`` as they are read, and may be ahead.
+        uneven: Rows of more or fewer cells than the header, in order; those put in their places are removed.
+        header: Names of the file's columns.
+        events: The event's column for each column that is read.
+        separator: Between cells.
+    """
+    begun = 0  # rows of the file before this batch
+    for batch in chain(batches, [None]):
+        even = 0 if batch is None else batch.num_rows
+        placed: dict[int, pacsv.InvalidRow] = {}
+        # The parser counts rows from 1, the header among them.
+        while uneven and (batch is None or uneven[0].number - 2 - begun - len(placed) < even):
+            row = uneven.popleft()
+            placed[row.number - 2 - begun] = row
+        size = even + len(placed)
+        begun += size
+        if not placed:
+            if batch is not None:
+                yield batch, {}
+            continue
+        order = np.full(size, even)
+        places = sorted(placed)
+        order[np.setdiff1d(np.arange(size), places)] = np.arange(even)
+        order[places] = even + np.arange(len(places))
+        schema = pa.schema([(name, pa.string()) for name in events.values()])
+        cells = [dict(zip(header, _cells(placed[place].text, separator), strict=False)) for place in places]
+        known = [{name: row.get(column) for column, name in events.items()} for row in cells]
+        tables = [] if batch is None else [pa.Table.from_batches([batch])]
+        table = pa.concat_tables([*tables, pa.Table.from_pylist(known, schema)]).take(pa.array(order))
+        (together,) = table.combine_chunks().to_batches()
+        yield together, {place: _uneven_sentence(row) for place, row in placed.items()}
+
+
+def _of_row(sentences: Mapping[int, str], start: int) -> Callable[[int], str]:
+    return lambda row: sentences[start + row]
+
+
+def _cells(text: str, separator: str) -> list[str | None]:
+    return [cell or None for cell in next(csv.reader([text], delimiter=separator), [])]
+
+
+def _uneven_sentence(row: pacsv.InvalidRow) -> str:
+    return (
+        f"it has {row.actual_columns} columns, but the header has {row.expected_columns}: {shorten(row.text)}"
+    )
 
 
 def _separator(path: Path) -> str:
@@ -93,14 +165,20 @@ def _are_times_texts(t: pa.Array) -> bool:
 
 
 def _typed(
-    path: Path, batches: Iterator[pa.RecordBatch], schema: pa.Schema, start: int, columns: FileColumns
+    path: Path,
+    batches: Iterator[tuple[pa.RecordBatch, dict[int, str]]],
+    schema: pa.Schema,
+    start: int,
+    columns: FileColumns,
 ) -> Iterator[FileRows]:
-    for at, batch in enumerate(batches):
+    for at, (batch, uneven) in enumerate(batches):
         if at == 0:
             _require_readable(path, batch, schema, columns)
         if start < batch.num_rows:
             wanted = batch.slice(start)
             faults = Faults.none(wanted.num_rows)
+            is_uneven = np.isin(np.arange(start, batch.num_rows), list(uneven))
+            faults.refuse(is_uneven, Reason.WRONG_TYPE, _of_row(uneven, start))
             parsed = [
                 _parsed(columns.shown(field.name), field.name, wanted[field.name], field.type, faults)
                 for field in schema

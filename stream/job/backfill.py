@@ -10,7 +10,7 @@ import structlog
 
 from schemas.config import StreamConfig
 from schemas.events import US_PER_S
-from schemas.store import History, HistoryEnd
+from schemas.store import History, HistoryEnd, Position
 from stream.decode.file_columns import OWN, FileColumns
 from stream.decode.history_file import Survey, count_from, read_polls, survey
 from stream.decode.rules import Rules, show_time
@@ -24,7 +24,8 @@ from stream.sink.snapshot_sink import SnapshotSink, log_header
 from stream.snapshots.border import HISTORY
 from stream.snapshots.event_time import Key
 from stream.store.errors import OffsetGapError
-from stream.store.log.history import fingerprint, names, require_whole_history, rows_read
+from stream.store.log.history import fingerprint, intended, names, require_whole_history, rows_read
+from stream.store.log.layout import log_folder
 from stream.store.log.writer import LogWriter
 
 _log = structlog.get_logger()
@@ -62,10 +63,11 @@ def backfill(
 ) -> Backfilled:
     """Write the events of files into a new log, or resume an earlier try.
 
-    1. The files are surveyed and the brokers asked for the ends of the topics; ``log/history.json`` keeps both.
-    2. Rows enter the log like messages of a topic partition whose offsets are rows: commits, rejects and restarts are
+    1. ``log/history.json`` names the files: from here on the log begins with a history, and ``run`` is refused until it is in.
+    2. The files are surveyed and the brokers asked for the ends of the topics; the record keeps both.
+    3. Rows enter the log like messages of a topic partition whose offsets are rows: commits, rejects and restarts are
        those of the stream.
-    3. Snapshots that end by ``until_us`` are sealed. ``run`` then reads Kafka from there.
+    4. Snapshots that end by ``until_us`` are sealed. ``run`` then reads Kafka from there.
 
     Args:
         config: The stream's.
@@ -83,17 +85,22 @@ def backfill(
         StoreError: The log is busy, damaged or made for something else, or Kafka doesn't reach back far enough.
         OSError: The disk refuses.
     """
-    rules = Rules.of(config, _present_us(config))
     with room_to_begin(config.store), LogWriter.open(config.store, log_header(config)) as writer:
-        if writer.last is None:
-            history, ordered = _plan(config, rules, files, until_us, dict(offsets or {}), columns)
-            history = writer.begin_with(history)
+        if writer.may_begin_with_history:
+            writer.begin_with(intended(files))
         elif writer.history is None:
             raise Failure(
-                f"store: the log in {config.store} has events from Kafka already, and a history must come before them. "
+                f"store: the log in {config.store} has messages from Kafka already, and a history must come before them. "
                 "Choose a new store"
             )
+        rules = Rules.of(config, _present_us(config))
+        if writer.may_begin_with_history:
+            history, ordered = _plan(
+                config, rules, files, until_us, dict(offsets or {}), columns, writer.positions
+            )
+            history = writer.begin_with(history)
         else:
+            assert writer.history is not None
             history, ordered = writer.history, _same(writer.history, files, until_us, offsets, columns)
         begun_s, first = time.monotonic(), rows_read(writer.positions)
         sealed = len(writer.snapshots)
@@ -104,7 +111,8 @@ def backfill(
             sink.advance()
             progress(batch.end_offset, history.rows)
         sink.seal_before(history.until_us)
-        if set(writer.positions) <= {HISTORY}:  # all of the log is the history: record its counts
+        # All of the log is the history, though Kafka's partitions may have positions: record its counts.
+        if first < history.rows or set(writer.positions) <= {HISTORY}:
             last = writer.last
             history = writer.history_read(
                 events=writer.totals.events + (last.tail_events if last else 0),
@@ -139,8 +147,9 @@ def _plan(
     until_us: int | None,
     offsets: dict[Key, int],
     columns: FileColumns,
+    positions: Mapping[Key, Position],
 ) -> tuple[History, list[Path]]:
-    """Survey the files, and find the ends of the topics."""
+    """Survey the files, and find the ends of the topics; ``positions`` are those of a log that has taken nothing in."""
     _require_distinct(files)
     found = sorted(
         ((survey(path, rules, columns), path) for path in files), key=lambda pair: pair[0].first_us or 0
@@ -149,7 +158,7 @@ def _plan(
     times = [s.last_us for s in surveys if s.last_us is not None]
     if not times:
         raise Failure(f"{', '.join(map(str, files))}: no row has a time within time_bounds")
-    ends = _ends(config, dict(offsets))
+    ends = _ends(config, offsets, positions)
     until = until_us
     if until is None:
         until = max(times) + 1
@@ -192,7 +201,7 @@ def require_takeover(config: StreamConfig, writer: LogWriter) -> None:
         Failure: ``kafka.start`` doesn't fit, or no broker answers.
     """
     if writer.history is not None:
-        require_whole_history(writer.history, writer.positions)
+        require_whole_history(log_folder(config.store), writer.history, writer.positions)
         _require_reach(config, writer.history, writer.positions)
 
 
@@ -218,7 +227,9 @@ def _require_reach(config: StreamConfig, history: History, begun: Container[Key]
         _log.warning("continuing over a gap", gap=str(error))
 
 
-def _ends(config: StreamConfig, offsets: dict[Key, int]) -> list[HistoryEnd]:
+def _ends(
+    config: StreamConfig, offsets: Mapping[Key, int], positions: Mapping[Key, Position]
+) -> list[HistoryEnd]:
     there = {(found.topic, found.partition): found for found in topic_bounds(config.kafka)}
     for (topic, partition), offset in offsets.items():
         found = there.get((topic, partition))
@@ -230,6 +241,13 @@ def _ends(config: StreamConfig, offsets: dict[Key, int]) -> list[HistoryEnd]:
         if offset > found.end:
             raise Failure(
                 f"--offset {topic}/{partition}={offset} lies after the partition's end. Name one up to {found.end}"
+            )
+    for key, found in there.items():
+        begin, position = offsets.get(key, found.log_start), positions.get(key)
+        if position is not None and position.next > begin:
+            raise Failure(
+                f"the log in {config.store} reads {key[0]}/{key[1]} from offset {position.next} on, but after this history it "
+                f"is read from {begin}. Choose a new store"
             )
     return [
         HistoryEnd(topic=key[0], partition=key[1], start=offsets.get(key), end=offsets.get(key, found.end))

@@ -1,5 +1,6 @@
 """Past events from files, then Kafka: every event once, whatever both have in common and whenever the process dies."""
 
+import json
 import signal
 from pathlib import Path
 
@@ -24,8 +25,10 @@ from streaming import (
     triples,
     written,
 )
+from typer.testing import CliRunner
 
 from schemas.config import StreamConfig
+from stream.cli import app
 from stream.job.backfill import backfill
 from stream.service.failure import Failure
 from stream.snapshots.border import HISTORY
@@ -239,5 +242,41 @@ def test_only_the_same_files_go_on_and_only_in_a_log_without_kafka(kafka: str, t
     send(kafka, topic, messages(everything[:1]))
     live = configuration(tmp_path / "live", kafka, topic)
     run_job(live)
-    with pytest.raises(Failure, match=r"has events from Kafka already"):
+    with pytest.raises(Failure, match=r"has messages from Kafka already"):
         backfill(StreamConfig(**live), [two])
+
+
+def test_run_waits_for_a_backfill_that_failed_before_it_read_anything_and_the_corrected_one_works(
+    kafka: str, tmp_path: Path
+) -> None:
+    topic, store = fresh_topic(kafka), tmp_path / "store"
+    path = written(tmp_path, configuration(store, kafka, topic))
+    file = tmp_path / "past.csv"
+
+    def said(*arguments: str | Path, code: int) -> str:
+        done = CliRunner().invoke(app, [*map(str, arguments), "--config", str(path), "--json"])
+        assert done.exit_code == code, done.output
+        return done.stdout if code == 0 else done.stderr
+
+    assert json.loads(said("run", "--until-idle", "0.3", code=0))["events"] == 0
+    assert LogReader(store).last is not None, "a commit that names offsets, and nothing else"
+    for wrong in ("src,dst\n1,2\n", None):
+        if wrong is not None:
+            file.write_text(wrong)
+        else:
+            file.unlink()
+        said("backfill", file, code=1)
+        told = said("run", "--until-idle", "0.3", code=1)
+        assert "a backfill of this log (past.csv) has failed" in told
+        assert "Run freshet-stream backfill again" in told
+    file.write_text(f"src,dst,t\n1,2,{T0}\n3,4\n5,6,{T0 + 1}\n7,8")
+    done = json.loads(said("backfill", file, code=0))
+    assert (done["events"], done["refused"]) == (2, 2)
+    send(kafka, topic, [edge(9, 9, T0 + 2)])
+    assert json.loads(said("run", "--until-idle", "0.3", code=0))["events"] == 1
+    assert [src for _, src, _, _ in triples(log_table(store))] == [1, 5, 9]
+    shown = json.loads(CliRunner().invoke(app, ["inspect", str(store), "--json"]).stdout)
+    assert shown["refused_by_reason"]["wrong_type"]["example"].endswith(
+        "it has 2 columns, but the header has 3: '3,4'"
+    )
+    assert json.loads(CliRunner().invoke(app, ["verify", str(store), "--json"]).stdout)["ok"]

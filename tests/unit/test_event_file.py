@@ -157,7 +157,9 @@ def test_csv_ids_that_are_no_numbers_are_strings(tmp_path):
         ("src, dst, t\n1,2,3\n", "column dst is missing; found src,  dst,  t"),
         ("a,b,c\n1,2,3\n", "column src is missing; found a, b, c"),
         ("src,src,dst,t\n1,1,2,3\n", "column src stands 2 times"),
-        ("src,dst,t\n1,2\n", "cannot be read: CSV parse error"),
+        ("src,dst,t\n1,2\n", "row 1: it has 2 columns, but the header has 3: '1,2', as all rows looked at"),
+        ("src,dst,t\n1,2,3\n1,2\n", "row 2: it has 2 columns, but the header has 3: '1,2'"),
+        ("src,dst,t\n1,2,3\n\n1,2,3,4\n", "row 2: it has 4 columns, but the header has 3: '1,2,3,4'"),
         ("", "cannot be read"),
     ],
 )

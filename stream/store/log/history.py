@@ -32,6 +32,12 @@ def put_history(root: Place, history: History) -> History:
     return put_record(root / HISTORY, history, replace=(root / HISTORY).exists())
 
 
+def intended(files: Collection[Path]) -> History:
+    """The history of a backfill that has not looked at its files yet; no other process may begin the log meanwhile."""
+    named = [HistoryFile(name=path.name, rows=0, bytes=0, checksum="") for path in files]
+    return History(files=named, until_us=0, rows=0, after=0, disorder_us=0, ends=[], surveyed=False)
+
+
 def fingerprint(path: Path, rows: int) -> HistoryFile:
     """Identify a file, to recognise it later."""
     digest, size = xxhash.xxh64(), path.stat().st_size
@@ -48,12 +54,17 @@ def rows_read(positions: Mapping[Key, Position]) -> int:
     return 0 if position is None else position.next
 
 
-def require_whole_history(history: History | None, positions: Mapping[Key, Position]) -> None:
+def require_whole_history(root: Place, history: History | None, positions: Mapping[Key, Position]) -> None:
     """Check that a log's history was read to its end, so that Kafka may take over.
 
     Raises:
         StoreError: It wasn't.
     """
+    if history is not None and not history.surveyed:
+        raise StoreError(
+            f"a backfill of this log ({names(history.files)}) has failed before it read anything. Run freshet-stream backfill "
+            f"again, with the same or corrected files. To begin without a history, remove {root / HISTORY}"
+        )
     if history is not None and (read := rows_read(positions)) < history.rows:
         raise StoreError(
             f"the log has {read:,} of {history.rows:,} rows of its history ({names(history.files)}). Run "

@@ -20,7 +20,7 @@ from stream.store.files.numbered import Numbered
 from stream.store.files.records import put_record, read_record
 from stream.store.log.commits import CommitChain
 from stream.store.log.header import agreed_header
-from stream.store.log.history import put_history, read_history
+from stream.store.log.history import put_history, read_history, rows_read
 from stream.store.log.ids import ExternalIds
 from stream.store.log.index import LogTotals
 from stream.store.log.layout import COMMITS, commit_name, log_folder, rejects_name, tail_name
@@ -145,18 +145,32 @@ class LogWriter:
         """Committed events that are still open, in order of arrival: ``tail_schema``, memory-mapped."""
         return open_rows(self._tail, self.sealed_through, self.header.ids)
 
+    @property
+    def may_begin_with_history(self) -> bool:
+        """Whether nothing was taken in: no event, no refusal, and no row of a history. Commits may name offsets."""
+        last = self._chain.last
+        return last is None or (
+            last.sealed_through is None
+            and not (last.tail_events or last.duplicates or sum(last.refused.values()))
+            and not rows_read(self.positions)
+        )
+
     def begin_with(self, history: History) -> History:
         """Have an empty log begin with a history; returns the written record.
 
         Raises:
-            StoreError: The log has a commit.
+            StoreError: The log has taken something in.
             OSError: The disk refuses.
         """
-        if self._chain.last is not None:
+        if not self.may_begin_with_history:
             raise StoreError(
-                f"{self._root} has commits already, but a history must come first. Choose a new store"
+                f"{self._root} has taken in messages already, but a history must come first. Choose a new store"
             )
         self.history = put_history(self._root, history)
+        for end in history.ends:
+            known = self.positions.get((end.topic, end.partition))
+            if known is not None and end.start is not None:  # named by a commit that took nothing in
+                self.positions[known.topic, known.partition] = known.model_copy(update={"next": end.start})
         return self.history
 
     def history_read(self, *, events: int, refused: int) -> History:
