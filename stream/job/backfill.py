@@ -110,7 +110,8 @@ def backfill(
             sink.offer(batch)
             sink.advance()
             progress(batch.end_offset, history.rows)
-        sink.seal_before(history.until_us)
+        while sink.seal_before(history.until_us) is not None:
+            pass
         # All of the log is the history, though Kafka's partitions may have positions: record its counts.
         if first < history.rows or set(writer.positions) <= {HISTORY}:
             last = writer.last

@@ -205,8 +205,14 @@ class StreamJob:
         """The last commit, dead letters and lanes; returns the seconds of the commit."""
         begun_s = time.monotonic()
         sink, letters = self.log.sink, self.log.letters
-        record = self.log.commit(sink.seal_all if self._idle else sink.flush)
-        seconds = time.monotonic() - begun_s if record is not None else 0.0
+        made = self.log.commit(sink.seal_all if self._idle else sink.flush) is not None
+        seconds = time.monotonic() - begun_s if made else 0.0
+        while self._idle and made:
+            if self._stopping:  # the rest is durable, and open
+                self._idle = False
+                break
+            made = self.log.commit(sink.seal_all) is not None
+            seconds = time.monotonic() - begun_s
         if letters is not None:
             asked_to_stop = self._stopping
             letters.drain(

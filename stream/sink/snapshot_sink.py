@@ -29,6 +29,10 @@ SEAL_EVERY_S = 1.0
 every commit. These are not configuration keys: they change neither snapshots nor durability, and a stream that keeps up never
 reaches them; ``snapshots.max_pending_bytes`` limits memory."""
 
+SEAL_SNAPSHOTS = 128
+"""One commit seals no more snapshots, so that it takes seconds at most, however many the watermark closes at once: a job that is
+told to end, or killed, loses no more. The next commit follows at once."""
+
 _log = structlog.get_logger()
 
 
@@ -61,8 +65,9 @@ class SnapshotSink:
 
     A commit is due ``commit_every_s`` after the last one if there is something to commit, and as soon as the watermark closes a
     snapshot with events, but not before as much time has passed as the last commit took. So commits never take more than half of
-    the time, however slow the disk. With ``beside`` they take none: batches offered meanwhile wait for the next commit, up to
-    ``max_pending_bytes``; then taking in waits for the commit.
+    the time, however slow the disk, unless more than ``SEAL_SNAPSHOTS`` are closed and they follow each other. With ``beside``
+    they take none: batches offered meanwhile wait for the next commit, up to ``max_pending_bytes``; then taking in waits for
+    the commit.
     """
 
     def __init__(
@@ -107,6 +112,7 @@ class SnapshotSink:
         self._before = writer.last
         self._open = OpenEvents.of(writer.open_tail())
         self._failed = False
+        self._unsealed = False  # whether the last commit has left closed snapshots to the next one
         self._closed_through = writer.sealed_through  # by the running commit, if there is one
 
     def close(self) -> None:
@@ -199,8 +205,9 @@ class SnapshotSink:
             return self._made(wait=True)
         now = self._clock()
         min_tau = self._min_tau()
-        seals = closed is not None and min_tau is not None and min_tau <= closed and now >= self._next_seal_s
-        if not wait and self.pending.bytes < SEAL_BYTES:
+        seals = closed is not None and min_tau is not None and min_tau <= closed
+        seals = seals and (self._unsealed or now >= self._next_seal_s)
+        if not wait and not self._unsealed and self.pending.bytes < SEAL_BYTES:
             seals = seals and now - self._last_commit_s >= SEAL_EVERY_S
         overdue = now - self._last_commit_s >= self._rules.commit_every_s
         if seals or (self._anything() and (overdue or self.pending.bytes >= self._rules.max_pending_bytes)):
@@ -208,7 +215,7 @@ class SnapshotSink:
         return self._made(wait=wait)
 
     def seal_all(self) -> CommitRecord | None:
-        """Commit everything and seal all snapshots with events; None if there is nothing to do."""
+        """Commit everything and seal snapshots with events, ``SEAL_SNAPSHOTS`` at most; None if there is nothing left to do."""
         before = self._made(wait=True)
         closed = self._closed()
         latest = max(
@@ -220,7 +227,11 @@ class SnapshotSink:
         return self._made(wait=True)
 
     def seal_before(self, t_us: int) -> CommitRecord | None:
-        """Commit everything, and seal the snapshots that end by an event time; None if there is nothing to do."""
+        """Commit everything, and seal snapshots that end by an event time, ``SEAL_SNAPSHOTS`` at most.
+
+        Returns:
+            The commit; None if there is nothing left to do.
+        """
         before = self._made(wait=True)
         through, min_tau = closed_by(t_us, self._writer.header.interval_us), self._min_tau()
         if not self._anything() and (min_tau is None or min_tau > through):
@@ -270,7 +281,9 @@ class SnapshotSink:
             self.pending.add_events(Run.of((topic, partition), tau, events))
 
     def _begin(self, closed: int | None) -> None:
-        """Start a commit of everything pending, sealing up to τ = ``closed``."""
+        """Start a commit of everything pending, sealing up to τ = ``closed``, or less if those are many snapshots."""
+        closed, wanted = self._bounded(closed), closed
+        self._unsealed = closed != wanted
         pending, before = self.pending, self._open
         self.committing, self.pending = pending, Pending()
         self._closed_through = closed
@@ -278,6 +291,15 @@ class SnapshotSink:
         self._failed = False
         self._begun_s = self._clock()
         self._commits.start(lambda: self._commit(pending, before, closed))
+
+    def _bounded(self, closed: int | None) -> int | None:
+        """The last τ up to ``closed`` that the next commit can seal."""
+        first = self._min_tau()
+        if closed is None or first is None or closed - first < SEAL_SNAPSHOTS:
+            return closed
+        taus = [self._open.rows["tau"].to_numpy(), *(run.tau for run in self.pending.events)]
+        closing = np.unique(np.concatenate([tau[tau <= closed] for tau in taus]))
+        return closed if len(closing) <= SEAL_SNAPSHOTS else int(closing[SEAL_SNAPSHOTS - 1])
 
     def _commit(self, pending: Pending, before: OpenEvents, closed: int | None) -> _Done:
         """The commit itself, on the separate thread if there is one."""
@@ -358,6 +380,9 @@ class SnapshotSink:
     def _make_room(self, key: Key) -> None:
         """Seal as much as possible; raise if too much is still open."""
         self.flush()
+        while self._unsealed:
+            self._begin(self._closed())
+            self._made(wait=True)
         interval_us = self._writer.header.interval_us
         require_room(
             self.open_bytes,

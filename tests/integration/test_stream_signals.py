@@ -19,12 +19,13 @@ from running_job import (
     reached,
     sealed,
 )
-from streaming import T0, configuration, edge, fresh_topic, send, started, written
+from streaming import T0, configuration, edge, fresh_topic, run_job, send, started, written
 
 from schemas.config import StreamConfig
 from stream import background
 from stream.job import lane_threads
 from stream.kafka import dead_letters
+from stream.sink.snapshot_sink import SEAL_SNAPSHOTS
 from stream.start import NOTHING_READ
 from stream.store.lane.writer import LaneWriter
 from stream.store.verify.store import verify
@@ -59,6 +60,27 @@ def caught(pid: int) -> bool:
     status = Path(f"/proc/{pid}/status")
     line = next(line for line in status.read_text().splitlines() if line.startswith("SigCgt:"))
     return bool(int(line.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def test_while_one_empty_partition_lets_go_of_many_snapshots(kafka: str, tmp_path: Path) -> None:
+    """All are closed at once; a stop, like a kill, waits for no more than one commit may seal, and a start goes on there."""
+    topic, store, count = fresh_topic(kafka, partitions=2), tmp_path / "store", 1_500
+    send(kafka, topic, [edge(1, i, T0 + i) for i in range(count)])
+    short = {"interval_s": 1, "idle_timeout_s": 0.5}
+    content = configuration(store, kafka, topic, snapshots=short)
+    running = Running(StreamConfig(**content))
+    try:
+        reached(lambda: sealed(store) > 0)
+    finally:
+        running.close()
+    assert [ran.idle for ran in running.ran] == [False]
+    assert 0 < sealed(store) < count - 1
+    assert events_of(store) == count, "the others are durable, too"
+    ran, _ = run_job(content)
+    assert (ran.events, sealed(store)) == (0, count)
+    commits = [json.loads(path.read_text()) for path in (store / "log" / "commits").glob("*.json")]
+    assert max(len(commit["sealed"]) for commit in commits) == SEAL_SNAPSHOTS
+    assert verify(store).problems == []
 
 
 def test_while_brokers_do_not_answer(own: Own, tmp_path: Path) -> None:
