@@ -38,6 +38,11 @@ class Topic(Section):
         description="Text before ids, such as {src: 'card:', dst: 'merchant:'}; whole numbers become text. "
         "With ids: string.",
     )
+    hold: bool = Field(
+        True,
+        description="Hold the topic, without committing its offsets, if all of its first 100 messages are refused for one reason "
+        "that a key mends; false: they are dead letters. Flink never holds topics.",
+    )
 
     @model_validator(mode="after")
     def _mapped(self) -> Self:

@@ -85,6 +85,13 @@ class StreamMetrics(SinkObserver):
             "topic",
             "partition",
         )
+        self._topic_held = gauge(
+            "stream_topic_held",
+            "1 while all messages of the topic are refused and kept",
+            "topic",
+            "reason",
+            "key",
+        )
         self._held: Held | None = None
         self._held_at_s = 0.0
         self._unread: Mapping[tuple[str, int], int] = {}
@@ -265,6 +272,10 @@ class StreamMetrics(SinkObserver):
     def publish_lag(self, topic: str, exports: int) -> None:
         """Exports not yet in a topic."""
         self._publish_lag.labels(self._graph, topic).set(exports)
+
+    def topic_held(self, topic: str, reason: str, key: str) -> None:
+        """A topic is held, from now on."""
+        self._topic_held.labels(self._graph, topic, reason, key).set(1)
 
     def restarted(self, cause: str) -> None:
         """The pipeline was renewed (cycle, partitions), or a commit (disk), lane or compaction was tried again."""

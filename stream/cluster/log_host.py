@@ -74,7 +74,7 @@ class LogHost:
         with ExitStack() as stack:
             self._writer = stack.enter_context(open_log(config))
             self._writer.topic_ids = dict(plan.topic_ids)
-            self.log = OpenLog(config, metrics, self._writer, self._room, stack)
+            self.log = OpenLog(config, metrics, self._writer, self._room, stack, holds=False)
             self.log.begin(plan.starts)
             self.log.keep_house(stack)
             self._open = stack.pop_all()

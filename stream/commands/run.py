@@ -79,6 +79,7 @@ def run(
             _log.info("ended", graph=config.graph, **result)
             tell(config, result)
             require_accepted(result)
+            require_unheld(result)
 
     def tell(config: StreamConfig, result: dict[str, Any]) -> None:
         if int(result["late"]) * 2 > int(result["events"]):
@@ -89,7 +90,7 @@ def run(
         if json:
             print_json(result)
             return
-        rows = {key: value for key, value in result.items() if key != "refused_by_reason"}
+        rows = {key: value for key, value in result.items() if key not in ("refused_by_reason", "held")}
         print_table(f"{config.graph} in {config.store}", rows | as_rows(result["refused_by_reason"]))
 
     finish(body, StoreError, PartitionError, debug=debug)
@@ -149,6 +150,7 @@ def run_job(
         "duplicates": totals.duplicates,
         "in_history": totals.in_history,
         "refused_by_reason": as_json(totals.refused_by_reason),
+        "held": list(ran.held),
     }
 
 
@@ -168,6 +170,16 @@ def require_accepted(result: dict[str, Any]) -> None:
         f"everything that was read was refused: {reasons}. Correct the configuration or the producer. These messages are "
         "not read again. Send them again, or choose a new store"
     )
+
+
+def require_unheld(result: dict[str, Any]) -> None:
+    """Check that an idle job with this result has read all topics.
+
+    Raises:
+        Failure: One is held; the sentence has its reason and the key that mends it.
+    """
+    if result["held"] and result["ended"] == "idle":
+        raise Failure(". ".join(result["held"]))
 
 
 def _here(

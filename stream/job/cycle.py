@@ -50,6 +50,8 @@ class Cycle:
         with self._kept():
             begun_s = time.monotonic()
             record = self._log.take_in(batch, self.reader.lag())
+            if batch.topic in self._log.held:
+                self.reader.hold(batch.topic, self._log.sink.next_offset)
             now_s = time.monotonic()
             beat()
             self._busy.took(

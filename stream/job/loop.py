@@ -112,7 +112,11 @@ class StreamJob:
         stalled_s = time.monotonic() - self._busy.round_s
         if stalled_s > STALLED_S:
             return f"no topic partition was looked at for {stalled_s:.0f} s"
-        return "; ".join(failures(self._lanes.values())) or None
+        return "; ".join([*self._held(), *failures(self._lanes.values())]) or None
+
+    def _held(self) -> tuple[str, ...]:
+        """Why topics are held, a sentence or two each."""
+        return tuple(str(topic) for topic in self.log.held.values())
 
     def lag(self) -> int:
         """Messages not read yet, over all topic partitions."""
@@ -139,7 +143,8 @@ class StreamJob:
                 self._read()
                 seconds = self._busy.seconds + self._finish()
                 totals = self._metrics.totals
-                return Ran(totals.snapshots, totals.events, totals.refused, totals.late, seconds, self._idle)
+                counts = totals.snapshots, totals.events, totals.refused, totals.late
+                return Ran(*counts, seconds, self._idle, self._held())
         except StoppedEarly:
             return Ran(0, 0, 0, 0, 0.0, idle=False)
 
@@ -152,7 +157,7 @@ class StreamJob:
                 self._alone.alone(lambda: LogWriter.open(config.store, log_header(config)))
             )
             require_takeover(config, writer)
-            self.log = OpenLog(config, self._metrics, writer, self._room, stack)
+            self.log = OpenLog(config, self._metrics, writer, self._room, stack, holds=True)
             for lane in config.lanes:
                 thread = self._alone.alone(partial(LaneThread, config.store, lane, self._metrics))
                 self._lanes[lane.name] = stack.enter_context(closing(thread))
@@ -205,6 +210,7 @@ class StreamJob:
         """The last commit, dead letters and lanes; returns the seconds of the commit."""
         begun_s = time.monotonic()
         sink, letters = self.log.sink, self.log.letters
+        self.log.rest()
         made = self.log.commit(sink.seal_all if self._idle else sink.flush) is not None
         seconds = time.monotonic() - begun_s if made else 0.0
         while self._idle and made:

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from schemas.config import StreamConfig
 from schemas.store import CommitRecord
 from stream.background import ClosedTogether
+from stream.job.held_topics import HeldTopic, HeldTopics
 from stream.job.housekeeping import Housekeeping
 from stream.job.journal import Journal
 from stream.job.room import RoomForCommits
@@ -32,12 +33,14 @@ class OpenLog:
         writer: The log.
         room: Waits while the disk has no room for a commit.
         stack: Closes everything in order, clients of brokers together.
+        holds: Whether topics may be held.
 
     Attributes:
         sink: Takes batches in.
         brokers: Closes clients of brokers.
         topics: Watches the topics that are read; each commit asks it whether they are still those of the log.
         letters: Refused messages on their way to their topic; None: they stay in the log.
+        topics_held: Keeps back topics that the configuration can't read; None on a cluster, where nobody could stop reading them.
     """
 
     def __init__(
@@ -47,6 +50,8 @@ class OpenLog:
         writer: LogWriter,
         room: RoomForCommits,
         stack: ExitStack,
+        *,
+        holds: bool,
     ) -> None:
         self._config, self._metrics, self.writer, self._room = config, metrics, writer, room
         metrics.opened_log(writer.last, writer.totals.bytes)
@@ -57,6 +62,8 @@ class OpenLog:
         self.brokers = stack.enter_context(ClosedTogether())
         self.brokers.add(self.topics)
         self.letters: DeadLetters | None = None
+        self.topics_held = HeldTopics(config, writer.positions) if holds else None
+        self._keys: list[Key] = []
         group = config.kafka.group or f"freshet-{config.graph}"
         self._offsets = self.brokers.add(GroupOffsets(config.kafka, group))
         self._housekeeping: Housekeeping | None = None
@@ -74,8 +81,8 @@ class OpenLog:
             OffsetGapError: A topic was made again since the log read it.
             Failure: A topic is gone, or the dead letters' topic can be neither found nor made.
         """
-        keys = [(start.topic, start.partition) for start in starts]
-        self.topics.reading(keys)
+        self._keys = [(start.topic, start.partition) for start in starts]
+        self.topics.reading(self._keys)
         if self.topics.lost is not None:
             raise self.topics.lost
         self.writer.topic_ids = self.topics.ids
@@ -84,7 +91,9 @@ class OpenLog:
         for start in starts:
             self.sink.begin((start.topic, start.partition), start.offset)
         self._journal.reading([(s.topic, s.partition, s.offset) for s in starts], self.writer.last)
-        self.sink.assign(keys)
+        if self.topics_held is not None:
+            self.topics_held.begin()
+        self._assign()
 
     def take_in(self, batch: MicroBatch, lag: Mapping[Key, int]) -> CommitRecord | None:
         """Take one micro-batch in, and commit if that is due.
@@ -100,11 +109,17 @@ class OpenLog:
             Failure: The disk is full, and the job was told to end.
             StoreError, OSError: As ``SnapshotSink.advance``; a full disk is waited for.
         """
-        self.sink.offer(batch)
+        for passed in self._passed(batch):
+            self.sink.offer(passed)
         wait = not any(lag.values())
         record = self.commit(lambda: self.sink.advance(wait=wait))
         self._metrics.lag(lag)
         return record
+
+    def rest(self) -> None:
+        """At the end of the job: take in what waited to see whether its topic must be held."""
+        for batch in [] if self.topics_held is None else self.topics_held.rest():
+            self.sink.offer(batch)
 
     def commit(self, make: Callable[[], CommitRecord | None]) -> CommitRecord | None:
         """Have the sink commit, once there is room, and follow up."""
@@ -120,3 +135,23 @@ class OpenLog:
             if self._housekeeping is not None:
                 self._housekeeping.wake()
         return record
+
+    @property
+    def held(self) -> Mapping[str, HeldTopic]:
+        """The topics that are held, by name."""
+        return {} if self.topics_held is None else self.topics_held.held
+
+    def _passed(self, batch: MicroBatch) -> list[MicroBatch]:
+        if self.topics_held is None:
+            return [batch]
+        before = self.held
+        passed = self.topics_held.passed(batch)
+        if self.held is not before:
+            held = self.held[batch.topic]
+            self._metrics.topic_held(held.name, held.reason, held.key)
+            self._assign()
+        return passed
+
+    def _assign(self) -> None:
+        """Event time waits for all partitions but those of held topics."""
+        self.sink.assign([key for key in self._keys if key[0] not in self.held])

@@ -10,6 +10,7 @@ class Ran:
     Attributes:
         seconds: From the first poll to the last commit, without the idle tail.
         idle: Whether it ended because nothing more came; otherwise it was stopped.
+        held: Why topics were held, a sentence or two each.
     """
 
     snapshots: int
@@ -18,6 +19,7 @@ class Ran:
     late: int
     seconds: float
     idle: bool
+    held: tuple[str, ...] = ()
 
     @property
     def events_per_s(self) -> float:

@@ -121,6 +121,7 @@ class PartitionReader:
         self.consumer = open_consumer(kafka, kafka_client=in_place_client)
         read_columns(self.consumer, kafka.max_poll_records, kafka.max_batch_bytes)
         self._waiting: dict[TopicPartition, RawBatch] = {}
+        self._held: dict[TopicPartition, int] = {}  # the first offset that the log doesn't have
         self.stop = threading.Event()
         self.first_poll_s: float | None = None
         self.last_arrival_s = time.monotonic()
@@ -157,7 +158,8 @@ class PartitionReader:
 
     def lag(self) -> dict[tuple[str, int], int]:
         """Unread offsets of each topic partition, as far as brokers have said."""
-        return {(tp.topic, tp.partition): max(0, end - self._next[tp]) for tp, end in self._end.items()}
+        begins = self._next | self._held
+        return {(tp.topic, tp.partition): max(0, end - begins[tp]) for tp, end in self._end.items()}
 
     def take(self, topic: str, partition: int) -> RawBatch:
         """The next messages of one topic partition; waits a little for them unless other partitions' messages wait here.
@@ -178,6 +180,14 @@ class PartitionReader:
                 raise
         return self._waiting.pop(tp, None) or self._batch(tp, self._next[tp], Records.none(self._next[tp]))
 
+    def hold(self, topic: str, next_offset: NextOffset) -> None:
+        """Read nothing more of a topic: what was read of it and not committed is unread, and is not waited for."""
+        for tp in self._next:
+            if tp.topic == topic and tp not in self._held:
+                self._held[tp] = next_offset((topic, tp.partition)) or 0
+                self.consumer.pause(tp)
+                self._waiting.pop(tp, None)
+
     def ask(self) -> bool:
         """Ask for the ends of the partitions; returns whether the brokers answered in time.
 
@@ -192,7 +202,7 @@ class PartitionReader:
         return error is None
 
     def caught_up(self) -> bool:
-        """Ask the brokers whether nothing is unread in any partition; False if they don't answer."""
+        """Ask the brokers whether nothing is unread in any partition, but for held topics; False if they don't answer."""
         return self.ask() and not self._waiting and self._all_read()
 
     def close(self) -> None:
@@ -219,7 +229,7 @@ class PartitionReader:
         return starts
 
     def _all_read(self) -> bool:
-        return all(self._next[tp] >= end for tp, end in self._end.items())
+        return all(self._next[tp] >= end for tp, end in self._end.items() if tp not in self._held)
 
     def _poll(self) -> None:
         self._poll_once()

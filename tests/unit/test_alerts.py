@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 from alert_world import DOWN, GONE, RANK_0, RANK_1, STREAM, World, rules, rules_file
+from log_events import poll
 
 from stream.cluster.partition_readers import last_commit
+from stream.job.held_topics import HOLD_MESSAGES, HeldTopics
 from stream.kafka.export_publisher import ExportPublisher
 from stream.kafka.present import Present
 from stream.service.failure import Failure
@@ -149,6 +151,17 @@ def events_are_late(world: World) -> None:
     world.late = 0.2
 
 
+def topic_is_held(world: World) -> None:
+    """Beside another one, which is read."""
+    topics = HeldTopics(world.config, {})
+    topics.passed(
+        poll("edges", 0, [(offset, None) for offset in range(HOLD_MESSAGES)], first=0, end=HOLD_MESSAGES)
+    )
+    (held,) = topics.held.values()
+    world.stream.topic_held(held.name, held.reason, held.key)
+    world.obstacle = str(held)
+
+
 def some_are_refused(world: World) -> None:
     world.refused = 0.05
 
@@ -284,6 +297,7 @@ FAULTS: list[tuple[Callable[[World], None], dict[str, Any], int, set[str]]] = [
     (arrival_outruns_reading, {}, 25, {"FreshetLagRising"}),
     (disk_fills, {}, 50, {"FreshetDiskFullSoon"}),
     (offsets_are_gone, {}, 5, {"FreshetOffsetGap"}),
+    (topic_is_held, {}, 10, {"FreshetTopicHeld", "FreshetNotReady"}),
     (some_are_refused, {}, 30, {"FreshetManyRefused"}),
     (events_are_late, {}, 30, {"FreshetManyLate"}),
     (lane_hangs, {}, 45, {"FreshetLaneBehind", "FreshetStale"}),

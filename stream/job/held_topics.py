@@ -1,0 +1,178 @@
+"""Topics that are held: nothing of them can be read for a reason that a key of the configuration mends."""
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import structlog
+
+from schemas.config import StreamConfig
+from schemas.events import Reason
+from schemas.store import Position
+from stream.decode.arrow_frames import NOT_ARROW
+from stream.decode.formats.avro import NOT_AVRO
+from stream.decode.formats.avro_schema import UNKNOWN_SCHEMA
+from stream.decode.json_message import NOT_JSON
+from stream.microbatch import MicroBatch
+from stream.snapshots.event_time import Key
+
+HOLD_MESSAGES = 100
+"""A topic is held once so many messages, all there were, are refused for one reason. Fewer may be a few bad ones at its begin."""
+
+MENDED_BY: Mapping[str, str] = {
+    Reason.MISSING_FIELD: "kafka.topics.fields",
+    Reason.WRONG_TYPE: "kafka.topics.fields",
+    Reason.BAD_ID: "ids",
+    Reason.UNKNOWN_OP: "kafka.topics.ops",
+    Reason.FEATURE_WIDTH: "features.edge",
+    Reason.TIME_OUT_OF_BOUNDS: "kafka.topics.time_unit",
+    Reason.TOO_LARGE: "kafka.max_message_bytes",
+    NOT_JSON: "kafka.topics.format",
+    NOT_ARROW: "kafka.topics.format",
+    NOT_AVRO: "kafka.topics.format",
+    UNKNOWN_SCHEMA: "kafka.schema_registry.url",
+}
+"""The key that mends a reason, unless the refusal's sentence names another."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTopic:
+    """Why a topic is held.
+
+    Attributes:
+        name: The topic.
+        messages: Messages looked at, all of them refused.
+        reason: Why, as in dead letters.
+        key: Of the configuration, that mends it.
+        example: Place and sentence of the first refusal.
+    """
+
+    name: str
+    messages: int
+    reason: str
+    key: str
+    example: str
+
+    def __str__(self) -> str:
+        return (
+            f"topic {self.name} is held: all {self.messages:,} messages so far are refused for {self.reason} ({self.example}). "
+            f"Correct {self.key} and start again. They are not committed, and are read then. If the messages are wrong, not "
+            "the key, hold: false for the topic makes them dead letters"
+        )
+
+
+@dataclass(slots=True)
+class _Suspect:
+    """A topic without an accepted event so far.
+
+    Attributes:
+        reason: Of all refusals; None: there is none.
+        passed: Refused messages that were passed on.
+        waiting: Batches of others.
+        since_s: When the first of them came.
+    """
+
+    reason: str | None = None
+    passed: int = 0
+    waiting: list[MicroBatch] = field(default_factory=list)
+    since_s: float = 0.0
+
+
+class HeldTopics:
+    """Between decoding and the log: keeps back topics that the configuration can't read, and passes on everything else.
+
+    A topic is under suspicion from its first message until an event of it is accepted, or two reasons are found: then it is
+    passed on for ever. Meanwhile its batches wait for each other, at most ``commit_every_s``, and fewer than ``HOLD_MESSAGES``
+    are passed on as they are. A held topic stays held until the job is started again, and its offsets are not committed.
+
+    Args:
+        config: Of the stream.
+        positions: Of the log, when the job starts. A topic of which it has an event is never held.
+        clock: Seconds.
+
+    Attributes:
+        held: The held topics by name.
+    """
+
+    def __init__(
+        self,
+        config: StreamConfig,
+        positions: Mapping[Key, Position],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.held: dict[str, HeldTopic] = {}
+        self._patience_s, self._clock = config.snapshots.commit_every_s, clock
+        known = {topic for (topic, _), position in positions.items() if position.max_t_us is not None}
+        names = [topic.name for topic in config.kafka.topics if topic.hold]
+        self._suspects = {name: _Suspect() for name in names if name not in known}
+
+    def begin(self) -> None:
+        """Reading resumes where the log ends: what waits here is read again."""
+        for suspect in self._suspects.values():
+            suspect.waiting = []
+
+    def passed(self, batch: MicroBatch) -> list[MicroBatch]:
+        """The batches to take in now that this one came, in order."""
+        suspect = self._suspects.get(batch.topic)
+        if suspect is None:
+            return [batch]
+        if batch.topic in self.held:
+            return []
+        reasons = set(batch.rejects["reason"].unique().to_pylist())
+        if suspect.reason is not None:
+            reasons.add(suspect.reason)
+        if batch.events.num_rows or len(reasons) > 1 or not reasons <= MENDED_BY.keys():
+            return [*self._suspects.pop(batch.topic).waiting, batch]
+        if not batch.rejects.num_rows and not any(w.partition == batch.partition for w in suspect.waiting):
+            return [batch] if not self._due(suspect) else [*self._released(suspect), batch]
+        suspect.reason = next(iter(reasons))
+        suspect.since_s = suspect.since_s if suspect.waiting else self._clock()
+        suspect.waiting.append(batch)
+        messages = suspect.passed + sum(map(_refused, suspect.waiting))
+        if messages >= HOLD_MESSAGES:
+            self._hold(batch.topic, suspect, messages)
+            return []
+        return self._released(suspect) if self._due(suspect) else []
+
+    def rest(self) -> list[MicroBatch]:
+        """What waits: too few messages to hold their topics."""
+        return [batch for suspect in self._suspects.values() for batch in self._released(suspect)]
+
+    def _due(self, suspect: _Suspect) -> bool:
+        return bool(suspect.waiting) and self._clock() - suspect.since_s >= self._patience_s
+
+    def _released(self, suspect: _Suspect) -> list[MicroBatch]:
+        released, suspect.waiting = suspect.waiting, []
+        suspect.passed += sum(map(_refused, released))
+        return released
+
+    def _hold(self, topic: str, suspect: _Suspect, messages: int) -> None:
+        first = (
+            next(batch for batch in suspect.waiting if batch.rejects.num_rows)
+            .rejects.slice(0, 1)
+            .to_pylist()[0]
+        )
+        suspect.waiting = []
+        reason, sentence = first["reason"], first["sentence"]
+        example = f"{topic}[{first['partition']}] offset {first['offset']}: {sentence}"
+        held = HeldTopic(topic, messages, reason, _key(reason, sentence), example)
+        self.held = self.held | {topic: held}
+        _log.error("topic held", topic=topic, reason=reason, key=held.key, messages=messages, example=example)
+
+
+def _refused(batch: MicroBatch) -> int:
+    """Number of refused messages, of which several rows may be refused."""
+    return len(batch.rejects["offset"].unique())
+
+
+def _key(reason: str, sentence: str) -> str:
+    named = re.search(r"config key ([\w.]*\w)", sentence)
+    if named is not None:
+        return named[1]
+    if reason == Reason.WRONG_TYPE and re.match(r"((column|field) )?t\b", sentence):
+        return "kafka.topics.time_unit"
+    return MENDED_BY[reason]

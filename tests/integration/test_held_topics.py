@@ -1,0 +1,78 @@
+"""A topic that the configuration can't read is held, and not used up; others go on."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running_job import Running, reached
+from streaming import T0, configuration, edge, fresh_topic, log_table, send, triples, written
+from typer.testing import CliRunner
+
+from schemas.config import StreamConfig
+from stream.cli import app
+from stream.store.log.reader import LogReader
+
+pytestmark = pytest.mark.integration
+
+DAY = 86_400
+
+
+def texts(count: int) -> list[bytes | None]:
+    """Events with times as RFC 3339."""
+    return [edge(7, i, f"2004-11-09T11:33:20.{i:03d}Z") for i in range(count)]  # type: ignore[arg-type]
+
+
+def offsets(store: Path) -> dict[str, int]:
+    last = LogReader(store).last if (store / "log" / "log.json").exists() else None
+    return {position.topic: position.next for position in last.positions} if last else {}
+
+
+def test_a_wrong_key_holds_its_topic_while_others_are_sealed_and_the_corrected_one_reads_it_all(
+    kafka: str, tmp_path: Path
+) -> None:
+    good, wrong, few = (fresh_topic(kafka, stem=stem) for stem in ("good", "wrong", "few"))
+    send(kafka, good, [edge(1, i, T0 + i * DAY) for i in range(3)])
+    send(kafka, wrong, texts(120))
+    send(kafka, few, [*texts(99), edge(5, 5, T0 + 2 * DAY)])
+    store = tmp_path / "store"
+
+    def content(unit: str) -> dict[str, Any]:
+        named = [
+            {"name": topic, "time_unit": unit if topic == wrong else "s"} for topic in (good, wrong, few)
+        ]
+        return configuration(store, kafka, *named, snapshots={"idle_timeout_s": 0.5})
+
+    running = Running(StreamConfig(**content("s")))
+    try:
+        reached(lambda: running.ready()[0] == 503 and "is held" in running.ready()[1])
+        told = running.ready()[1]
+        assert told.startswith(
+            f"topic {wrong} is held: all 120 messages so far are refused for wrong_type ({wrong}[0] offset 0: "
+        )
+        assert "Correct kafka.topics.time_unit and start again" in told
+        reached(lambda: [s.tau for s in LogReader(store).snapshots] == [T0 // DAY, T0 // DAY + 1])
+        send(kafka, good, texts(150))  # it had good ones: these are dead letters
+        reached(lambda: offsets(store).get(good) == 153)
+        labels = {"graph": "test", "topic": wrong, "reason": "wrong_type", "key": "kafka.topics.time_unit"}
+        registry = running.job._metrics.registry
+        assert registry.get_sample_value("freshet_stream_topic_held", labels) == 1
+        lag = {"graph": "test", "topic": wrong, "partition": "0"}
+        assert registry.get_sample_value("freshet_stream_consumer_lag_messages", lag) == 120
+    finally:
+        running.close()
+    assert offsets(store) == {good: 153, wrong: 0, few: 100}
+    assert LogReader(store).last.refused == {"wrong_type": 249}  # type: ignore[union-attr]
+
+    path = written(tmp_path, content("s"))
+    done = CliRunner().invoke(app, ["run", "--config", str(path), "--until-idle", "0.5", "--json"])
+    assert done.exit_code == 1
+    assert f"topic {wrong} is held: all 120 messages" in done.stderr
+    ended = json.loads(done.stdout)
+    assert (ended["ended"], ended["refused"], len(ended["held"])) == ("idle", 0, 1)
+    assert offsets(store)[wrong] == 0
+
+    path = written(tmp_path, content("rfc3339"))
+    done = CliRunner().invoke(app, ["run", "--config", str(path), "--until-idle", "0.5", "--json"])
+    assert (done.exit_code, json.loads(done.stdout)["events"]) == (0, 120)
+    assert sum(src == 7 for _, src, _, _ in triples(log_table(store))) == 120

@@ -1,0 +1,129 @@
+"""Which topics are held: at least 100 messages, all there were, refused for one reason that a key mends."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from log_events import SECOND, Clock, event, poll, stream_config
+
+from schemas.events import REJECT_SCHEMA, Reason
+from schemas.store import Position
+from stream.job.held_topics import HOLD_MESSAGES, HeldTopics
+from stream.microbatch import MicroBatch
+
+CONFIG = stream_config("store")
+TOPIC = CONFIG.kafka.topics[0].name
+
+
+def refused(
+    count: int,
+    *,
+    first: int = 0,
+    partition: int = 0,
+    reason: str = Reason.BAD_ID,
+    sentence: str = "src is 'x'",
+) -> MicroBatch:
+    """A poll of messages that are all refused."""
+    rows = [
+        {"topic": TOPIC, "partition": partition, "offset": first + i, "reason": reason, "sentence": sentence}
+        for i in range(count)
+    ]
+    rejects = pa.RecordBatch.from_pylist(rows, schema=REJECT_SCHEMA)
+    return replace(poll(TOPIC, partition, [], first=first, end=first + count), rejects=rejects)
+
+
+def accepted(first: int) -> MicroBatch:
+    return poll(TOPIC, 0, [(first, [event(1, 2, SECOND)])], first=first, end=first + 1)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def topics(clock: Clock) -> HeldTopics:
+    return HeldTopics(CONFIG, {}, clock=clock)
+
+
+def passed(topics: HeldTopics, batches: Sequence[MicroBatch]) -> list[MicroBatch]:
+    return [one for batch in batches for one in topics.passed(batch)]
+
+
+def test_a_hundred_in_two_partitions_are_enough_and_one_less_is_not(topics: HeldTopics) -> None:
+    some = [refused(50), refused(HOLD_MESSAGES - 51, partition=1)]
+    assert passed(topics, some) == [] and not topics.held
+    assert topics.passed(refused(1, first=50)) == []
+    held = topics.held[TOPIC]
+    assert (held.messages, held.reason, held.key) == (HOLD_MESSAGES, Reason.BAD_ID, "ids")
+    assert "offset 0: src is 'x'" in str(held)
+    assert passed(topics, [accepted(51), refused(1, first=52)]) == [], "until the next start"
+    assert topics.rest() == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        accepted(60),
+        refused(1, first=60, reason=Reason.NOT_FINITE),
+        refused(1, first=60, reason="decoder_error"),
+    ],
+    ids=["an event", "another reason", "one that no key mends"],
+)
+def test_whatever_else_comes_before_sets_it_free_for_ever_in_order(
+    topics: HeldTopics, other: MicroBatch
+) -> None:
+    first, after = refused(60), refused(500, first=61)
+    assert passed(topics, [first, other, after]) == [first, other, after]
+    assert not topics.held
+
+
+def test_fewer_are_passed_on_after_a_while_and_count_with_later_ones(
+    topics: HeldTopics, clock: Clock
+) -> None:
+    first, nothing = refused(60), poll(TOPIC, 0, [], first=60, end=60)
+    assert topics.passed(first) == []
+    clock.now += CONFIG.snapshots.commit_every_s
+    assert topics.passed(nothing) == [first, nothing]
+    assert topics.passed(refused(HOLD_MESSAGES - 60, first=60)) == []
+    assert topics.held[TOPIC].messages == HOLD_MESSAGES
+
+
+def test_what_waits_is_read_again_in_the_next_cycle_and_passed_on_at_the_end(topics: HeldTopics) -> None:
+    assert topics.passed(refused(60)) == []
+    topics.begin()
+    again = refused(60)
+    assert topics.passed(again) == []
+    assert not topics.held, "the same messages count once"
+    assert topics.rest() == [again]
+
+
+def test_a_topic_of_which_the_log_has_an_event_or_that_may_not_be_held_is_passed_on() -> None:
+    many = refused(HOLD_MESSAGES)
+    position = Position(topic=TOPIC, partition=1, next=3, max_t_us=SECOND)
+    assert HeldTopics(CONFIG, {(TOPIC, 1): position}).passed(many) == [many]
+    named = [topic.model_copy(update={"hold": False}) for topic in CONFIG.kafka.topics]
+    kafka = CONFIG.kafka.model_copy(update={"topics": named})
+    assert HeldTopics(CONFIG.model_copy(update={"kafka": kafka}), {}).passed(many) == [many]
+
+
+@pytest.mark.parametrize(
+    ("reason", "sentence", "key"),
+    [
+        (Reason.WRONG_TYPE, "t (created_at) is '2024', expected a number", "kafka.topics.time_unit"),
+        (Reason.WRONG_TYPE, "weight is 'x', expected a number", "kafka.topics.fields"),
+        (Reason.FEATURE_WIDTH, "features has 2 values, but config key features.node is 0", "features.node"),
+        (Reason.BAD_ID, "src is the string 'a', but ids are int64 (config key ids)", "ids"),
+        (
+            Reason.TIME_OUT_OF_BOUNDS,
+            "t is outside (config keys time_bounds and time_skew_s)",
+            "kafka.topics.time_unit",
+        ),
+    ],
+)
+def test_the_key_is_the_one_that_the_sentence_names(
+    topics: HeldTopics, reason: str, sentence: str, key: str
+) -> None:
+    topics.passed(refused(HOLD_MESSAGES, reason=reason, sentence=sentence))
+    assert topics.held[TOPIC].key == key
