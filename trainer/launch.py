@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
+from schemas.errors import one_line, system_call
 from stream.service.failure import Failure
 from stream.service.logs import take_over
 from stream.service.scratch import WITHIN, scratch_folder
@@ -145,7 +146,7 @@ def report_failure(error: Exception) -> bool:
 
     A rank that could hand it over ends with exit code 0, so that torchrun does not start it again.
     """
-    return failed_before() or _leave(_SENTENCE, " ".join(str(error).split()))
+    return failed_before() or _leave(_SENTENCE, one_line(error))
 
 
 def failed_before() -> bool:
@@ -157,6 +158,7 @@ def _leave(name: str, text: str) -> bool:
     if _OUTCOME not in os.environ:
         return False
     path = Path(os.environ[_OUTCOME]) / name
-    path.with_suffix(".tmp").write_text(text, encoding="utf-8")
+    with system_call("write", path):
+        path.with_suffix(".tmp").write_text(text, encoding="utf-8")
     path.with_suffix(".tmp").replace(path)
     return True

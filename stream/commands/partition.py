@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from schemas.errors import system_call
 from stream.commands.options import AsOfMoment, Params, parameters
 from stream.commands.partition_table import comparison, draw_comparison, print_comparison
 from stream.service.failure import Failure
@@ -133,7 +134,8 @@ def partition(
         if out is not None:
             import pyarrow.parquet as pq
 
-            pq.write_table(result.placement, out)
+            with system_call("write", out):
+                pq.write_table(result.placement, out)
         if json:
             print_json(result.figures)
             return

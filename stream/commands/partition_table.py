@@ -8,6 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from schemas.errors import system_call
 from schemas.quality import FIGURES, Shown
 
 if TYPE_CHECKING:  # matplotlib is loaded only once there is something to draw
@@ -89,7 +90,8 @@ def draw_comparison(title: str, compared: "list[Compared]", path: Path) -> None:
             fontweight="bold",
             color=_INK,
         )
-        figure.savefig(path, dpi=130, facecolor="white", format="png")
+        with system_call("write", path):
+            figure.savefig(path, dpi=130, facecolor="white", format="png")
         plt.close(figure)
 
 

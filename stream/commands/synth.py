@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from schemas.errors import system_call
 from stream.service.failure import Failure
 from stream.service.output import Debug, Json, finish, print_result
 
@@ -93,7 +94,8 @@ def synth(
                 raise Failure(f"synth: {error}") from error
         from stream.synthetic.event_writer import write_events
 
-        result = write_events(out, tables, interval_s=interval_s)
+        with system_call("write", out):
+            result = write_events(out, tables, interval_s=interval_s)
         print_result(f"Wrote {out}", result, as_json=json)
 
     finish(body, debug=debug)

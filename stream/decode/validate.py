@@ -121,7 +121,14 @@ def check(draft: Draft, rules: Rules, shown: Callable[[str], str] = str) -> None
         lambda i: f"{t_name} is {show_time(int(t[i]))}, {allowed}",
     )
     weight = _numpy(batch["weight"])
-    faults.refuse(~np.isfinite(weight), Reason.NOT_FINITE, lambda i: f"{shown('weight')} is {weight[i]}")
+    faults.refuse(
+        ~np.isfinite(weight),
+        Reason.NOT_FINITE,
+        # What is too large became infinite when it was read.
+        lambda i: (
+            f"{shown('weight')} is {'nan' if np.isnan(weight[i]) else 'infinite or beyond float32 (±3.4e38)'}"
+        ),
+    )
     _check_features(faults, batch, node, rules, shown)
 
 

@@ -9,6 +9,7 @@ from schemas.config import StreamConfig
 from stream.background import Background
 from stream.store.compact.retention import Keep
 from stream.store.compact.store import compact
+from stream.store.errors import LaneBusyError
 
 PAUSE_S = 60.0
 """Shortest time between two looks at the store."""
@@ -47,7 +48,11 @@ class Housekeeping:
             self._work.close(CLOSE_S)
 
     def _look(self) -> None:
-        done = compact(self._store, self._keep, stop=lambda: self._work.stopping)
+        try:
+            done = compact(self._store, self._keep, stop=lambda: self._work.stopping)
+        except LaneBusyError as error:  # freshet-stream compact, which does the same
+            _log.info("another process compacts the store", store=self._store, reason=str(error))
+            return
         if done.dropped or done.folded:
             _log.info(
                 "compacted",

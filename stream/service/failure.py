@@ -29,7 +29,7 @@ def run_command(
     except Exception as error:
         if not isinstance(error, (Failure, OSError, *expected)):
             raise
-        complain(_text(error), error if debug else None)
+        complain(one_line(error), error if debug else None)
         return FAILED
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201
@@ -44,9 +44,3 @@ def complain(sentence: str, error: Exception | None = None) -> None:
     else:
         line = f"{told}error: {sentence}"
     print(line, file=sys.stderr)  # noqa: T201
-
-
-def _text(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror and error.filename:
-        return f"{error.filename}: {error.strerror}"
-    return one_line(error)

@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
+from schemas.errors import system_call
+
 WITHIN = "FRESHET_SCRATCH"
 """Environment: the folder for scratch folders of processes that a command starts, removed with its own."""
 
@@ -66,7 +68,8 @@ def _sweep(folder: Path) -> None:
 
 def _locked(folder: Path) -> int:
     """A folder's lock, which holds the machine's name: locks of some network file systems apply to one machine only."""
-    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with system_call("open", folder / LOCK):
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with suppress(OSError):  # without locks it is never swept
         fcntl.flock(lock, fcntl.LOCK_EX)
         os.pwrite(lock, socket.gethostname().encode(), 0)  # it is not swept before that

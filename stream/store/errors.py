@@ -12,6 +12,9 @@ REBUILD: Final = (
 )
 """Remedy at the end of a sentence about a lane's damaged or missing record."""
 
+COMPACTED: Final = "compacted"
+"""What the holder of the lock for compaction does to a folder."""
+
 
 class StoreError(FreshetError):
     """Base of all errors of the store."""
@@ -19,6 +22,23 @@ class StoreError(FreshetError):
 
 class LaneBusyError(StoreError):
     """Another process writes this log or lane; the message names both writers."""
+
+
+def busy(folder: object, doing: str, holder: str, writer_id: str, otherwise: str) -> LaneBusyError:
+    """The error of a writer that finds another one, or one that another compaction refuses.
+
+    Args:
+        folder: What both want.
+        doing: What the holder of the lock does, ``written`` or ``compacted``.
+        holder: Its id; empty: it has not said.
+        writer_id: The other's.
+        otherwise: The alternative to stopping the holder.
+    """
+    # A compaction ends by itself, and it may be the stream job's own.
+    remedy = "Try again once it is done" if doing == COMPACTED else f"Stop the other process or {otherwise}"
+    return LaneBusyError(
+        f"{folder} is being {doing} by {holder or 'another writer'}, so {writer_id} cannot do so too. {remedy}"
+    )
 
 
 class CorruptError(StoreError):

@@ -1,22 +1,27 @@
 """Readers, writers and verify while snapshots are dropped under them, at the moments where that hurts most."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from compacted import EVENTS, HEADER, SECOND, catch_up, indexed, seal
+import structlog
+from compacted import EVENTS, HEADER, SECOND, catch_up, grown, indexed, seal
 from lane_stream import lane
+from log_events import stream_config
 from meanwhile import dropping, with_after, with_before
 from placed import files_of, flipped, problems_of, write
 
 import stream.store.log.commits
 import stream.store.log.ids
 import stream.store.log.writer
+from stream.job import housekeeping
 from stream.store.compact.retention import Keep
 from stream.store.compact.store import compact
 from stream.store.errors import CorruptError, MissingError, RetainedError
+from stream.store.files.lock import COMPACTION, lock_folder
 from stream.store.graph import read_graph
 from stream.store.inspect import inspect
 from stream.store.lane.reader import LaneReader, manifest_taus
@@ -24,7 +29,7 @@ from stream.store.lane.writer import LaneWriter
 from stream.store.log.commits import CommitChain
 from stream.store.log.reader import LogReader
 from stream.store.log.writer import LogWriter
-from stream.store.places.place import Place
+from stream.store.places.place import Place, place_of
 from stream.store.store_events import store_events
 from stream.store.verify import lane as verify_lane
 from stream.store.verify import log as verify_log
@@ -246,3 +251,26 @@ def test_opening_a_lane_misses_nothing_where_snapshots_are_dropped_meanwhile(sto
     compact(store, Keep(snapshots=2), always=True)
     reader.require_whole(set(manifest_taus(reader.root)))
     assert len(reader.manifests) == SNAPSHOTS + 6
+
+
+def test_the_job_leaves_its_store_to_a_compaction_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(housekeeping, "PAUSE_S", 0.0)
+    grown(tmp_path, end=2)
+    retried: list[None] = []
+    with structlog.testing.capture_logs() as lines:
+        beside = housekeeping.Housekeeping(stream_config(str(tmp_path)), lambda: retried.append(None))
+        lock = lock_folder(place_of(tmp_path) / "log", "freshet-stream-compact", COMPACTION)
+        try:
+            beside.wake()
+            until = time.monotonic() + 30
+            while not lines and time.monotonic() < until:
+                time.sleep(0.01)
+        finally:
+            lock.release()
+            beside.close()
+    assert {(line["log_level"], line["event"]) for line in lines} == {
+        ("info", "another process compacts the store")
+    }
+    assert retried == [], "it is no failure, which an alert would count"

@@ -112,7 +112,7 @@ def test_a_file_that_goes_between_two_looks_at_it_is_missing_and_not_damaged(tmp
     grown(tmp_path, end=2)
     snapshot = LogReader(tmp_path).snapshots[0]
     path = tmp_path / "log" / snapshot.events.path
-    with_before(monkeypatch, stream.store.files.data.pa, "memory_map", path.unlink)
+    with_before(monkeypatch, stream.store.files.data, "_content", path.unlink)
     with pytest.raises(MissingError, match=r"events.arrow is missing, though a record names it"):
         stream.store.files.data.read_table(tmp_path / "log", snapshot.events)
 

@@ -89,7 +89,7 @@ def test_a_file_that_is_no_json_or_not_there_is_named(tmp_path: Path) -> None:
     code, _, error = invoke("schedule", "--times", tmp_path / "times.json", "--gpus", 2)
     assert (code, "times.json is not JSON" in error) == (1, True)
     code, _, error = invoke("schedule", "--times", tmp_path / "none.json", "--gpus", 2)
-    assert (code, "none.json: No such file" in error) == (1, True)
+    assert (code, "none.json: open: No such file or directory (ENOENT)" in error) == (1, True)
 
 
 @pytest.mark.parametrize(

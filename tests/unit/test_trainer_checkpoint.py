@@ -1,5 +1,6 @@
 """Checkpoints and the score file: whole or not there, each snapshot once, nothing that could run code."""
 
+import errno
 import json
 import os
 import pickle
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from schemas.errors import one_line
 from stream.service.failure import Failure
 from stream.store.errors import LaneBusyError
 from trainer.continual.score_file import ScoreFile, weighted_mean
@@ -52,6 +54,36 @@ def test_a_file_that_is_no_checkpoint_is_refused_by_name(content: bytes, tmp_pat
     (tmp_path / f"{3:016d}.pt").write_bytes(content)
     with pytest.raises(Failure, match=rf"checkpoint {tmp_path}/0*3\.pt cannot be read .*Remove it"):
         Checkpoints(tmp_path, 1).newest()
+
+
+def test_what_the_disk_refuses_is_told_with_the_key_and_no_checkpoint_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    path = checkpoints.save(0, {"n": 0})
+
+    real = os.open
+
+    def read_only(file: Path, flags: int, *mode: int) -> int:
+        if flags & os.O_CREAT:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(file))
+        return real(file, flags, *mode)
+
+    def unreadable(file: Path, **_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", read_only)
+        with pytest.raises(Failure) as caught, checkpoints.alone():
+            pass
+    assert str(caught.value) == (
+        f"folder {tmp_path} of checkpoints cannot be used: {tmp_path}/lock: open: Read-only file system (EROFS). Mount its "
+        "file system for writing. Or choose another folder in the key checkpoint"
+    )
+    monkeypatch.setattr(torch, "load", unreadable)
+    with pytest.raises(OSError, match="Input/output error") as refused:
+        checkpoints.newest()
+    assert one_line(refused.value).startswith(f"{path}: read: Input/output error (EIO). The disk fails")
 
 
 class Code:
@@ -147,7 +179,7 @@ def test_a_second_trainer_on_one_folder_is_refused_until_the_first_ends(
         pass
     (tmp_path / "file").write_text("")
     with (
-        pytest.raises(Failure, match=r"of checkpoints cannot be created: .*. Choose"),
+        pytest.raises(Failure, match=r"of checkpoints cannot be used: .*[.] Or choose"),
         Checkpoints(tmp_path / "file", 1).alone(),
     ):
         pass

@@ -55,7 +55,9 @@ def _wanted(nodes: str | None, nodes_file: Path | None) -> list[str] | None:
         try:
             text = nodes_file.read_text(encoding="utf-8")
         except (OSError, UnicodeError) as error:
-            raise Failure(f"--nodes-file {nodes_file} cannot be read: {error}") from None
+            raise Failure(
+                f"--nodes-file {nodes_file} cannot be read: {getattr(error, 'strerror', None) or error}"
+            ) from None
         return [line for line in text.splitlines() if line]
     return None if nodes is None else [node.strip() for node in nodes.split(",")]
 

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import structlog
 
+from schemas.errors import one_line
 from schemas.events import US_PER_S
 from schemas.store import LaneManifest
 from schemas.trainer_config import TrainerConfig
@@ -278,7 +279,7 @@ def _written(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise Failure(
-            f"{what}: {' '.join(str(error).split())}. See that it can be written, then start again: training resumes from the "
+            f"{what}: {one_line(error)}. See that it can be written, then start again: training resumes from the "
             "newest checkpoint"
         ) from error
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import structlog
 
+from schemas.errors import one_line
 from schemas.store import LaneManifest
 from stream.service.failure import Failure
 from stream.service.heartbeat import beat
@@ -109,7 +110,7 @@ class Follower:
                 self._moved = time.monotonic()
                 self._waiting(None)
                 return _manifest(lane, sequence)
-            silent = f"the store does not answer: {self._silence}; " if self._silence else ""
+            silent = f"the store does not answer: {one_line(self._silence)}; " if self._silence else ""
             self._waiting(f"{silent}lane {lane.header.lane} has no snapshot after number {after}")
 
     def _look(self, lane: LaneReader, after: int, load: LoadPolicy) -> int:
@@ -138,17 +139,20 @@ class Follower:
 
     def _require_answer(self) -> None:
         """Fail if the store is silent: without an answer a trainer is not idle."""
+        silence = "" if self._silence is None else one_line(self._silence)
         told = (
-            f"the store does not answer, so whether there is something to learn is not known: {self._silence}"
+            f"the store does not answer, so whether there is something to learn is not known: {silence}"
+            if silence
+            else ""
         )
-        reason = self._ranks.text_from_first(told if self._silence is not None else "").strip()
+        reason = self._ranks.text_from_first(told).strip()
         if reason:
             raise Failure(reason)
 
     def _heard(self, error: OSError | None) -> None:
         """Log once when the store stops answering, and once when it answers again."""
         if error is not None and self._silence is None:
-            log.warning("the store does not answer; it is asked again", reason=str(error))
+            log.warning("the store does not answer; it is asked again", reason=one_line(error))
         elif error is None and self._silence is not None:
             log.info("the store answers again")
         self._silence = error

@@ -19,6 +19,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from schemas.errors import system_call
 from stream.service.failure import Failure
 from stream.store.places.durable import sync_file, sync_folder
 
@@ -44,7 +45,8 @@ class ScoreFile:
             return
         kept = [line for line in self.lines() if sequence is not None and line["sequence"] <= sequence]
         temporary = self.path.with_suffix(".tmp")
-        temporary.write_text("".join(_text(line) for line in kept), encoding="utf-8")
+        with system_call("write", temporary):
+            temporary.write_text("".join(_text(line) for line in kept), encoding="utf-8")
         sync_file(temporary)
         temporary.replace(self.path)
         sync_folder(self.path.parent)
@@ -52,7 +54,7 @@ class ScoreFile:
     def append(self, line: dict[str, Any]) -> None:
         """Add a snapshot's line; it is durable after ``sync``."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as file:
+        with system_call("write", self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(_text(line))
 
     def sync(self) -> None:

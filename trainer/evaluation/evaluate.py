@@ -357,7 +357,7 @@ def _stored(
             write_negatives(path, lane, inserts, split, drawn, {"seed": seed, "events": len(inserts)})
             log.info("negatives written", file=path, seed=seed)
         except OSError as error:
-            refused = f"--negatives {path} cannot be written: {error}. Give another path"
+            refused = f"--negatives {path} cannot be written: {error.strerror or error}. Give another path"
     refused = ranks.text_from_first(refused).strip()
     if refused:
         raise Failure(refused)

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from schemas.errors import one_line
 from stream.service.failure import Failure
 
 
@@ -33,7 +34,7 @@ def read_given(
         with pq.ParquetFile(path) as file:
             return file.read(columns=_wanted(named, file.schema_arrow.names, required, optional))
     except (OSError, pa.ArrowException) as error:
-        raise Failure(f"{named} cannot be read: {' '.join(str(error).split())}") from None
+        raise Failure(f"{named} cannot be read: {one_line(error)}") from None
 
 
 def whole_numbers(table: pa.Table, name: str, option: str) -> pa.ChunkedArray:

@@ -26,6 +26,7 @@ import yaml
 from rich.status import Status
 from rich.text import Text
 
+from schemas.errors import one_line, system_call
 from schemas.matrix import Matrix, MatrixData
 from schemas.trainer_config import TrainerConfig
 from stream.partition.interface import PartitionError
@@ -293,7 +294,7 @@ def read_results(path: Path) -> list[dict[str, Any]]:
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
-        raise Failure(f"--out {path} cannot be read: {' '.join(str(error).split())}") from None
+        raise Failure(f"--out {path} cannot be read: {one_line(error)}") from None
     missing = [name for name in (*IDENTITY, *ABOUT) if name not in table.column_names]
     if missing:
         raise Failure(f"--out {path} is not a file of results: it has no column {missing[0]}. Name another")
@@ -307,7 +308,8 @@ def write_results(path: Path, rows: list[dict[str, Any]]) -> None:
     figures = sorted({key for row in rows for key in row} - IDENTITY.keys() - about.keys())
     schema = pa.schema([*IDENTITY.items(), *((name, pa.float64()) for name in figures), *about.items()])
     temporary = path.with_name(path.name + ".tmp")
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), temporary)
+    with system_call("write", temporary):
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), temporary)
     sync_file(temporary)
     temporary.replace(path)
     sync_folder(path.parent)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from schemas.errors import system_call
 from stream.arrays.kinds import Float64
 from trainer.scheduling.schedule import Limits, Problem
 from trainer.scheduling.solve import solve
@@ -63,5 +64,6 @@ def draw(points: Sequence[dict[str, Any]], title: str, path: Path) -> None:
         axes[0].set_ylim(top=1.0 + 0.02)
         axes[0].legend(frameon=False)
         figure.suptitle(title, x=0.008, ha="left", fontweight="bold", color=_INK)
-        figure.savefig(path, dpi=130, facecolor="white", format="png")
+        with system_call("write", path):
+            figure.savefig(path, dpi=130, facecolor="white", format="png")
         plt.close(figure)

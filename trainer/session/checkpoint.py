@@ -8,7 +8,6 @@ A crash before 2 leaves a temporary file that the next write removes; after 2 th
 and plain values only and are read with torch's weights-only loader, so no code can hide in them.
 """
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,11 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from schemas.errors import one_line, system_call
 from stream.service.failure import Failure
 from stream.store.errors import LaneBusyError
 from stream.store.files.clean_up import CleanUp
 from stream.store.files.lock import new_writer_id
-from stream.store.places.durable import make_folders, settle, sync_folder
+from stream.store.places.durable import make_folders, settle, sync_file, sync_folder
 from stream.store.places.folder_lock import FolderLock
 
 FORMAT = 2
@@ -52,25 +52,17 @@ class Checkpoints:
 
         Raises:
             LaneBusyError: Another trainer holds the lock and does not release it.
-            Failure: The folder cannot be created.
+            Failure: The folder cannot be created or written to.
         """
         otherwise = "choose another folder in the key checkpoint"
         try:
             make_folders(self.folder)
             settle(self.folder)  # its creator may have been killed before it was durable
+            lock = self._locked(otherwise)
         except OSError as error:
             raise Failure(
-                f"folder {self.folder} of checkpoints cannot be created: {error.strerror}. {otherwise.capitalize()}"
+                f"folder {self.folder} of checkpoints cannot be used: {one_line(error)}. Or {otherwise}"
             ) from None
-        until = time.monotonic() + LET_GO_S
-        while True:
-            try:
-                lock = FolderLock(self.folder, new_writer_id(), otherwise=otherwise)
-                break
-            except LaneBusyError:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(0.1)
         try:
             yield
         finally:
@@ -91,18 +83,28 @@ class Checkpoints:
         try:
             with temporary.open("wb") as file:
                 torch.save({"format": FORMAT, "sequence": sequence, **_tensors(state)}, file)
-                file.flush()
-                os.fsync(file.fileno())
+            sync_file(temporary)
         except Exception as error:
             temporary.unlink(missing_ok=True)  # a full disk has no room for half a file
             if (refusal := _refusal(error)) is not None:
-                raise refusal from None
+                with system_call("write", temporary):
+                    raise refusal from None
             raise
         temporary.replace(path)
         sync_folder(self.folder)
         self._clean_up.add_removal(self._paths()[: -self._keep])
         self._clean_up.run()
         return path
+
+    def _locked(self, otherwise: str) -> FolderLock:
+        until = time.monotonic() + LET_GO_S
+        while True:
+            try:
+                return FolderLock(self.folder, new_writer_id(), otherwise=otherwise)
+            except LaneBusyError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
 
     def newest_path(self) -> Path | None:
         """File of the newest checkpoint; None without one."""
@@ -113,6 +115,7 @@ class Checkpoints:
 
         Raises:
             Failure: The file is damaged or of another format; the sentence names it.
+            OSError: The disk refuses, or there is not enough memory, which says nothing about the file.
         """
         path = self.newest_path()
         if path is None:
@@ -120,6 +123,9 @@ class Checkpoints:
         try:
             state = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:
+            if (refusal := _refusal(error)) is not None:
+                with system_call("read", path):
+                    raise refusal from None
             raise Failure(
                 f"checkpoint {path} cannot be read ({type(error).__name__}). Remove it to continue from the one "
                 "before, or from the beginning"
@@ -134,8 +140,8 @@ class Checkpoints:
 
 
 def _refusal(error: BaseException | None) -> OSError | None:
-    """The operating system's error behind an error of torch's writer."""
-    while error is not None and not isinstance(error, OSError):
+    """The operating system's error behind an error of torch's reader or writer."""
+    while error is not None and not (isinstance(error, OSError) and error.errno is not None):
         error = error.__context__
     return error
 

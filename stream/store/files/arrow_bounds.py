@@ -7,11 +7,15 @@ more rows than its buffers hold, which NumPy would read beyond their end.
 
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+
+from schemas.errors import one_line, system_call
+from stream.store.errors import RESTORE, CorruptError
 
 MAX_EXPANSION: Final = 1 << 10
 """Most decompressed bytes per byte of a file, beside ``FREE_BYTES``."""
@@ -21,6 +25,23 @@ _MAGIC: Final = b"ARROW1"
 _CONTINUATION: Final = -1
 _DICTIONARY_BATCH: Final = 2
 _OUTSIDE: Final = "its metadata leads out of the file"
+
+
+@contextmanager
+def whole_or_corrupt(file: object, what: str = "is damaged inside") -> Iterator[None]:
+    """Name the file in the errors of Arrow and of this module about its content, which was read.
+
+    Raises:
+        CorruptError: The content is wrong.
+        OSError: There is not enough memory, which says nothing about the content.
+    """
+    try:
+        with system_call("read", file):
+            yield
+    except (pa.ArrowException, OSError, ValueError, IndexError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise CorruptError(f"{file} {what}: {one_line(error)}{RESTORE}") from error
 
 
 def require_bounded(buffer: pa.Buffer) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import structlog
 
+from schemas.errors import one_line
 from stream.store.errors import StoreError
 from stream.store.places.place import Place
 
@@ -52,7 +53,7 @@ class CleanUp:
                     _log.warning(
                         "the store is not cleaned up, trying again with the next commit",
                         folder=str(self._folder),
-                        error=" ".join(str(error).split()),
+                        error=one_line(error),
                     )
                 self._warned = True
                 return

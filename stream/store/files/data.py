@@ -1,33 +1,35 @@
 """Data files of a store: written whole or not at all, and read only if they match their record."""
 
-import mmap
-import os
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 import xxhash
 
+from schemas.errors import system_call
 from schemas.store import FileRef
 from stream.store.errors import RESTORE, CorruptError, MissingError
-from stream.store.files.arrow_bounds import open_bounded, require_whole
+from stream.store.files.arrow_bounds import open_bounded, require_whole, whole_or_corrupt
 from stream.store.places.names import inside
 from stream.store.places.place import Place, place_of
+
+MAPPED_BYTES = 1 << 18
+"""Shorter files are read instead of mapped: a process may map some 65,000 files, and a store has several per snapshot."""
 
 
 def checksum(path: Path) -> str:
     """xxh64, hex, of a whole file."""
     digest = xxhash.xxh64()
-    with path.open("rb") as file:
-        if os.fstat(file.fileno()).st_size:
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
-                digest.update(view)
+    with system_call("read", path), path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
     return digest.hexdigest()
 
 
 def open_table(
     root: Path | Place, reference: FileRef, *, verify: bool = True
 ) -> pa.ipc.RecordBatchFileReader:
-    """Open an Arrow IPC file of the store, memory-mapped; one in a bucket is fetched into the cache first.
+    """Open an Arrow IPC file of the store, in memory or, if it is long, mapped; one in a bucket is fetched first.
 
     Args:
         root: Folder of the log or lane.
@@ -35,12 +37,12 @@ def open_table(
         verify: Compare the checksum as well as the length; False if that was done before.
 
     Returns:
-        A reader over the mapped bytes: record batches and their buffers are views, nothing is copied.
+        A reader over the file's bytes: record batches and their buffers are views, nothing is copied.
 
     Raises:
         CorruptError: The file is missing, has another length or checksum, isn't an Arrow file, or asks for far more memory
             than it has bytes; the message names it.
-        OSError: A bucket or the cache's disk refuses.
+        OSError: A disk or a bucket refuses.
     """
     place = inside(place_of(root), reference.path)
     for again in (True, False):
@@ -59,24 +61,29 @@ def open_table(
 def _open(path: Path, place: Place, reference: FileRef, verify: bool) -> pa.ipc.RecordBatchFileReader:
     """Open a file of this machine that is the store's file at a place, or a copy of it."""
     try:
-        found = path.stat().st_size
+        with system_call("stat", path):
+            found = path.stat().st_size
     except (FileNotFoundError, NotADirectoryError):
         raise _missing(place) from None
     if found != reference.bytes:
         raise CorruptError(f"{place} has {found} bytes, its record says {reference.bytes}{RESTORE}")
     try:
-        buffer = pa.memory_map(str(path)).read_buffer()
-        if verify and xxhash.xxh64_hexdigest(buffer) != reference.checksum:
-            raise CorruptError(
-                f"{place} does not match the checksum {reference.checksum} of its record{RESTORE}"
-            )
-        return open_bounded(buffer) if verify else pa.ipc.open_file(buffer)
+        buffer = _content(path, found)
     except FileNotFoundError:  # removed since the look at its length
         raise _missing(place) from None
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise CorruptError(
-            f"{place} is not an Arrow file: {' '.join(str(error).split())}{RESTORE}"
-        ) from error
+    if verify and xxhash.xxh64_hexdigest(buffer) != reference.checksum:
+        raise CorruptError(f"{place} does not match the checksum {reference.checksum} of its record{RESTORE}")
+    with whole_or_corrupt(place, "is not an Arrow file"):
+        return open_bounded(buffer) if verify else pa.ipc.open_file(buffer)
+
+
+def _content(path: Path, length: int) -> pa.Buffer:
+    if length >= MAPPED_BYTES:
+        # Some file systems map no file, and a process may map so many only. Such a file is read like a short one.
+        with suppress(OSError):
+            return pa.memory_map(str(path)).read_buffer()
+    with system_call("read", path):
+        return pa.py_buffer(path.read_bytes())
 
 
 def _missing(place: Place) -> MissingError:
@@ -86,7 +93,7 @@ def _missing(place: Place) -> MissingError:
 def read_table(
     root: Path | Place, reference: FileRef, *, schema: pa.Schema | None = None, verify: bool = True
 ) -> pa.Table:
-    """The whole table of a file of the store, memory-mapped and zero-copy.
+    """The whole table of a file of the store; its arrays are views of the file's bytes.
 
     Args:
         root: Folder of the log or lane.
@@ -103,12 +110,8 @@ def read_table(
             f"{root / reference.path} has the columns {', '.join(reader.schema.names)} of another schema, "
             f"expected {', '.join(schema.names)}{RESTORE}"
         )
-    try:
+    with whole_or_corrupt(root / reference.path):
         table = reader.read_all()
         if verify:
             require_whole(table)
         return table
-    except (pa.ArrowException, OSError) as error:
-        raise CorruptError(
-            f"{root / reference.path} is damaged inside: {' '.join(str(error).split())}{RESTORE}"
-        ) from error

@@ -5,12 +5,13 @@ import secrets
 import socket
 from pathlib import Path
 
+from stream.store.errors import COMPACTED
 from stream.store.places.place import Place, place_of
 from stream.store.places.promises import Lock
 
 NAME = "lock"
 COMPACTION = "compaction.lock"
-_DOING = {COMPACTION: "compacted"}
+_DOING = {COMPACTION: COMPACTED}
 
 
 def new_writer_id() -> str:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import xxhash
 from pydantic import ValidationError
 
+from schemas.errors import system_call
 from schemas.store import Record
 from stream.store.errors import RESTORE, ConfigMissingError, CorruptError, FormatVersionError
 from stream.store.places.place import Place, place_of
@@ -101,7 +102,8 @@ def read_record(path: Path | Place, kind: type[R]) -> R:
         CorruptError: It is truncated, flipped, or of another kind.
     """
     try:
-        raw = path.read_bytes()
+        with system_call("read", path):
+            raw = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise ConfigMissingError(f"{path} does not exist. Check the store's path") from None
     except IsADirectoryError:

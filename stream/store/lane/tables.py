@@ -12,7 +12,7 @@ from schemas.store import FileRef
 from stream.arrays.kinds import Float32, Int8, Int32, Int64
 from stream.snapshots.pairs import pair_keys, split_keys
 from stream.store.errors import RESTORE, CorruptError
-from stream.store.files.arrow_bounds import open_bounded, require_whole
+from stream.store.files.arrow_bounds import open_bounded, require_whole, whole_or_corrupt
 from stream.store.files.data import open_table
 from stream.store.lane.diff import PairRows, SegmentRows
 from stream.store.places.place import Place
@@ -161,13 +161,11 @@ def open_bundle(root: Place, reference: FileRef) -> dict[str, pa.ipc.RecordBatch
     reader = open_table(root, reference)
     _expect_schema(reader, BUNDLE_SCHEMA, root, reference)
     tables = {}
-    try:
-        for k in range(reader.num_record_batches):
-            row = _batch(reader, k, root, reference)
+    for k in range(reader.num_record_batches):
+        row = _batch(reader, k, root, reference)
+        with whole_or_corrupt(root / reference.path):
             content = row.column("content")[0].as_buffer()
             tables[row.column("name")[0].as_py()] = open_bounded(content)
-    except (pa.ArrowException, OSError, ValueError, IndexError) as error:
-        raise _damaged(root, reference, error) from error
     return tables
 
 
@@ -298,12 +296,10 @@ def _by_part(whole: pa.RecordBatch, offsets: Int64) -> list[pa.RecordBatch]:
 
 
 def _batch(reader: pa.ipc.RecordBatchFileReader, k: int, root: Place, reference: FileRef) -> pa.RecordBatch:
-    try:
+    with whole_or_corrupt(root / reference.path):
         batch = reader.get_batch(k)
         require_whole(batch)
         return batch
-    except (pa.ArrowException, OSError) as error:
-        raise _damaged(root, reference, error) from error
 
 
 def _expect_schema(
@@ -314,7 +310,3 @@ def _expect_schema(
             f"{root / reference.path} has the columns {', '.join(reader.schema.names)} of another schema, "
             f"expected {', '.join(schema.names)}"
         )
-
-
-def _damaged(root: Place, reference: FileRef, error: Exception) -> CorruptError:
-    return CorruptError(f"{root / reference.path} is damaged inside: {' '.join(str(error).split())}")

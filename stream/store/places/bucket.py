@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from schemas.errors import system_call
 from schemas.store_address import Address, require_endpoint
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class Bucket:
         import obstore
 
         def get(store: "S3Store") -> None:
-            with path.open("wb") as file:
+            with system_call("write", path), path.open("wb") as file:
                 for piece in obstore.get(store, key).stream(1 << 22):
                     file.write(piece)
 
@@ -229,6 +230,8 @@ class Bucket:
                 errno.ENOENT, os.strerror(errno.ENOENT), f"{self.address}/{key}"
             ) from None
         except (BaseError, PermissionError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # the disk's, not the bucket's
             raise self._failure(error, key) from None
 
     def _store(self) -> "S3Store":

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
+from schemas.errors import system_call
 from schemas.store_address import Address
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class Cache:
         try:
             place.bucket.fetch(place.key, scratch)
             digest = xxhash.xxh64()
-            with scratch.open("rb") as file:
+            with system_call("read", scratch), scratch.open("rb") as file:
                 while piece := file.read(1 << 22):
                     digest.update(piece)
             return self.adopt(scratch, place, digest.hexdigest())

@@ -5,6 +5,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from schemas.errors import system_call
+
 _NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
@@ -50,18 +52,20 @@ def settle(folder: Path) -> None:
 
 def sync_file(path: Path) -> None:
     """Force a file's bytes to the disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    _sync(path, 0)
 
 
 def sync_folder(folder: Path) -> None:
     """Force a folder's entries (new names, renames) to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    _sync(folder, os.O_DIRECTORY)
+
+
+def _sync(path: Path, kind: int) -> None:
+    with system_call("open", path):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | kind)
     try:
-        os.fsync(descriptor)
+        with system_call("fsync", path):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
@@ -69,7 +73,8 @@ def sync_folder(folder: Path) -> None:
 def name_once(temporary: Path, path: Path) -> None:
     """Give a file a second name that must be free."""
     try:
-        os.link(temporary, path)
+        with system_call("link", path):
+            os.link(temporary, path)
     except OSError as error:
         if error.errno not in _NO_HARD_LINKS:
             raise

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path, PosixPath
 from typing import ClassVar
 
+from schemas.errors import system_call
 from stream.store.crash import crash_point
 from stream.store.errors import CorruptError
 from stream.store.places import durable
@@ -51,7 +52,8 @@ class FolderPath(PosixPath):
         """See ``Place.put``: by a rename."""
         durable.make_folders(self.parent)
         temporary = self.with_name(f"{self.name}.{os.getpid()}")
-        temporary.write_bytes(content)
+        with system_call("write", temporary):
+            temporary.write_bytes(content)
         temporary.replace(self)
 
     def put_record(self, content: bytes, *, replace: bool) -> None:
@@ -65,7 +67,8 @@ class FolderPath(PosixPath):
         made = durable.make_folders(self.parent)
         temporary = self.with_name(self.name + TEMPORARY)
         try:
-            temporary.write_bytes(content)
+            with system_call("write", temporary):
+                temporary.write_bytes(content)
             crash_point("record.torn", lambda: os.truncate(temporary, temporary.stat().st_size // 2))
             crash_point("record.written")
             sync_file(temporary)
@@ -114,7 +117,8 @@ class FolderPath(PosixPath):
     def names(self) -> list[str]:
         """See ``Place.names``. A long-lived lane has a hundred thousand."""
         try:
-            return os.listdir(self)  # noqa: PTH208  one Path per entry takes ten times as long
+            with system_call("list", self):
+                return os.listdir(self)  # noqa: PTH208  one Path per entry takes ten times as long
         except (FileNotFoundError, NotADirectoryError):
             return []
 

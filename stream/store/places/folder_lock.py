@@ -4,7 +4,8 @@ import fcntl
 import os
 from pathlib import Path
 
-from stream.store.errors import LaneBusyError
+from schemas.errors import system_call
+from stream.store.errors import LaneBusyError, busy
 
 
 class FolderLock:
@@ -37,24 +38,25 @@ class FolderLock:
             LaneBusyError: Another writer holds it; the message names both.
         """
         path = folder / name
-        self._descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._path = path
+        with system_call("open", path):
+            self._descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with system_call("flock", path):
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(self._descriptor, 256, 0).decode(errors="replace").strip() or "another writer"
+            holder = os.pread(self._descriptor, 256, 0).decode(errors="replace").strip()
             self._let_go()
-            raise LaneBusyError(
-                f"{folder} is being {doing} by {holder}, so {writer_id} cannot do so too. "
-                f"Stop the other process or {otherwise}"
-            ) from None
+            raise busy(folder, doing, holder, writer_id, otherwise) from None
         except OSError:
             self._let_go()
             raise
         if not _is_at(self._descriptor, path):
             self._let_go()
             raise LaneBusyError(f"{folder} was removed by another process just now. Try again")
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, writer_id.encode() + b"\n", 0)
+        with system_call("write", path):
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, writer_id.encode() + b"\n", 0)
 
     def require(self) -> None:
         """See ``Lock.require``: the kernel takes no lock away."""
@@ -62,8 +64,11 @@ class FolderLock:
     def release(self) -> None:
         """Give the lock back and erase the holder's name; doing so twice is harmless."""
         if self._descriptor is not None:
-            os.ftruncate(self._descriptor, 0)
-            self._let_go()
+            try:
+                with system_call("write", self._path):
+                    os.ftruncate(self._descriptor, 0)
+            finally:
+                self._let_go()
 
     def _let_go(self) -> None:
         assert self._descriptor is not None

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stream.store.errors import LaneBusyError
+from stream.store.errors import LaneBusyError, busy
 from stream.store.places.bucket import ObjectStoreError, StaleError
 
 if TYPE_CHECKING:
@@ -159,10 +159,7 @@ class Lease:
             )
 
     def _busy(self, holder: str) -> LaneBusyError:
-        return LaneBusyError(
-            f"{self._folder} is being {self._doing} by {holder or 'another writer'}, so {self._writer_id} cannot do so too. "
-            "Stop the other process or choose another store"
-        )
+        return busy(self._folder, self._doing, holder, self._writer_id, "choose another store")
 
     def _holder(self) -> str:
         try:

@@ -9,6 +9,8 @@ from typing import Any, Self
 import pyarrow as pa
 import xxhash
 
+from schemas.errors import system_call
+
 _PIECE = 1 << 24
 """After this many bytes the disk starts writing while the next ones are copied and checksummed, so fsync waits only for the
 last piece."""
@@ -32,6 +34,7 @@ class WriteOut:
         """
         self.bytes = 0
         self._digest = xxhash.xxh64()
+        self._path = path
         self._file = path.open("wb", buffering=_BUFFER)
         self._sent = 0
 
@@ -44,11 +47,12 @@ class WriteOut:
         view = memoryview(content).cast("B")
         for start in range(0, len(view), _PIECE):
             piece = view[start : start + _PIECE]
-            self._file.write(piece)
+            with system_call("write", self._path):
+                self._file.write(piece)
             self._digest.update(piece)
             self.bytes += len(piece)
             if self.bytes - self._sent >= _PIECE:
-                self._file.flush()
+                self.flush()
                 if _WRITE_OUT is not None:
                     _WRITE_OUT(self._file.fileno())
                 self._sent = self.bytes
@@ -64,7 +68,8 @@ class WriteOut:
 
     def flush(self) -> None:
         """Hand buffered bytes to the system."""
-        self._file.flush()
+        with system_call("write", self._path):
+            self._file.flush()
 
     @property
     def checksum(self) -> str:
@@ -78,7 +83,8 @@ class WriteOut:
 
     def close(self) -> None:
         """Hand the rest to the system; doing so twice is harmless."""
-        self._file.close()
+        with system_call("write", self._path):
+            self._file.close()
 
     def __enter__(self) -> Self:
         return self

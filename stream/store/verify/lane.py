@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-import pyarrow as pa
-
 from schemas.store import FileRef, LaneHeader, LaneManifest
 from stream.snapshots.delta import SnapshotDelta
 from stream.snapshots.graph import LiveGraph
 from stream.store.errors import ConfigMissingError, CorruptError, FormatVersionError, StoreError
-from stream.store.files.arrow_bounds import require_whole
+from stream.store.files.arrow_bounds import require_whole, whole_or_corrupt
 from stream.store.files.data import open_table
 from stream.store.files.records import read_record
 from stream.store.lane.index import read_lane_index
@@ -219,12 +217,11 @@ def _file(root: Place, reference: FileRef, check: Check) -> None:
     check.read(root / reference.path)
     try:
         reader = open_table(root, reference)
-        for k in range(reader.num_record_batches):
-            require_whole(reader.get_batch(k))
+        with whole_or_corrupt(root / reference.path):
+            for k in range(reader.num_record_batches):
+                require_whole(reader.get_batch(k))
     except CorruptError as error:
         check.report(str(error))
-    except (pa.ArrowException, OSError) as error:
-        check.report(f"{root / reference.path} is damaged inside: {' '.join(str(error).split())}")
 
 
 def _rebuild(
