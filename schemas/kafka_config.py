@@ -1,6 +1,8 @@
 """Configuration of brokers and topics: sections of the stream service's file."""
 
+import re
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
@@ -53,12 +55,21 @@ class Topic(Section):
         return self
 
 
+def _is_http(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        named = parts.port is None or parts.port > 0
+    except ValueError:  # of the port, or of brackets
+        return False
+    return named and re.fullmatch(r"https?://[^\s/?#][^\s?#]*", url) is not None
+
+
 class SchemaRegistry(Section):
     """The registry of Avro schemas: a service with Confluent's HTTP interface."""
 
     url: str = Field(
-        pattern=r"^https?://[^\s?#]+$",
-        description="Its address, such as http://registry:8081, with a path if it has one.",
+        description="Its address, such as http://registry:8081, with a path if it has one. Of several, comma-separated, the "
+        "next is asked when one does not answer.",
     )
     username: str | None = Field(None, description="Of a login (HTTP Basic); null: no login.")
     password: SecretStr | None = Field(
@@ -71,7 +82,32 @@ class SchemaRegistry(Section):
     ssl_cafile: str | None = Field(
         None, description="Certificates of the authorities that sign the registry's, PEM; null: the system's."
     )
-    timeout_s: float = Field(10.0, gt=0, le=300, description="Longest wait for an answer, seconds.")
+    timeout_s: float = Field(
+        10.0,
+        gt=0,
+        le=300,
+        description="Longest wait for a schema and all that it refers to, seconds.",
+    )
+
+    @property
+    def urls(self) -> list[str]:
+        """Each address, without a slash at its end."""
+        return [url.strip().rstrip("/") for url in self.url.split(",")]
+
+    @field_validator("url")
+    @classmethod
+    def _without_login(cls, url: str) -> str:
+        # An address is printed, so one that may hold a password is not repeated here either.
+        if "@" in url:
+            raise ValueError(
+                "has a login before the @. Leave it out of the address, and give it as kafka.schema_registry.username and "
+                "kafka.schema_registry.password or password_file"
+            )
+        if not all(_is_http(each.strip()) for each in url.split(",")):
+            raise ValueError(
+                "must be an address such as http://registry:8081, or several with commas between them"
+            )
+        return url
 
     @model_validator(mode="after")
     def _one_login(self) -> Self:

@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -18,6 +18,8 @@ class Registry:
         asked: Paths of requests, in order.
         login: ``user:password`` that it wants; None: none.
         status: Answers this to everything, without a body; None: as it should.
+        act: Answers in its place; None: it answers itself.
+        logins: Value of ``Authorization`` of each request; None: there was none.
     """
 
     def __init__(self) -> None:
@@ -25,6 +27,8 @@ class Registry:
         self.asked: list[str] = []
         self.login: str | None = None
         self.status: int | None = None
+        self.act: Callable[[BaseHTTPRequestHandler], None] | None = None
+        self.logins: list[str | None] = []
         self._schemas: dict[int, dict[str, Any]] = {}
         self._versions: dict[str, list[int]] = {}
 
@@ -79,6 +83,10 @@ def serving() -> Iterator[Registry]:
 
         def _answer(self, body: dict[str, Any] | None) -> None:
             registry.asked.append(self.path)
+            registry.logins.append(self.headers.get("Authorization"))
+            if registry.act is not None:
+                registry.act(self)
+                return
             wanted = registry.login
             token = "" if wanted is None else "Basic " + base64.b64encode(wanted.encode()).decode()
             if registry.status is not None:

@@ -1,17 +1,24 @@
 """Avro topics: schemas of a registry, what one may not cost, and what happens while it does not answer."""
 
+import json
+import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler
 from io import BytesIO
 from typing import Any
 
 import pyarrow as pa
 import pytest
+import typer
 from decoding import NOW_US, decode, decoder, poll
 from fastavro import parse_schema, schemaless_writer
 from registry_server import Registry, confluent, serving
+from typer.testing import CliRunner
 
 from schemas.config import SchemaRegistry, Topic
+from stream.commands.config import config as config_command
 from stream.decode.formats import avro, schema_registry
 from stream.decode.formats.interface import UnavailableError
 from stream.decode.formats.schema_registry import RegistryClient
@@ -57,7 +64,9 @@ def test_messages_of_several_schemas_are_read_in_their_order(registry: Registry)
     batch = read(registry, *rows, edge(two, 4, schema=wider, id="y", weight=float("inf")), edge(one, 5))
     assert batch.events["src"].to_pylist() == [1, 2, 3, 5]
     assert batch.events["weight"].to_pylist() == [1.0, 0.5, 1.0, 1.0]
-    assert [(r["offset"], r["sentence"]) for r in batch.rejects.to_pylist()] == [(108, "weight is inf")]
+    assert [(r["offset"], r["sentence"]) for r in batch.rejects.to_pylist()] == [
+        (108, "weight is infinite or beyond float32 (±3.4e38)")
+    ]
     assert registry.asked == ["/schemas/ids/1", "/schemas/ids/2"], "each schema is asked for once"
 
 
@@ -294,6 +303,8 @@ def test_a_registry_that_wants_a_login_gets_it(registry: Registry, tmp_path: Any
     ("section", "words"),
     [
         ({"url": "ftp://x"}, "schema_registry.url"),
+        ({"url": "http://x,y"}, "several with commas between them"),
+        ({"url": "http://x:port"}, "must be an address such as http://registry:8081"),
         ({"url": "http://x", "username": "u"}, "Give both or neither"),
         ({"url": "http://x", "username": "u", "password": "p", "password_file": "f"}, "Give one of them"),
     ],
@@ -312,6 +323,144 @@ def test_without_a_registry_the_key_is_named() -> None:
 def test_another_service_at_the_address_is_not_taken_for_an_unknown_schema(registry: Registry) -> None:
     with pytest.raises(UnavailableError, match=r"HTTP 404\. Check kafka\.schema_registry\.url"):
         read(registry, edge(1, 1), section={"url": f"{registry.url}/elsewhere"})
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://svc:hunter2@registry", "http://a,https://svc:hunter2@b", "svc:hunter2@registry", "ftp://u:hunter2@x"],
+)  # fmt: skip
+def test_a_login_in_the_address_is_refused_and_printed_nowhere(url: str, tmp_path: Any) -> None:
+    topics = [{"name": "edges", "format": "avro"}]
+    keys = {"bootstrap": "b:1", "topics": topics, "schema_registry": {"url": url}}
+    (tmp_path / "c.yaml").write_text(json.dumps({"graph": "g", "store": str(tmp_path), "kafka": keys}))
+    app = typer.Typer()
+    app.command()(config_command)
+    done = CliRunner().invoke(app, ["--config", str(tmp_path / "c.yaml"), "--debug"])
+    assert done.exit_code == 1
+    assert "give it as kafka.schema_registry.username and kafka.schema_registry.password" in done.output
+    assert "hunter2" not in done.output
+
+
+def answering(status: int, body: bytes, **headers: str) -> Callable[[BaseHTTPRequestHandler], None]:
+    def act(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(status)
+        for name, text in {"Content-Length": str(len(body)), **headers}.items():
+            handler.send_header(name, text)
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    return act
+
+
+LOGIN = {"username": "svc", "password": "hunter2"}
+
+
+def test_a_redirection_takes_the_login_to_the_same_origin_only(registry: Registry) -> None:
+    number = registry.add(EDGE)
+
+    def moved(handler: BaseHTTPRequestHandler) -> None:
+        registry.act = None
+        answering(302, b"", Location=f"{registry.url}/schemas/ids/{number}")(handler)
+
+    registry.act = moved
+    assert RegistryClient(SchemaRegistry(url=f"{registry.url}/old", **LOGIN)).schema(number) == [EDGE]
+    assert [login is not None for login in registry.logins] == [True, True]
+    with serving() as other:
+        number = other.add(EDGE)
+        registry.act = answering(302, b"", Location=f"{other.url}/schemas/ids/{number}")
+        assert RegistryClient(SchemaRegistry(url=registry.url, **LOGIN)).schema(number) == [EDGE]
+        assert other.logins == [None]
+        assert registry.logins[-1] is not None
+
+
+@pytest.mark.parametrize(
+    ("location", "words"),
+    [
+        ("file:///etc/passwd", "an address that is not HTTP"),
+        ("http://u:hunter2@127.0.0.1/", "or has a login"),
+        ("/round", "more than 5 redirections"),
+    ],
+)
+def test_a_redirection_elsewhere_is_not_followed(registry: Registry, location: str, words: str) -> None:
+    registry.act = answering(302, b"", Location=location)
+    with pytest.raises(UnavailableError, match=words) as caught:
+        RegistryClient(SchemaRegistry(url=registry.url, **LOGIN)).schema(1)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("slow", ["headers", "body"])
+def test_an_answer_has_to_be_whole_in_time_however_steadily_it_comes(registry: Registry, slow: str) -> None:
+    """Each piece comes within the time-out, and the whole would be a schema after ten times as long."""
+    whole = json.dumps({"schema": json.dumps(EDGE)}).encode()
+
+    def drip(handler: BaseHTTPRequestHandler) -> None:
+        head = b"HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n"
+        quick, slowly = (b"", head) if slow == "headers" else (head, whole)
+        handler.wfile.write(quick)
+        with suppress(OSError):
+            for n in range(20):
+                handler.wfile.write(slowly[n * len(slowly) // 20 : (n + 1) * len(slowly) // 20])
+                time.sleep(0.1)
+            handler.wfile.write(whole if slow == "headers" else b"")
+
+    registry.act = drip
+    with pytest.raises(UnavailableError, match="does not answer: timed out"):
+        RegistryClient(SchemaRegistry(url=registry.url, timeout_s=0.2)).schema(1)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b'{"schema": "' + b"x" * 1000, "with more than"),
+        (b"<html>login</html>", "HTTP 200. It has no schema. Check kafka.schema_registry.url"),
+        (b'{"error_code": 1}', "HTTP 200. It has no schema"),
+        (b'{"schema": 5}', "HTTP 200. It has no schema"),
+        (b"[" * 900, "HTTP 200. It has no schema"),
+    ],
+)
+def test_an_answer_that_is_no_schema_is_asked_for_again(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, body: bytes, words: str
+) -> None:
+    monkeypatch.setattr(schema_registry, "ANSWER_BYTES", 1000)
+    registry.act = answering(200, body)
+    with pytest.raises(UnavailableError) as caught:
+        read(registry, edge(1, 1))
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("references", ["abc", [{}], [{"subject": "s", "version": "new"}], 7])
+def test_a_schema_whose_references_are_none_is_refused(registry: Registry, references: Any) -> None:
+    batch = read(registry, edge(registry.add(EDGE, references=references), 1))
+    assert "refers to others without subject and version" in batch.rejects["sentence"][0].as_py()
+
+
+def test_of_several_addresses_the_one_that_answers_is_asked(registry: Registry) -> None:
+    numbers = [registry.add(EDGE), registry.add(record("Other", src="long"))]
+    with serving() as absent:
+        absent.status = 503
+        client = RegistryClient(SchemaRegistry(url=f"{absent.url}, {registry.url}/"))
+        assert [client.schema(number)[0]["name"] for number in numbers] == ["Edge", "Other"]
+        assert absent.asked == ["/schemas/ids/1"], "the one that answered is asked first from then on"
+        registry.status = 500
+        with pytest.raises(
+            UnavailableError, match=rf"{registry.url} .*HTTP 500.*; .*{absent.url} .*HTTP 503"
+        ):
+            client.schema(3)
+
+
+def test_a_proxy_of_the_environment_is_named_without_its_login(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", registry.url.replace("//", "//me:hunter2@"))
+    monkeypatch.setenv("no_proxy", "")
+    registry.status = 502
+    with pytest.raises(UnavailableError) as caught:
+        RegistryClient(SchemaRegistry(url="http://registry.example:8081")).schema(1)
+    assert str(caught.value).endswith(
+        f"HTTP 502. It is asked again. The proxy {registry.url.removeprefix('http://')} was asked, which http_proxy in the "
+        "environment names. Put registry.example into no_proxy to go past it"
+    )
+    assert registry.asked == ["http://registry.example:8081/schemas/ids/1"]
 
 
 class Present:

@@ -1,19 +1,24 @@
 """A client of Confluent's schema registry: schemas by id, kept for ever, and ids for schemas that are written."""
 
 import base64
+import io
 import json
+import socket
 import ssl
 import time
-import urllib.error
 import urllib.request
-from collections import OrderedDict
-from contextlib import suppress
-from http.client import HTTPException
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from functools import partial
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from typing import Any, cast
+from urllib.error import URLError
+from urllib.parse import quote, urljoin, urlsplit
 
 from schemas.config import SchemaRegistry
+from schemas.errors import one_line
 from stream.decode.formats.interface import UnavailableError
 from stream.service.failure import Failure
 
@@ -26,6 +31,12 @@ UNKNOWN_S = 60.0
 KEPT_UNKNOWN = 100_000
 REFERENCES = 256
 """Most schemas that one refers to, directly or not."""
+REDIRECTIONS = 5
+"""Most redirections of a request. The login goes to the configured origin only."""
+
+_REDIRECTED = (301, 302, 303, 307, 308)
+_SOON_S = 0.001
+"""Time-out once the time is up: 0 would mean not to wait for anything."""
 
 _UNKNOWN_SCHEMA = 40403
 """Confluent's error code: there is no schema with this id. Any other 404 comes from something else at that address."""
@@ -40,7 +51,8 @@ class RegistryClient:
     """Asks one registry and keeps every answer. Used by one thread at a time."""
 
     def __init__(self, config: SchemaRegistry) -> None:
-        self._config, self._url = config, config.url.rstrip("/")
+        self._config = config
+        self._urls = deque(config.urls)  # the first one answered last
         self._schemas: OrderedDict[int, list[Any]] = OrderedDict()
         self._unknown: dict[int, tuple[float, str]] = {}
         self._context: ssl.SSLContext | None = None
@@ -85,87 +97,134 @@ class RegistryClient:
             UnavailableError: See ``schema``.
         """
         path = f"/subjects/{quote(subject, safe='')}/versions"
-        answer = self._ask(path, {"schema": json.dumps(schema)})
+        answer = self._ask(path, "id", int, self._until_s(), {"schema": json.dumps(schema)})
         if "error_code" in answer:
-            raise Failure(f"{self._url} refuses the schema of subject {subject}: {_reason(answer)}")
+            raise Failure(f"{self._urls[0]} refuses the schema of subject {subject}: {_reason(answer)}")
         return int(answer["id"])
 
     def _fetched(self, number: int) -> list[Any]:
-        answer = self._ask(f"/schemas/ids/{number}")
-        where = f"the schema registry at {self._url}"
+        until_s = self._until_s()
+        answer = self._ask(f"/schemas/ids/{number}", "schema", str, until_s)
+        where = f"the schema registry at {self._urls[0]}"
         if "error_code" in answer:
             raise UnknownSchemaError(f"{where} has no schema {number}")
         kind = answer.get("schemaType", "AVRO")
         if kind != "AVRO":
             raise UnknownSchemaError(f"schema {number} of {where} is {kind}, expected AVRO")
         found: dict[tuple[str, int], Any] = {}
-        self._follow(answer.get("references") or [], found, number)
+        self._follow(answer, found, number, until_s)
         return [*found.values(), self._parsed(answer, number)]
 
-    def _follow(self, references: list[Any], found: dict[tuple[str, int], Any], number: int) -> None:
+    def _follow(
+        self, schema: dict[str, Any], found: dict[tuple[str, int], Any], number: int, until_s: float
+    ) -> None:
         """Fetch what a schema refers to, what that refers to first."""
-        for each in references:
-            key = str(each["subject"]), int(each["version"])
+        try:
+            keys = [(str(each["subject"]), int(each["version"])) for each in schema.get("references") or []]
+        except (LookupError, TypeError, ValueError):
+            raise UnknownSchemaError(
+                f"schema {number} refers to others without subject and version"
+            ) from None
+        for key in keys:
             if key in found:
                 continue
             if len(found) >= REFERENCES:
                 raise UnknownSchemaError(f"schema {number} refers to more than {REFERENCES} others")
             found[key] = None  # a circle ends here
-            answer = self._ask(f"/subjects/{quote(key[0], safe='')}/versions/{key[1]}")
+            answer = self._ask(
+                f"/subjects/{quote(key[0], safe='')}/versions/{key[1]}", "schema", str, until_s
+            )
             if "error_code" in answer:
                 raise UnknownSchemaError(
                     f"schema {number} refers to {key[0]} version {key[1]}: {_reason(answer)}"
                 )
-            self._follow(answer.get("references") or [], found, number)
+            self._follow(answer, found, number, until_s)
             del found[key]
             found[key] = self._parsed(answer, number)
 
     def _parsed(self, answer: dict[str, Any], number: int) -> Any:
-        text = answer.get("schema")
         try:
-            return json.loads(text)  # type: ignore[arg-type]  # a TypeError is caught
-        except (TypeError, ValueError, RecursionError) as error:
-            raise UnknownSchemaError(f"schema {number} of {self._url} is not JSON") from error
+            return json.loads(answer["schema"])
+        except (ValueError, RecursionError) as error:
+            raise UnknownSchemaError(f"schema {number} of {self._urls[0]} is not JSON") from error
 
-    def _ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """One request; an answer that explains an absence has ``error_code``."""
-        data = None if body is None else json.dumps(body).encode()
-        headers = {"Accept": f"{_TYPE}, application/json", "Content-Type": _TYPE, **self._login()}
-        request = urllib.request.Request(f"{self._url}{path}", data, headers)  # noqa: S310  the key's pattern: http or https
-        status = 200
+    def _until_s(self) -> float:
+        return time.monotonic() + self._config.timeout_s
+
+    def _ask(
+        self, path: str, key: str, kind: type, until_s: float, body: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """The answer of the first address that gives one: ``key`` of type ``kind``, or an ``error_code``."""
+        silent = []
+        for left in range(len(self._urls), 0, -1):
+            share_s = (until_s - time.monotonic()) / left
+            try:
+                return self._asked(path, key, kind, time.monotonic() + share_s, body)
+            except UnavailableError as error:
+                silent.append(str(error))
+                self._urls.rotate(-1)
+        raise UnavailableError("; ".join(silent))
+
+    def _asked(
+        self, path: str, key: str, kind: type, until_s: float, body: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        where = f"the schema registry at {self._urls[0]}"
+        via = _proxy_of(self._urls[0])
         try:
-            with urllib.request.urlopen(  # noqa: S310  likewise
-                request, timeout=self._config.timeout_s, context=self._tls()
-            ) as found:
-                raw = found.read(ANSWER_BYTES + 1)
-        except urllib.error.HTTPError as error:
-            status, raw = error.code, _rest(error)
+            status, raw = self._answered(f"{self._urls[0]}{path}", until_s, body)
         except (
             OSError,
             ValueError,
             HTTPException,
         ) as error:  # time-outs, refused connections, broken answers
-            told = " ".join(str(getattr(error, "reason", error)).split()) or type(error).__name__
-            raise UnavailableError(f"the schema registry at {self._url} does not answer: {told}") from error
+            self._context = None  # its file may have been replaced
+            told = one_line(
+                error.reason if isinstance(error, URLError) and isinstance(error.reason, Exception) else error
+            )
+            raise UnavailableError(f"{where} does not answer: {told}{via}") from error
+        if len(raw) > ANSWER_BYTES:
+            raise UnavailableError(
+                f"{where} answers {path} with more than {ANSWER_BYTES >> 20} MiB. It is asked again{via}"
+            )
         try:
             answer = json.loads(raw)
         except (ValueError, RecursionError):
             answer = None
-        said = isinstance(answer, dict)
-        if said and status == 200:
-            return dict(answer)
-        code = answer.get("error_code") if said else None
-        gone = status == 404 and (code == _UNKNOWN_SCHEMA or "/subjects/" in path)
-        if code is not None and (gone or status in (409, 422)):
-            return dict(answer)
+        found = answer if isinstance(answer, dict) else {}
+        code = found.get("error_code")
+        if status == HTTPStatus.OK and code is None and isinstance(found.get(key), kind):
+            return found
+        gone = status == HTTPStatus.NOT_FOUND and (code == _UNKNOWN_SCHEMA or "/subjects/" in path)
+        if code is not None and (gone or status in (HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)):
+            return found
         remedy = {
+            200: f"It has no {key}. Check kafka.schema_registry.url",
             401: "Check kafka.schema_registry.username and its password",
             403: "Give kafka.schema_registry.username the right to read schemas",
             404: "Check kafka.schema_registry.url",
         }.get(status, "It is asked again")
-        raise UnavailableError(
-            f"the schema registry at {self._url} answers {path} with HTTP {status}. {remedy}"
-        )
+        raise UnavailableError(f"{where} answers {path} with HTTP {status}. {remedy}{via}")
+
+    def _answered(self, url: str, until_s: float, body: dict[str, Any] | None) -> tuple[int, bytes]:
+        """Status and content, at most a byte more than ``ANSWER_BYTES``, after redirections of a request without a body."""
+        data = None if body is None else json.dumps(body).encode()
+        opener = (
+            urllib.request.OpenerDirector()
+        )  # with HTTP only: neither files, nor redirections that take a login along
+        opener.add_handler(urllib.request.ProxyHandler())
+        opener.add_handler(_Timely(until_s, self._tls))
+        login, own = self._login(), _origin(url)
+        for _ in range(REDIRECTIONS + 1):
+            headers = {"Accept": f"{_TYPE}, application/json", "Content-Type": _TYPE}
+            if _origin(url) == own:
+                headers |= login
+            request = urllib.request.Request(url, data, headers)  # noqa: S310  http or https, by _origin
+            with opener.open(request, timeout=max(until_s - time.monotonic(), _SOON_S)) as answer:
+                target = answer.headers.get("Location")
+                if answer.status not in _REDIRECTED or target is None or data is not None:
+                    return answer.status, answer.read(ANSWER_BYTES + 1)
+                url = urljoin(url, target)
+        raise ValueError(f"more than {REDIRECTIONS} redirections")
 
     def _login(self) -> dict[str, str]:
         config = self._config
@@ -175,14 +234,14 @@ class RegistryClient:
             try:
                 password = Path(config.password_file).read_text(encoding="utf-8").rstrip("\r\n")
             except (OSError, ValueError) as error:
-                raise Failure(f"kafka.schema_registry.password_file: {error}") from error
+                raise Failure(f"kafka.schema_registry.password_file: {one_line(error)}") from error
         else:
             password = config.password.get_secret_value() if config.password is not None else ""
         token = base64.b64encode(f"{config.username}:{password}".encode()).decode()
         return {"Authorization": f"Basic {token}"}
 
-    def _tls(self) -> ssl.SSLContext | None:
-        if self._context is None and self._url.startswith("https:"):
+    def _tls(self) -> ssl.SSLContext:
+        if self._context is None:
             try:
                 self._context = ssl.create_default_context(cafile=self._config.ssl_cafile)
             except (OSError, ssl.SSLError) as error:
@@ -192,10 +251,79 @@ class RegistryClient:
         return self._context
 
 
-def _rest(error: urllib.error.HTTPError) -> bytes:
-    with error, suppress(OSError, HTTPException):
-        return error.read(ANSWER_BYTES)
-    return b""
+class _Timely(urllib.request.AbstractHTTPHandler):
+    """HTTP and HTTPS, whose answers have to be there by a time of ``time.monotonic``, however slowly they come."""
+
+    def __init__(self, until_s: float, tls: Callable[[], ssl.SSLContext]) -> None:
+        super().__init__()
+        self._until_s, self._tls = until_s, tls
+
+    http_request = https_request = urllib.request.AbstractHTTPHandler.do_request_
+
+    def http_open(self, request: urllib.request.Request) -> HTTPResponse:
+        return self.do_open(partial(self._connection, HTTPConnection), request)
+
+    def https_open(self, request: urllib.request.Request) -> HTTPResponse:
+        return self.do_open(partial(self._connection, HTTPSConnection), request, context=self._tls())
+
+    def _connection(self, kind: type[HTTPConnection], host: str, **how: Any) -> HTTPConnection:
+        made = kind(host, **how)
+        made.response_class = self._response  # type: ignore[assignment]  # it is only called
+        return made
+
+    def _response(self, connected: socket.socket, **how: Any) -> HTTPResponse:
+        return HTTPResponse(cast(socket.socket, _Timed(connected, self._until_s)), **how)
+
+
+class _Timed(io.RawIOBase):
+    """The bytes of a connection up to a time: the time-out of a socket is one for each piece."""
+
+    def __init__(self, connected: socket.socket, until_s: float) -> None:
+        self._connected, self._until_s = connected, until_s
+        self._bytes = connected.makefile("rb", buffering=0)
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        """What ``HTTPResponse`` asks a socket for."""
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int | None:
+        left_s = self._until_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("timed out")
+        self._connected.settimeout(left_s)
+        return self._bytes.readinto(into)
+
+    def close(self) -> None:
+        self._bytes.close()
+        super().close()
+
+
+def _origin(url: str) -> tuple[str, str | None, int]:
+    """Scheme, host and port of an address.
+
+    Raises:
+        ValueError: It is not HTTP, or has a login.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or "@" in parts.netloc:
+        raise ValueError("a redirection to an address that is not HTTP, or has a login")
+    return parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def _proxy_of(url: str) -> str:
+    """A sentence about the proxy of an address, which the environment names; empty without one."""
+    parts = urlsplit(url)
+    proxy = urllib.request.getproxies().get(parts.scheme)
+    if proxy is None or urllib.request.proxy_bypass(parts.netloc):
+        return ""
+    shown = proxy.rpartition("@")[2].rpartition("//")[2]  # without a login
+    return (
+        f". The proxy {shown} was asked, which {parts.scheme}_proxy in the environment names. Put {parts.hostname} into "
+        "no_proxy to go past it"
+    )
 
 
 def _reason(answer: dict[str, Any]) -> str:
