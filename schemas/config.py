@@ -55,7 +55,7 @@ class Service(BaseSettings):
 class Metrics(Section):
     """Where Prometheus metrics and the health endpoints are served."""
 
-    host: str = Field("127.0.0.1", description="Address to bind; 0.0.0.0 in containers.")
+    host: str = Field("127.0.0.1", description="Address to bind; in containers 0.0.0.0, or :: with IPv6.")
     port: int = Field(9108, ge=0, le=65535, description="0: any free port, printed at start.")
     hung_after_s: float = Field(
         300.0,

@@ -147,19 +147,19 @@ class Worker:
         """Serve metrics from processes that hold the log or a lane."""
         if self.endpoint is not None:
             return
-        wanted = self._config.metrics
+        wanted, failure = self._config.metrics, None
         for port in range(wanted.port, wanted.port + PORTS) if wanted.port else [0]:
             try:
                 # A lane's thread has no loop that could hang. Flink finds hanging workers.
                 here = wanted.model_copy(update={"port": port, "hung_after_s": math.inf})
                 self.endpoint = Endpoint(here, self._metrics.registry, self._readiness)
-            except Failure:
+            except Failure as error:
+                failure = error
                 continue
             _log.info("metrics", url=f"{self.endpoint.url}/metrics")
             return
         raise Failure(
-            f"metrics.port: none of {wanted.port} to {wanted.port + PORTS - 1} is free on {wanted.host}. "
-            "Choose another (0: any free one)"
+            f"metrics.port: none of {wanted.port} to {wanted.port + PORTS - 1} can be used. The last try: {failure}"
         )
 
 

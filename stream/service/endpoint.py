@@ -1,5 +1,6 @@
 """The HTTP endpoint of a service: /metrics for Prometheus, /healthz (does not hang) and /readyz (making progress)."""
 
+import errno
 import logging
 import socket
 import threading
@@ -69,11 +70,15 @@ class Endpoint:
     def __init__(self, metrics: Metrics, registry: CollectorRegistry, readiness: Readiness) -> None:
         application = _application(make_wsgi_app(registry), readiness, metrics.hung_after_s)
         try:
-            bound = socket.create_server((metrics.host, metrics.port))
+            bound = _bound(metrics.host, metrics.port)
         except OSError as error:
-            raise Failure(
-                f"metrics cannot be served on {metrics.host}:{metrics.port}: {error.strerror}. "
+            remedy = (
                 "Choose another metrics.port (0: any free one)"
+                if error.errno in (errno.EADDRINUSE, errno.EACCES)
+                else "Choose another metrics.host: an address of this machine, or 0.0.0.0 or :: for all"
+            )
+            raise Failure(
+                f"metrics cannot be served on {_origin(metrics.host, metrics.port)}: {error.strerror}. {remedy}"
             ) from error
         # Four busy threads are no news, and neither is a client that goes away.
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)
@@ -99,7 +104,7 @@ class Endpoint:
     @property
     def url(self) -> str:
         """Base address of the endpoint."""
-        return f"http://{self.host}:{self.port}"
+        return f"http://{_origin(self.host, self.port)}"
 
     def close(self) -> None:
         """Stop serving, even while clients are connected."""
@@ -109,6 +114,18 @@ class Endpoint:
         answering.shutdown(timeout=CLOSE_S)
         if not answering.threads:  # else one of them still uses it
             trigger.close()
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """A listening socket. The address of all IPv6 interfaces takes IPv4 clients too, where the system can."""
+    if ":" not in host:
+        return socket.create_server((host, port))
+    both = host == "::" and socket.has_dualstack_ipv6()
+    return socket.create_server((host, port), family=socket.AF_INET6, dualstack_ipv6=both)
+
+
+def _origin(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _application(

@@ -83,6 +83,21 @@ def test_a_taken_port_is_named_with_the_remedy(endpoint: Endpoint) -> None:
         Endpoint(Metrics(port=endpoint.port), CollectorRegistry(), lambda: None)
 
 
+@pytest.mark.parametrize("host", ["::", "::1"])
+def test_ipv6_is_served_and_its_address_can_be_asked(progress: Progress, host: str) -> None:
+    with closing(Endpoint(Metrics(host=host, port=0), CollectorRegistry(), progress)) as endpoint:
+        assert endpoint.url == f"http://[{host}]:{endpoint.port}"
+        assert get(f"{endpoint.url}/readyz") == (200, "ready\n")
+        if host == "::":
+            assert get(f"http://127.0.0.1:{endpoint.port}/readyz") == (200, "ready\n")
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "2001:db8::1", "no-such-host.invalid"])
+def test_an_address_of_another_machine_is_named_with_the_remedy(host: str) -> None:
+    with pytest.raises(Failure, match=r"metrics cannot be served on .*9108: .*Choose another metrics\.host"):
+        Endpoint(Metrics(host=host), CollectorRegistry(), lambda: None)
+
+
 def test_a_closed_endpoint_frees_its_port(progress: Progress) -> None:
     first = Endpoint(Metrics(port=0), CollectorRegistry(), progress)
     first.close()
