@@ -178,12 +178,14 @@ class TrainerMetrics:
         if self._rank != "0":
             return
         # Counters begin at zero: rate() and increase() do not see the first value of a series.
-        for counter in (self._restarts, self._nonfinite, self._events):
+        for counter in (self._restarts, self._nonfinite, self._events, self._excluded):
             counter.clear()
         self._restarts.labels(name).inc(self._restarts_before)
         self._nonfinite.labels(name)
         for use in ("trained", "discarded", "replayed", "state_only"):
             self._events.labels(name, use)
+        for reason in ("late", "delete", "no_negative", "wrong_label"):
+            self._excluded.labels(name, reason)
 
     def begins(self, interval_s: float, weights_event_us: int | None, checkpoint_s: float | None) -> None:
         """Training begins, on rank 0.

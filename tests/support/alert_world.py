@@ -103,6 +103,7 @@ class World:
         silent: Topic partitions of which no message comes.
         refused: Share of messages that are no JSON.
         late: Share of events that are two hours old.
+        label: Label of all events.
         reads: Whether the stream's loop goes round.
         lane_works: Whether the lane follows the log.
         learns: Snapshots learned a minute, at most.
@@ -141,6 +142,7 @@ class World:
         )
         self.unread, self.silent = {0: 0, 1: 0}, set[int]()
         self.refused = self.late = self.skipped = 0
+        self.label: int | None = None
         self.reads = self.lane_works = self.beats = True
         self.learns = 1_000.0
         self.obstacle: str | None = None
@@ -236,7 +238,7 @@ class World:
         for offset, t in enumerate(times.tolist(), first):
             refused, late = self._random.random() < self.refused, self._random.random() < self.late
             ends = self._random.integers(0, 20, 2).tolist()
-            rows = [event(*ends, round((t - 7_200 * late) * SECOND))]
+            rows = [event(*ends, round((t - 7_200 * late) * SECOND), label=self.label)]
             messages.append((offset, None if refused else rows))
         batch = poll("edges", partition, messages, first=first, end=end, high_watermark=end + waiting)
         self.host.write(dataclasses.replace(batch, skipped=self.skipped))

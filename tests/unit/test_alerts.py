@@ -251,6 +251,10 @@ def model_is_not_scored(world: World) -> None:
     world.figures.clear()
 
 
+def labels_are_wrong(world: World) -> None:
+    world.label = 2
+
+
 def rss_grows(world: World) -> None:
     began_s = world.now_s
     world.rss = lambda: 1e9 + 2e5 * (world.now_s - began_s)
@@ -316,6 +320,7 @@ FAULTS: list[tuple[Callable[[World], None], dict[str, Any], int, set[str]]] = [
     (model_is_poor, {"exports": {"embeddings": True, "hold": {"below_recency": True}}}, 33,
      {"FreshetBelowRecency", "FreshetExportHeld"}),
     (model_is_not_scored, {}, 17, {"FreshetNotScored"}),
+    (labels_are_wrong, {"task": "node-classification"}, 8, {"FreshetWrongLabels"}),
     (rss_grows, {}, 150, {"FreshetMemoryGrows"}),
     (exports_are_refused, {"exports": {"embeddings": True}}, 40, {"FreshetNotPublished"}),
     (stream_is_down, {}, 10, {"FreshetTargetDown"}),

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from small_trainers import KINDS, config_for, lines, run
 from structlog.testing import capture_logs
+from trainer_processes import configure, run_to_end, scored
 from trainer_streams import SECOND, make_lane, meetings
 
 from schemas.trainer_config import TrainerConfig
@@ -77,6 +78,29 @@ def test_snapshots_with_few_positives_carry_a_caution(tmp_path: Path) -> None:
     assert sum("AUROC" in entry["event"] for entry in logs) == 1
     snapshots = sum(map(bool, written))
     assert result(config, since=0)["cautions"] == [{"figures": figures, "label": 1, "snapshots": snapshots}]
+
+
+def test_a_label_that_is_neither_0_nor_1_counts_as_none_and_the_run_goes_on(tmp_path: Path) -> None:
+    events = labelled()
+    place = events.schema.get_field_index("label")
+    labels = events["label"].to_pylist()
+    third = np.flatnonzero((events["t"].to_numpy() // SECOND == 2) & (events["op"].to_numpy() == 1))
+    found = {}
+    for name, wrong in (("wrong", [2, -1, -7]), ("none", [None] * 3)):
+        for row, label in zip(third[:3].tolist(), wrong, strict=True):
+            labels[row] = label
+        column = pa.array(labels, pa.int32())
+        make_lane(tmp_path / name / "store", events=events.set_column(place, "label", column))
+    once = {"epochs": 1, "batch_size": 16}
+    config = configure(tmp_path / "wrong", task="node-classification", optimisation=once)
+    assert run_to_end(config, 1)["snapshots"] == 6
+    run(config_in(tmp_path / "none", "checkpoints", optimisation=once))
+    for name in ("wrong", "none"):
+        found[name] = scored(tmp_path / name)
+    assert [line["excluded"]["wrong_label"] for line in found["wrong"]] == [0, 0, 3, 0, 0, 0]
+    assert [line["excluded"]["wrong_label"] for line in found["none"]] == [0] * 6
+    for key in ("auroc", "random_auroc", "activity_auroc", "ap", "loss"):
+        assert [line.get(key) for line in found["wrong"]] == [line.get(key) for line in found["none"]]
 
 
 @pytest.mark.parametrize("none", [True, False])

@@ -1,7 +1,7 @@
 """``node-classification``: the label of a node's next event, from embeddings learned without labels."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,11 +13,11 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from schemas.events import Op
 from schemas.trainer_config import TrainerConfig
 from stream.arrays.kinds import Float64, Int64
-from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
 from stream.store.log.event_columns import event_columns
 from trainer.data.examples import Examples
 from trainer.data.history import Encounter
+from trainer.data.views import EventsView
 from trainer.models.interface import Model
 from trainer.models.link_decoder import EncounterEncoder
 from trainer.ranks import Ranks
@@ -121,14 +121,28 @@ class NodeLabels(LinkPrediction):
         self._classifiers: dict[str, tuple[NodeClassifier, torch.optim.Optimizer]] = {}
         self._resumed: dict[str, Any] = {}
         self._warned_or_seen = False  # a label was seen, or a warning about missing labels given
-        self._warned_of_few = False
+        self._warned_of_wrong = self._warned_of_few = False
+
+    def lesson(self, view: EventsView, strategy: Answers, *, epoch: int = 0) -> Examples:
+        """See ``Task.lesson``; ``excluded`` also counts the events whose label is neither 0 nor 1."""
+        lesson = super().lesson(view, strategy, epoch=epoch)
+        wrong = len(labels_of(self._lane, lesson.tau)[1])
+        return replace(lesson, excluded={**lesson.excluded, "wrong_label": wrong})
 
     def judge(
         self, strategy: Answers, model: Model, floor: Model | None, lesson: Examples, ranks: Ranks
     ) -> LabelScores | None:
         """See ``Task.judge``; the perceptron then learns the judged events."""
         links = super().judge(strategy, model, floor, lesson, ranks)
-        label = labels_of(self._lane, lesson.tau)
+        label, wrong = labels_of(self._lane, lesson.tau)
+        if ranks.rank == 0 and len(wrong) and not self._warned_of_wrong:
+            self._warned_of_wrong = True
+            log.warning(
+                "labels other than 0 and 1 are left out. Mend them at their source; later ones are only counted",
+                tau=lesson.tau,
+                events=len(wrong),
+                label=int(wrong[0]),
+            )
         on_time = lesson.positive.select(~lesson.inserts.late[lesson.positive.event])
         asked = on_time.select(label[on_time.event] >= 0)
         encounters = first_ranks(torch.from_numpy(asked.encounters), asked.event, ranks)
@@ -217,21 +231,13 @@ class NodeLabels(LinkPrediction):
         return self._classifiers[scorer]
 
 
-def labels_of(lane: LaneReader, tau: int) -> Int64:
-    """Labels of a snapshot's insert events, −1 where an event has none.
-
-    Raises:
-        Failure: One is neither 0 nor 1.
-    """
+def labels_of(lane: LaneReader, tau: int) -> tuple[Int64, Int64]:
+    """Labels of a snapshot's insert events, −1 if an event has neither 0 nor 1; and all labels that are neither."""
     events = event_columns(lane.log.events(tau), tau, lane.header.interval_us, 0)
-    wrong = events.label[events.has_label & ((events.label < 0) | (events.label > 1))]
-    if len(wrong):
-        raise Failure(
-            f"task node-classification knows labels 0 and 1, found {wrong[0]} among the events of snapshot {tau}. Mend the "
-            "labels at their source, or choose task link-prediction"
-        )
-    labels = np.where(events.has_label, events.label, -1)[events.op == int(Op.INSERT)]
-    return labels.astype(np.int64)
+    inserts = events.op == int(Op.INSERT)
+    label, given = events.label[inserts].astype(np.int64), events.has_label[inserts]
+    known = given & ((label == 0) | (label == 1))
+    return np.where(known, label, -1), label[given & ~known]
 
 
 def first_ranks(rows: Tensor, event: Int64, ranks: Ranks) -> Tensor:
