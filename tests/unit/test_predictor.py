@@ -2,12 +2,15 @@
 
 import json
 import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 import yaml
 from exporting_trainers import EVENT_MODEL, KINDS, config_for, exports, moved
 from small_trainers import run
@@ -15,6 +18,7 @@ from structlog.testing import capture_logs
 from trainer_streams import make_lane, meetings
 from typer.testing import CliRunner
 
+from schemas.errors import FreshetError
 from stream.service.failure import Failure
 from trainer.cli import app
 from trainer.data.history import History, Inserts
@@ -73,19 +77,100 @@ def test_a_predictor_writes_nothing_and_says_what_it_does_not_know(tmp_path: Pat
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     with pytest.raises(Failure, match="node 5 is unknown to the checkpoint"):
         predictor.rank(1001, [1002, 5])
-    for t in (float("nan"), float("inf"), 1e18):
+    for t in (float("nan"), float("inf"), 1e18, "2024-01-01", 1j):
         with pytest.raises(Failure, match="t is seconds since 1970"):
             predictor.rank(1001, [1002], t=t)
-    with pytest.raises(Failure, match="top must be at least 1, found 0"):
-        predictor.rank(1001, [1002], top=0)
-    with pytest.raises(Failure, match="nodes of this store have int64 ids"):
-        predictor.embeddings(["a"])
+    for top in (0, 2.5):
+        with pytest.raises(Failure, match=f"top must be a whole number of at least 1, found {top}"):
+            predictor.rank(1001, [1002], top=top)
+    for nodes in (["a"], [10**30], [[1001]], [{"id": 1001}], 1001, np.array([[1001]])):
+        with pytest.raises(Failure, match="nodes of this store have int64 ids, but others were given"):
+            predictor.embeddings(nodes)
+        with pytest.raises(Failure, match="nodes of this store have int64 ids, but others were given"):
+            predictor.rank(1001, nodes)
+    with pytest.raises(Failure, match="nodes of this store have int64 ids, but others were given"):
+        predictor.rank(10**30, [1002])
+    with pytest.raises(Failure, match=r"ids are a list, found the text '1001'\. Write \['1001'\]"):
+        predictor.embeddings("1001")
     with pytest.raises(Failure, match="prefix is for string ids, and nodes of this store have int64 ids"):
         predictor.rank(1001, prefix="10")
     with pytest.raises(Failure, match="was made with seed = 0, the configuration has 1"):
         Predictor(config.model_copy(update={"seed": 1}))
     with pytest.raises(Failure, match=r"no embeddings\. Set exports"):
         load_embeddings(config.store, "nothing")
+
+
+@KINDS
+def test_eight_threads_are_answered_as_one(kind: dict, tmp_path: Path) -> None:
+    """A model's memory, neighbours and history are looked at through states that an answer changes and puts back."""
+    make_lane(tmp_path / "store", events=moved(meetings()))
+    config = config_for(tmp_path, **kind)
+    everyone = run(config).lane.log.external_ids().to_pylist()
+    predictor = Predictor(config)
+
+    def asked(round_: int) -> tuple:
+        node = everyone[round_ % len(everyone)]
+        vectors = predictor.embeddings(everyone[round_ % 7 :: 3])["embedding"].to_pylist()
+        return predictor.rank(node, everyone[::2], top=100), vectors
+
+    alone = [asked(round_) for round_ in range(40)]
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(asked, range(40))) == alone
+    assert [asked(round_) for round_ in range(5)] == alone[:5]
+
+
+def test_candidates_may_come_from_a_generator_a_set_or_an_array(tmp_path: Path) -> None:
+    make_lane(tmp_path / "store", events=moved(meetings()))
+    trainer = run(config_for(tmp_path), snapshots=2)
+    predictor = Predictor(trainer.config)
+    nodes = trainer.lane.log.external_ids().to_pylist()[:6]
+    expected = predictor.rank(nodes[0], nodes)
+    for given in (
+        iter(nodes),
+        set(nodes),
+        dict.fromkeys(nodes),
+        np.array(nodes),
+        pa.array(nodes),
+        tuple(nodes),
+    ):
+        assert sorted(predictor.rank(nodes[0], given)) == sorted(expected)
+    assert predictor.rank(nodes[0], []) == []
+    assert len(predictor.embeddings(node for node in nodes)) == len(nodes)
+
+
+def without(*path: str) -> Callable[[dict], None]:
+    def change(state: dict) -> None:
+        for key in path[:-1]:
+            state = state[key]
+        del state[path[-1]]
+
+    change.__name__ = "without-" + "-".join(path)
+    return change
+
+
+def wider(state: dict) -> None:
+    name = next(iter(state["model"]))
+    state["model"][name] = torch.cat([state["model"][name]] * 2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [wider, without("model"), without("strategy"), without("names"), without("names", "seen"), without("history"),
+     without("log_events_checksum"), lambda state: state.update(identity="tgn")],
+)  # fmt: skip
+def test_a_checkpoint_with_other_content_is_named(change: Callable[[dict], None], tmp_path: Path) -> None:
+    make_lane(tmp_path / "store", events=moved(meetings()))
+    config = config_for(tmp_path)
+    run(config, snapshots=1)
+    (path,) = (tmp_path / "checkpoints").glob("*.pt")
+    state = torch.load(path, weights_only=True)
+    change(state)
+    torch.save(state, path)
+    for reader in (Predictor, run):
+        with pytest.raises(
+            FreshetError, match=f"checkpoint {path} has other content .* Remove it to continue"
+        ):
+            reader(config)
 
 
 def paying(**more: int) -> pa.Table:

@@ -28,7 +28,7 @@ from trainer.ranks import Ranks
 from trainer.scoring.figures import flat_figures
 from trainer.session.checkpoint import Checkpoints
 from trainer.session.lessons import Lessons
-from trainer.session.resume import identity, newest_checkpoint
+from trainer.session.resume import content_of, identity, newest_checkpoint
 from trainer.session.session import Session
 from trainer.strategies.interface import Forgets, Resizes
 from trainer.tasks.link_prediction import LinkPrediction
@@ -159,10 +159,11 @@ class Trainer:
             return
         path, state = found
         sequence = state["sequence"]
-        self.session.restore(state)
-        self.session.restore_generators(state)
-        self.lessons.book.restore(state.get("lessons", {}))
-        self.pace.restore(state.get("pace", {}))
+        with content_of(path):
+            self.session.restore(state)
+            self.session.restore_generators(state)
+            self.lessons.book.restore(state.get("lessons", {}))
+            self.pace.restore(state.get("pace", {}))
         self.sequence = self._saved = sequence
         if self.ranks.rank == 0:
             self.scores.cut_after(sequence)

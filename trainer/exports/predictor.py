@@ -1,6 +1,8 @@
 """A trained model for questions: embeddings of nodes, and the likeliest next encounters of a node."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterable
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from schemas.errors import one_line
 from schemas.events import US_PER_S
 from schemas.trainer_config import TrainerConfig
 from stream.arrays.kinds import Float32, Int64
@@ -19,7 +22,7 @@ from trainer.data.examples import Queries
 from trainer.device import to_device
 from trainer.exports.exporter import Touched, embedded, version_of
 from trainer.ranks import Ranks
-from trainer.session.resume import newest_checkpoint
+from trainer.session.resume import content_of, newest_checkpoint
 from trainer.session.session import Session
 from trainer.strategies.interface import Forgets
 from trainer.tasks.link_prediction import LinkPrediction
@@ -31,7 +34,8 @@ _FAR_US = 2.0**62
 class Predictor:
     """The newest checkpoint of a configuration, read only: a trainer may keep running.
 
-    It knows the stream up to the checkpoint's snapshot. Make a new predictor to know more.
+    It knows the stream up to the checkpoint's snapshot. Make a new predictor to know more. Any number of threads may ask;
+    they are answered one after the other.
 
     Attributes:
         checkpoint: The file.
@@ -47,7 +51,7 @@ class Predictor:
             config: The trainer's configuration, or its file.
 
         Raises:
-            Failure: There is no store or checkpoint, or they do not go together.
+            Failure: There is no store or checkpoint, they do not go together, or the checkpoint has other content.
             StoreError: The store cannot be read.
         """
         if not isinstance(config, TrainerConfig):
@@ -61,8 +65,10 @@ class Predictor:
         if found is None:
             raise Failure(f"{config.checkpoint} has no checkpoint. Train with freshet-trainer run first")
         self.checkpoint, state = found
-        self._session.restore(state)
+        with content_of(self.checkpoint):
+            self._session.restore(state)
         self._session.model.eval()
+        self._asking = threading.Lock()  # an answer passes through states of model, names and history
         self._lane, self._ranks = lane, ranks
         self.sequence = int(state["sequence"])
         manifest = lane.manifests[self.sequence]
@@ -73,7 +79,7 @@ class Predictor:
         if not isinstance(self._session.strategy, Forgets):  # those have the stream in their memory
             self._session.advance(manifest)
 
-    def embeddings(self, nodes: Sequence[Any] | pa.Array | None = None) -> pa.Table:
+    def embeddings(self, nodes: Iterable[Any] | None = None) -> pa.Table:
         """Embeddings after the checkpoint's snapshot, as exports have them.
 
         Args:
@@ -83,19 +89,21 @@ class Predictor:
             Columns ``id``, ``node``, ``model_version``, ``embedding``, in the order of ``nodes``.
 
         Raises:
-            Failure: A node is unknown.
+            Failure: A node is unknown, or no id of this store.
         """
-        dense = np.arange(len(self._ids)) if nodes is None else self._known(nodes)[0]
-        asked = Touched(dense, np.zeros(len(dense), np.int64))
-        batches = embedded(
-            self._session.strategy, asked, self._session.names, self._lane, self._ranks, self.version
-        )
-        return pa.Table.from_batches(list(batches)).drop_columns(["t"])
+        ids = None if nodes is None else self._as_ids(nodes)
+        with self._asking:
+            dense = np.arange(len(self._ids)) if ids is None else self._known(ids)[0]
+            asked = Touched(dense, np.zeros(len(dense), np.int64))
+            batches = embedded(
+                self._session.strategy, asked, self._session.names, self._lane, self._ranks, self.version
+            )
+            return pa.Table.from_batches(list(batches)).drop_columns(["t"])
 
     def rank(
         self,
         node: Any,
-        candidates: Sequence[Any] | pa.Array | pa.ChunkedArray | None = None,
+        candidates: Iterable[Any] | None = None,
         top: int = 10,
         *,
         prefix: str | None = None,
@@ -125,18 +133,19 @@ class Predictor:
             raise Failure(
                 f"rank predicts encounters, but the model was trained for {self._session.task.name}"
             )
-        if top < 1:
-            raise Failure(f"top must be at least 1, found {top}")
-        if t is not None and not abs(t) * US_PER_S < _FAR_US:  # NaN is not either
+        if not isinstance(top, int | np.integer) or top < 1:
+            raise Failure(f"top must be a whole number of at least 1, found {top}")
+        if t is not None and not (isinstance(t, Real) and abs(t) * US_PER_S < _FAR_US):  # NaN is not either
             raise Failure(f"t is seconds since 1970, found {t}")
-        if candidates is None:
-            candidates = self._beginning_with(prefix or "")
-        dst = self._known(candidates)[1]
-        src = np.repeat(self._known([node])[1], len(dst))
         time_us = self._after_us if t is None else max(self._after_us, round(t * US_PER_S))
-        scores = self._scores(src, dst, time_us)
+        source = self._as_ids([node])
+        ids = None if candidates is None else self._as_ids(candidates)
+        with self._asking:
+            chosen = self._beginning_with(prefix) if ids is None else ids
+            dst = self._known(chosen)[1]
+            src = np.repeat(self._known(source)[1], len(dst))
+            scores = self._scores(src, dst, time_us)
         best = np.argsort(-scores, kind="stable")[:top]
-        chosen = pa.array(candidates) if not isinstance(candidates, pa.ChunkedArray) else candidates
         return list(zip(chosen.take(pa.array(best)).to_pylist(), scores[best].tolist(), strict=True))
 
     @torch.no_grad()
@@ -154,8 +163,10 @@ class Predictor:
         found: Float32 = queries.read(session.model.decoder, rows).cpu().numpy()
         return found
 
-    def _beginning_with(self, prefix: str) -> pa.Array:
+    def _beginning_with(self, prefix: Any) -> pa.Array:
         """Remembered ids that begin with a prefix."""
+        if not isinstance(prefix, str):
+            raise Failure(f"prefix is a text, the beginning of ids, found {prefix!r}")
         if not pa.types.is_string(self._ids.type):
             raise Failure(
                 f"prefix is for string ids, and nodes of this store have {self._ids.type} ids. Give candidates, a list"
@@ -169,21 +180,29 @@ class Predictor:
             )
         return self._ids.take(pa.array(dense))
 
-    def _known(self, ids: Sequence[Any] | pa.Array | pa.ChunkedArray) -> tuple[Int64, Int64]:
-        """Dense ids, and the model's numbers of these nodes."""
+    def _as_ids(self, ids: Iterable[Any]) -> pa.Array | pa.ChunkedArray:
+        """A list, set, generator, array or series of ids as an array of the store's type."""
+        kind = self._ids.type
+        if isinstance(ids, str | bytes):  # whose letters would be ids
+            raise Failure(f"ids are a list, found the text {ids!r}. Write [{ids!r}]")
         try:
-            asked = pa.chunked_array(ids) if isinstance(ids, pa.ChunkedArray) else pa.array(ids)
-            found = pc.index_in(asked.cast(self._ids.type), self._ids)
-        except (pa.ArrowException, TypeError) as error:
+            if isinstance(ids, pa.Array | pa.ChunkedArray):
+                return ids.cast(kind)
+            return pa.array(ids if hasattr(ids, "__array__") else list(ids)).cast(kind)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise Failure(
-                f"nodes of this store have {self._ids.type} ids: {' '.join(str(error).split())}"
+                f"nodes of this store have {kind} ids, but others were given: {one_line(error)}"
             ) from None
+
+    def _known(self, ids: pa.Array | pa.ChunkedArray) -> tuple[Int64, Int64]:
+        """Dense ids, and the model's numbers of these nodes."""
+        found = pc.index_in(ids, self._ids)
         dense: Int64 = found.fill_null(-1).to_numpy().astype(np.int64)
         numbers = np.where(dense >= 0, self._session.names.find(np.maximum(dense, 0)), -1)
         if (numbers < 0).any():
             first = int(np.flatnonzero(numbers < 0)[0])
             raise Failure(
-                f"node {asked[first].as_py()} is unknown to the checkpoint {self.checkpoint}: it came later, or was "
+                f"node {ids[first].as_py()} is unknown to the checkpoint {self.checkpoint}: it came later, or was "
                 "forgotten"
             )
         return dense, numbers

@@ -1,9 +1,13 @@
 """The newest checkpoint, checked against configuration and lane before it is used."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
+from schemas.errors import one_line
 from schemas.store import LaneHeader
 from schemas.trainer_config import Target, TrainerConfig
 from stream.service.failure import Failure
@@ -44,8 +48,11 @@ def newest_checkpoint(config: TrainerConfig, lane: LaneReader) -> tuple[Path, di
         return None
     path, state = found
     configured = identity(config, lane.header)
+    with content_of(path):
+        sequence, checksum = int(state["sequence"]), state["log_events_checksum"]
+        made_with = dict(state.get("identity", {}))
     unsaid = {key: configured[key] for key in ("horizon", "smoothing")}  # by older checkpoints
-    made_with = {**BEFORE_THERE_WAS_A_CHOICE, **unsaid, **state.get("identity", {})}
+    made_with = {**BEFORE_THERE_WAS_A_CHOICE, **unsaid, **made_with}
     for key, value in configured.items():
         if made_with.get(key) == value:
             continue
@@ -58,7 +65,6 @@ def newest_checkpoint(config: TrainerConfig, lane: LaneReader) -> tuple[Path, di
             f"checkpoint {path} was made with {key} = {made_with.get(key)}, the configuration has "
             f"{value}. Choose another folder in the key checkpoint, or configure the same"
         )
-    sequence, checksum = state["sequence"], state["log_events_checksum"]
     lane.refresh()
     if sequence >= len(lane.manifests) or lane.manifests[sequence].log_events_checksum != checksum:
         raise Failure(
@@ -66,3 +72,20 @@ def newest_checkpoint(config: TrainerConfig, lane: LaneReader) -> tuple[Path, di
             f"{config.store} doesn't have with these events. Choose another folder in the key checkpoint"
         )
     return path, state
+
+
+@contextmanager
+def content_of(path: Path) -> Iterator[None]:
+    """Turn what is wrong in a checkpoint into a sentence: a key that is missing, or weights of other widths.
+
+    Raises:
+        Failure: The block met it.
+    """
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        what = shorten(f"{type(error).__name__}: {one_line(error)}", 300)
+        raise Failure(
+            f"checkpoint {path} has other content than this release writes for this model ({what}). Remove it to continue "
+            "from the one before, or choose another folder in the key checkpoint"
+        ) from error
