@@ -9,6 +9,7 @@ from tempfile import mkdtemp
 from typing import IO, Any
 
 import pytest
+import structlog
 from double_precision import double  # noqa: F401  a fixture for all tests
 from forked import commands, processes, warm  # noqa: F401  fixtures for all tests
 from hypothesis import HealthCheck, settings
@@ -59,6 +60,13 @@ def _no_power_failure() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", fsync)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """What a command called in this process made of logs ends with its test: its level would hide lines from the next."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from schemas.errors import system_call
 from stream.commands.options import AsOfMoment, Params, parameters
 from stream.commands.partition_table import comparison, draw_comparison, print_comparison
 from stream.service.failure import Failure
+from stream.service.logs import configure_logs
 from stream.service.output import Columns, Debug, Json, finish, note, print_json, print_table
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ def partition(
     def body() -> None:
         from stream.store.places.place import place_of
 
+        configure_logs(level="WARNING", as_json=False)
         source = place_of(file)
         params = parameters(param)
         if mode == "two-pass" and params.get("rule") == "need":

@@ -10,6 +10,7 @@ from stream.commands.progress import counting
 from stream.commands.schema import Format
 from stream.service.config_file import load_config
 from stream.service.failure import Failure
+from stream.service.logs import configure_logs
 from stream.service.output import Columns, Debug, Json, finish, print_result
 
 
@@ -57,6 +58,7 @@ def replay(
     def body() -> None:
         from stream.kafka.replay_file import replay_file
 
+        configure_logs(level="WARNING", as_json=False)
         kafka = _kafka(config, bootstrap, _version(api_version))
         _require_readable(kafka, topic, message_format, config)
         with counting("{:,} of {:,} events sent, {:,.0f} per second") as progress:

@@ -7,6 +7,7 @@ import typer
 
 from stream.commands.options import Params, parameters
 from stream.service.failure import Failure
+from stream.service.logs import configure_logs
 from stream.service.output import Columns, Debug, Json, finish, note, print_result
 from stream.store.errors import StoreError
 
@@ -63,6 +64,7 @@ def savings(
         from stream.partition.interface import create
         from stream.store.savings import measure
 
+        configure_logs(level="WARNING", as_json=False)
         params = parameters(param)
         create(algorithm, params, parts=parts, seed=seed, window=window)  # refuses before the file is read
         read = read_events(file, columns=FileColumns.parse(columns))

@@ -34,7 +34,7 @@ _PATTERNS = {
 
 def csv_rows(
     path: Path, ids: IdKind | None, *, start: int = 0, columns: FileColumns = OWN
-) -> tuple[Iterator[FileRows], pa.Schema]:
+) -> tuple[Iterator[FileRows], pa.Schema, list[str]]:
     """Open a CSV file with a header, or a TSV file if the header has a tab; ``.gz`` and the like are unpacked.
 
     Args:
@@ -44,9 +44,9 @@ def csv_rows(
         columns: Names of its columns.
 
     Returns:
-        Rows with the known columns under the events' names, and their schema. A cell that is no number or time is null, and
-        its row refused; so is a row of more or fewer cells than the header. ``t`` is timestamps if the first block has RFC 3339
-        and no number.
+        Rows with the known columns under the events' names, their schema, and the file's header. A cell that is no number or
+        time is null, and its row refused; so is a row of more or fewer cells than the header. ``t`` is timestamps if the first
+        block has RFC 3339 and no number.
 
     Raises:
         Failure: No cell of src, dst or t is a number where numbers belong, so the column is a wrong one, or no row has as many
@@ -65,7 +65,7 @@ def csv_rows(
     options = pacsv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=False)  # or rows have no numbers
     with pacsv.open_csv(path, read_options=options, parse_options=separated) as reader:
         header = reader.schema.names
-        events = columns.found(header)
+    events = columns.found(header)
     uneven.clear()
     reader = pacsv.open_csv(
         path,
@@ -92,7 +92,7 @@ def csv_rows(
         ]
     )
     read = _with_uneven(chain([] if first is None else [first], batches), uneven, header, events, separator)
-    return _typed(path, read, schema, start, columns), schema
+    return _typed(path, read, schema, start, columns), schema, header
 
 
 def _with_uneven(

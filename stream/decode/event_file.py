@@ -1,6 +1,6 @@
 """Parquet, CSV and TSV files to canonical events, columns by name; a wrong row is named, never skipped."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,12 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import structlog
 
 from schemas.errors import one_line
 from schemas.events import US_PER_S, IdKind, Op, event_schema
 from stream.decode.columns import canonical, id_kind
 from stream.decode.csv_file import csv_rows
-from stream.decode.file_columns import OWN, FileColumns
+from stream.decode.file_columns import KNOWN, OWN, FileColumns
 from stream.decode.reading import FileRows, RefusedError
 from stream.decode.rules import EARLIEST_US, LATEST_US, Rules
 from stream.decode.time_texts import read_times
@@ -22,6 +23,10 @@ from stream.decode.validate import Draft, Faults, check
 from stream.service.failure import Failure
 
 _ROWS_A_BATCH = 1 << 18
+_NAMED = 5
+"""Columns that a warning names; of others it has the number."""
+
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +59,8 @@ def read_events(
 ) -> EventFile:
     """Read a Parquet, CSV or TSV file with columns src, dst, t (seconds) and optionally op, weight, label, features.
 
-    ``feature_offset`` and ``event_id`` are read, too; other columns are ignored. A row without ``dst`` is a node event.
-    ``t`` may be RFC 3339, and in Parquet timestamps. In CSV, ``features`` is ``[0.5, 1.0]`` in quotes.
+    ``feature_offset`` and ``event_id`` are read, too. Other columns are not, which a warning says. A row without ``dst`` is
+    a node event. ``t`` may be RFC 3339, and in Parquet timestamps. In CSV, ``features`` is ``[0.5, 1.0]`` in quotes.
 
     Args:
         path: Parquet is recognised by its first bytes, everything else is CSV or TSV with a header.
@@ -69,11 +74,12 @@ def read_events(
     """
     path = Path(path)
     with readable(path):
-        batches, schema = open_rows(path, ids, columns=columns)
+        batches, schema, header = open_rows(path, ids, columns=columns)
         kind = ids or id_kind(schema)
         drafts = _drafts(batches, kind, columns)
         events, widths = _checked(path, drafts, kind, bounds, columns)
     t = events["t"].to_numpy()
+    warn_of_columns(path, header, schema, columns, int(t.max()) if len(t) else 0)
     return EventFile(path, events, kind, *widths, sorted_by_time=bool(np.all(t[1:] >= t[:-1])))
 
 
@@ -97,7 +103,7 @@ def open_rows(
     start: int = 0,
     only: Collection[str] | None = None,
     columns: FileColumns = OWN,
-) -> tuple[Iterator[FileRows], pa.Schema]:
+) -> tuple[Iterator[FileRows], pa.Schema, list[str]]:
     """Open a Parquet or CSV file; at most a batch of it is in memory at a time.
 
     Args:
@@ -108,7 +114,7 @@ def open_rows(
         columns: Names of its columns.
 
     Returns:
-        Rows with the columns of events under their names, and the schema of all of these.
+        Rows with the columns of events under their names, the schema of all of these, and the names of the file's columns.
 
     Raises:
         OSError, pyarrow.ArrowException: It cannot be read.
@@ -131,7 +137,38 @@ def open_rows(
     batches = parquet.iter_batches(_ROWS_A_BATCH, columns=wanted, row_groups=groups)
     renamed = (batch.rename_columns([found[column] for column in batch.schema.names]) for batch in batches)
     schema = pa.schema([header.field(column).with_name(name) for column, name in found.items()])
-    return _without(renamed, start, columns), schema
+    return _without(renamed, start, columns), schema, header.names
+
+
+def warn_of_columns(
+    path: Path, header: Sequence[str], schema: pa.Schema, columns: FileColumns, latest_us: int
+) -> None:
+    """Say which columns of a file are not read, and that its times are too coarse, if they are.
+
+    Args:
+        path: The file.
+        header: Names of all its columns, from ``open_rows``.
+        schema: Of those that are read, from ``open_rows``.
+        columns: Names of its columns.
+        latest_us: Its latest time, microseconds.
+    """
+    read = columns.found(header)
+    unread = [name for name in header if name not in read]
+    if unread:
+        more = f" and {len(unread) - _NAMED} more" if len(unread) > _NAMED else ""
+        _log.warning(
+            f"{path}: columns {', '.join(unread[:_NAMED])}{more} are not read. Events have {', '.join(KNOWN)}. All features "
+            "of an event are one column of lists, such as [0.5, 1.0]. --columns gives columns with other names"
+        )
+    kind = schema.field("t").type
+    if pa.types.is_float16(kind) or pa.types.is_float32(kind):
+        narrow = np.dtype(kind.to_pandas_dtype())
+        apart_s = float(np.spacing(narrow.type(latest_us / US_PER_S)))
+        if apart_s > 1:
+            _log.warning(
+                f"{path}: column {columns.shown('t')} is {narrow}, whose values lie {apart_s:g} s apart at the latest time. "
+                f"Times are off by up to {apart_s / 2:g} s. Write the column as float64 or int64"
+            )
 
 
 def _without(batches: Iterator[pa.RecordBatch], start: int, columns: FileColumns) -> Iterator[FileRows]:
@@ -173,7 +210,8 @@ def _checked(
     for draft in drafts:
         node_features = node_features or _width(draft, node=True)
         edge_features = edge_features or _width(draft, node=False)
-        check(draft, Rules(ids, node_features, edge_features, min_us, max_us, offline=True), columns.shown)
+        rules = Rules(ids, node_features, edge_features, min_us, max_us, offline=True, in_seconds=True)
+        check(draft, rules, columns.shown)
         for row in draft.faults.refused_rows()[:1]:
             raise Failure(
                 f"{path}, row {rows + row + 1}: {draft.faults.of(row)[1]} "

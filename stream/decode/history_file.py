@@ -12,10 +12,10 @@ from schemas.config import StreamConfig
 from schemas.events import REJECT_SCHEMA, event_schema
 from stream.decode.columns import canonical
 from stream.decode.decoder import RAW_LIMIT_BYTES
-from stream.decode.event_file import open_rows, readable
+from stream.decode.event_file import open_rows, readable, warn_of_columns
 from stream.decode.file_columns import OWN, FileColumns
 from stream.decode.reading import FileRows
-from stream.decode.rules import Rules
+from stream.decode.rules import Rules, looks_like
 from stream.decode.validate import Draft, check
 from stream.microbatch import MicroBatch
 
@@ -31,26 +31,31 @@ class Survey:
         first_us: Earliest time, microseconds; None: no row has one.
         last_us: Latest time.
         disorder_us: How far a row lies at most before an earlier row in time; 0: the file is in order.
+        remark: About times after the year 9999; empty without such.
     """
 
     rows: int
     first_us: int | None
     last_us: int | None
     disorder_us: int
+    remark: str = ""
 
 
 def survey(path: Path, rules: Rules, columns: FileColumns = OWN) -> Survey:
-    """Read the times of a file once, columnar, whatever its size.
+    """Read the times of a file once, columnar, whatever its size; warnings say what is not read of it.
 
     Raises:
         Failure: The file cannot be read, or a column is missing or wrong.
     """
     rows = disorder = 0
     first = last = None
+    remark = ""
     with readable(path):
-        read, _ = open_rows(path, rules.ids, only=["t"], columns=columns)
+        read, schema, header = open_rows(path, rules.ids, only=["t"], columns=columns)
         for some in read:
-            t = _times(some, rules)
+            every = _times(some, rules)
+            remark = remark or looks_like(int(every.max(initial=_LOWEST)))
+            t = every[(every >= rules.min_us) & (every <= rules.max_us)]
             rows += some.batch.num_rows
             if len(t) == 0:
                 continue
@@ -58,7 +63,8 @@ def survey(path: Path, rules: Rules, columns: FileColumns = OWN) -> Survey:
             disorder = max(disorder, int((reached - t).max()))
             first = int(t.min()) if first is None else min(first, int(t.min()))
             last = int(reached[-1])
-    return Survey(rows, first, last, disorder)
+        warn_of_columns(path, header, schema, columns, last or 0)
+    return Survey(rows, first, last, disorder, remark)
 
 
 def count_from(path: Path, rules: Rules, until_us: int, columns: FileColumns = OWN) -> int:
@@ -68,8 +74,10 @@ def count_from(path: Path, rules: Rules, until_us: int, columns: FileColumns = O
         Failure: As ``survey``.
     """
     with readable(path):
-        read, _ = open_rows(path, rules.ids, only=["t"], columns=columns)
-        return sum(int(np.count_nonzero(_times(some, rules) >= until_us)) for some in read)
+        read, _, _ = open_rows(path, rules.ids, only=["t"], columns=columns)
+        times = (_times(some, rules) for some in read)
+        low = max(until_us, rules.min_us)
+        return sum(int(np.count_nonzero((t >= low) & (t <= rules.max_us))) for t in times)
 
 
 def read_polls(
@@ -102,7 +110,7 @@ def read_polls(
         Failure: As ``survey``.
     """
     with readable(path):
-        read, _ = open_rows(path, config.ids, start=start, columns=columns)
+        read, _, _ = open_rows(path, config.ids, start=start, columns=columns)
         offset = first + start
         for some in read:
             some.batch.validate(full=True)
@@ -166,11 +174,11 @@ def _rejects(
 
 
 def _times(rows: FileRows, rules: Rules) -> np.ndarray:
-    """The times of rows that lie within the bounds, microseconds."""
+    """The times of rows that have one, microseconds, within the bounds or not."""
     batch = rows.batch
     none = pa.nulls(batch.num_rows, pa.int64() if rules.ids == "int" else pa.string())
     named = pa.RecordBatch.from_arrays([none, none, batch["t"]], names=["src", "dst", "t"])
     draft = canonical(named, rules.ids, "s")
     t = draft.batch["t"]
-    values = t.fill_null(_LOWEST).to_numpy(zero_copy_only=False)
-    return values[draft.faults.accepted & (values >= rules.min_us) & (values <= rules.max_us)]
+    there = draft.faults.accepted & t.is_valid().to_numpy(zero_copy_only=False)
+    return t.fill_null(_LOWEST).to_numpy(zero_copy_only=False)[there]

@@ -15,6 +15,9 @@ LATEST_US = 253_402_300_799 * US_PER_S
 DEFAULT_EARLIEST_S = 631_152_000
 """1990-01-01, the default lower bound of event times."""
 
+_FARTHEST_US = 9_200_000_000_000_000_000
+"""Readers of columns clip later times to about this."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -29,6 +32,7 @@ class Rules:
         min_us: Earliest accepted event time, microseconds since the epoch.
         max_us: Latest accepted event time.
         offline: The events come from a file, without a configuration; only sentences differ.
+        in_seconds: Numbers are seconds, as in every file; only sentences differ.
     """
 
     ids: IdKind
@@ -37,6 +41,7 @@ class Rules:
     min_us: int = EARLIEST_US
     max_us: int = LATEST_US
     offline: bool = False
+    in_seconds: bool = False
 
     @classmethod
     def of(cls, config: StreamConfig, now_us: int) -> Self:
@@ -57,6 +62,14 @@ def show_time(t_us: int) -> str:
     if EARLIEST_US <= t_us <= LATEST_US:
         return (_EPOCH + timedelta(microseconds=t_us)).isoformat()[: -len("+00:00")] + "Z"
     return f"{t_us / US_PER_S:g} s{' or further away' if abs(t_us) >= OUT_OF_RANGE_US else ''}"
+
+
+def looks_like(t_us: int) -> str:
+    """A remark about a time that, read as seconds, lies after the year 9999; empty for an earlier one."""
+    if t_us <= LATEST_US:
+        return ""
+    unit = "milliseconds" if t_us < _FARTHEST_US else "microseconds or nanoseconds"
+    return f". It looks like {unit}. Files have seconds, or times as RFC 3339 writes them"
 
 
 def shorten(value: object, limit: int = 60) -> str:

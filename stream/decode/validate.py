@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from schemas.events import MAX_ID_BYTES, IdKind, Op, Reason, event_schema
 from stream.arrays.kinds import Bool, Int64, UInt16
-from stream.decode.rules import Rules, show_time
+from stream.decode.rules import Rules, looks_like, show_time
 
 
 @dataclass(slots=True)
@@ -114,11 +114,14 @@ def check(draft: Draft, rules: Rules, shown: Callable[[str], str] = str) -> None
     t = _numpy(batch["t"].fill_null(0))
     allowed = f"outside {show_time(rules.min_us)} to {show_time(rules.max_us)}"
     if not rules.offline:
-        allowed += " (config keys time_bounds and time_skew_s; is the topic's time_unit right?)"
+        unit = "" if rules.in_seconds else "; is the topic's time_unit right?"
+        allowed += f" (config keys time_bounds and time_skew_s{unit})"
     faults.refuse(
         (t < rules.min_us) | (t > rules.max_us),
         Reason.TIME_OUT_OF_BOUNDS,
-        lambda i: f"{t_name} is {show_time(int(t[i]))}, {allowed}",
+        lambda i: (
+            f"{t_name} is {show_time(int(t[i]))}, {allowed}{looks_like(int(t[i])) if rules.in_seconds else ''}"
+        ),
     )
     weight = _numpy(batch["weight"])
     faults.refuse(

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import structlog
@@ -93,7 +93,7 @@ def backfill(
                 f"store: the log in {config.store} has messages from Kafka already, and a history must come before them. "
                 "Choose a new store"
             )
-        rules = Rules.of(config, _present_us(config))
+        rules = replace(Rules.of(config, _present_us(config)), in_seconds=True)
         if writer.may_begin_with_history:
             history, ordered = _plan(
                 config, rules, files, until_us, dict(offsets or {}), columns, writer.positions
@@ -158,7 +158,8 @@ def _plan(
     surveys, ordered = [s for s, _ in found], [path for _, path in found]
     times = [s.last_us for s in surveys if s.last_us is not None]
     if not times:
-        raise Failure(f"{', '.join(map(str, files))}: no row has a time within time_bounds")
+        remark = next((s.remark for s in surveys if s.remark), "")
+        raise Failure(f"{', '.join(map(str, files))}: no row has a time within time_bounds{remark}")
     ends = _ends(config, offsets, positions)
     until = until_us
     if until is None:

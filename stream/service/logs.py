@@ -26,7 +26,9 @@ def configure_logs(*, level: str = "INFO", as_json: bool | None = None) -> None:
         lambda _, __, line: {"event": line.pop("event"), "level": line.pop("level"), **line},  # read first
     ]
     renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer(ensure_ascii=False) if as_json else structlog.dev.ConsoleRenderer()
+        structlog.processors.JSONRenderer(ensure_ascii=False)
+        if as_json
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     )
     numeric_level = logging.getLevelNamesMapping()[level]
     structlog.configure(

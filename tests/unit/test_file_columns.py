@@ -2,12 +2,14 @@
 
 import gzip
 import json
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -23,6 +25,7 @@ from stream.decode.file_columns import FileColumns
 from stream.decode.time_texts import read_times
 from stream.decode.times import rfc3339_to_us
 from stream.decode.validate import Faults
+from stream.kafka.producer import Replayed
 from stream.service.failure import Failure
 from stream.store.log.reader import LogReader
 from trainer.cli import app as trainer_app
@@ -126,6 +129,67 @@ def test_replay_takes_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     call(app, "replay", plain(tmp_path), *options)
     call(app, "replay", foreign(tmp_path, "tsv"), *options, "--columns", COLUMNS)
     assert sent[0].equals(sent[1])
+
+
+def read_by(command: str, file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
+    """Exit code and log of a command that reads a file of events."""
+    monkeypatch.setattr("stream.kafka.replay_file.replay", lambda *_, **__: Replayed(ROWS, 1.0))
+    monkeypatch.setattr("stream.kafka.replay_file.greet", lambda *_: None)
+    monkeypatch.setattr("stream.job.backfill.topic_bounds", lambda _: [])
+    monkeypatch.setattr("stream.job.backfill._present_us", lambda _: round(time.time() * 1e6))
+    content = configuration(folder / "store", "127.0.0.1:1", "edges", snapshots={"interval_s": 3600})
+    (folder / "stream.yaml").write_text(yaml.safe_dump(content))
+    keys = {"lane": "hash", "optimisation": {"epochs": 1}, "checkpoint": str(folder / "checkpoints")}
+    (folder / "trainer.yaml").write_text(yaml.safe_dump(keys))
+    application, *arguments = {
+        "partition": (app, "partition", str(file), "--algorithm", "hash", "--parts", "2"),
+        "savings": (app, "savings", str(file), "--parts", "2"),
+        "replay": (app, "replay", str(file), "--bootstrap", "127.0.0.1:1", "--topic", "edges"),
+        "backfill": (app, "backfill", str(file), "--config", str(folder / "stream.yaml")),
+        "evaluate": (trainer_app, "evaluate", "--config", str(folder / "trainer.yaml"), "--data", str(file)),
+    }[command]
+    done = CliRunner().invoke(application, [*arguments, "--json"])
+    if done.exit_code == 0:
+        json.loads(done.stdout)  # the log is beside the result
+    return done.exit_code, done.stderr
+
+
+READERS = pytest.mark.parametrize("command", ["partition", "savings", "replay", "backfill", "evaluate"])
+
+
+@READERS
+def test_what_is_not_read_of_a_file_and_times_that_are_too_coarse_are_said(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    src, dst, t = (np.array(column) for column in zip(*rows(), strict=True))
+    features = {f"f{number}": np.ones(ROWS) for number in range(7)}
+    table = pa.table({"src": src, "dst": dst, "t": t.astype(np.float32), **features})
+    pq.write_table(table, tmp_path / "narrow.parquet")
+    code, log = read_by(command, tmp_path / "narrow.parquet", tmp_path, monkeypatch)
+    assert code == 0, log
+    assert log.count("columns f0, f1, f2, f3, f4 and 2 more are not read") == 1
+    assert log.count("column t is float32, whose values lie 128 s apart") == 1
+    assert "off by up to 64 s. Write the column as float64 or int64" in log
+    (tmp_path / "plain").mkdir()
+    code, log = read_by(command, plain(tmp_path), tmp_path / "plain", monkeypatch)
+    assert code == 0, log
+    assert "not read" not in log
+    assert "apart" not in log
+
+
+@READERS
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_milliseconds_in_a_column_of_seconds_are_named(
+    command: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    src, dst, t = (np.array(column) for column in zip(*rows(), strict=True))
+    for per_s, unit in ((1_000, "milliseconds"), (1_000_000, "microseconds or nanoseconds")):
+        table = pa.table({"src": src, "dst": dst, "t": t * per_s})
+        file = tmp_path / f"fine.{kind}"
+        pacsv.write_csv(table, file) if kind == "csv" else pq.write_table(table, file)
+        code, log = read_by(command, file, tmp_path, monkeypatch)
+        assert code == 1
+        assert f"It looks like {unit}. Files have seconds, or times as RFC 3339 writes them" in log
 
 
 @pytest.mark.parametrize("kind", ["tsv", "parquet"])
