@@ -39,6 +39,7 @@ class Reason(StrEnum):
     FEATURE_WIDTH = "feature_width"
     TIME_OUT_OF_BOUNDS = "time_out_of_bounds"
     TOO_LARGE = "too_large"
+    DECODER_ERROR = "decoder_error"
     LATE = "late"
 
 

@@ -21,9 +21,10 @@ class Topic(Section):
         "json",
         description="How its messages are written: json, arrow, avro, debezium, debezium-avro, or one of another package.",
     )
-    time_unit: Literal["s", "ms", "us", "rfc3339"] | None = Field(
+    time_unit: Literal["s", "ms", "us", "ns", "rfc3339"] | None = Field(
         None,
-        description="Unit of t; default: s for json, us for arrow and avro, ms for debezium and debezium-avro.",
+        description="Unit of t. Null: RFC 3339 text is recognised; numbers are s for json, us for arrow and avro, "
+        "ms for debezium and debezium-avro.",
     )
     fields: Fields | None = Field(
         None,

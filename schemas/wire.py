@@ -19,7 +19,9 @@ NodeId = Annotated[
 ]
 Time = Annotated[
     int | float | str,
-    Field(description="Event time in the topic's time_unit: seconds by default, or ms, us, rfc3339."),
+    Field(
+        description="Event time: a number of seconds or RFC 3339 text; with the topic's time_unit s, ms, us, ns or rfc3339."
+    ),
 ]
 Values = Annotated[list[float], Field(description="Finite float32 values.")]
 

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics import MetricWrapperBase
 
 from schemas.config import StreamConfig
-from schemas.events import US_PER_S, Op
+from schemas.events import US_PER_S, Op, Reason
 from schemas.quality import FIGURES
 from schemas.store import CommitRecord, LaneManifest, SealedSnapshot
 from stream.observer import SinkObserver
@@ -139,6 +139,7 @@ class StreamMetrics(SinkObserver):
             self._restarts.labels(self._graph, cause)
         for topic in config.kafka.topics:
             self._gaps.labels(self._graph, topic.name)
+            self._refused.labels(self._graph, topic.name, str(Reason.DECODER_ERROR))
             self._late.labels(self._graph, topic.name, config.snapshots.late)
             for op in Op:
                 self._events.labels(self._graph, topic.name, op.name.lower())

@@ -214,7 +214,8 @@ def _rows(run: list[Message], ids: IdKind, unit: TimeUnit, mapping: Mapping) -> 
     for batch in one_table([batch for _, batch, _ in run]).to_batches():
         span = slice(first, first + batch.num_rows)
         found = batch if mapping == NATIVE else mapped(batch, mapping)
-        together.append(Rows(canonical(found, ids, unit, shown=mapping.column), messages[span], rows[span]))
+        draft = canonical(found, ids, unit, shown=mapping.column, time_texts=mapping.time_texts)
+        together.append(Rows(draft, messages[span], rows[span]))
         first += batch.num_rows
     return together
 

@@ -7,6 +7,7 @@ headers (Arrow's Message.fbs and Schema.fbs).
 import struct
 
 from schemas.events import Reason
+from stream.decode.confluent import HEADER_BYTES
 from stream.decode.reading import Limits, RefusedError
 
 NOT_ARROW = "not_arrow"
@@ -38,6 +39,12 @@ def _inspect(value: bytes | memoryview, limits: Limits) -> None:
         raise RefusedError(
             NOT_ARROW,
             "an Arrow file, expected an Arrow stream. Write messages with a stream writer",
+        )
+    begin = bytes(value[: HEADER_BYTES + 4])
+    if begin[:1] == b"\0" and begin[HEADER_BYTES:] == b"\xff" * 4:
+        raise RefusedError(
+            NOT_ARROW,
+            "an Arrow stream behind Confluent's header. Write messages as bytes, without that serializer",
         )
     at = 0
     rows = {_DICTIONARY_BATCH: 0, _RECORD_BATCH: 0}

@@ -13,6 +13,7 @@ import pyarrow.types as pt
 
 from schemas.events import MAX_ID_BYTES, US_PER_S, IdKind, Op, Reason
 from stream.decode.reading import RefusedError
+from stream.decode.time_texts import read_times
 from stream.decode.times import OUT_OF_RANGE_US, SCALE_DIGITS, TimeUnit
 from stream.decode.validate import Draft, Faults, draft_schema
 
@@ -35,6 +36,7 @@ def canonical(
     *,
     faults: Faults | None = None,
     shown: Callable[[str], str] = str,
+    time_texts: bool = False,
 ) -> Draft:
     """Convert a batch with at least the columns src, dst and t to the canonical types, by column name.
 
@@ -44,6 +46,7 @@ def canonical(
         unit: Unit of a numeric ``t``; a timestamp column has its own.
         faults: Earlier faults of rows; more are added.
         shown: Names of columns in sentences.
+        time_texts: Whether ``t`` may be RFC 3339 texts in a unit of numbers.
 
     Raises:
         RefusedError: A required column is missing, a name is repeated, or a type is wrong.
@@ -60,7 +63,7 @@ def canonical(
         "op": _ops(names["op"], found["op"], dst, faults),
         "src": src,
         "dst": dst,
-        "t": _times(names["t"], found["t"], unit, faults),
+        "t": _times(names["t"], found["t"], unit, faults, time_texts or unit == "rfc3339"),
         "weight": _weights(names["weight"], found["weight"], rows),
         "features": _features(names["features"], found["features"], rows),
         "feature_offset": _int32(names["feature_offset"], found["feature_offset"], rows, faults),
@@ -202,23 +205,25 @@ def _ops(name: str, column: pa.Array | None, dst: pa.Array, faults: Faults) -> p
     return pa.array(np.where(missing | ((op == Op.INSERT) & ~has_dst), default, op))
 
 
-def _times(name: str, column: pa.Array, unit: TimeUnit, faults: Faults) -> pa.Array:
+def _times(name: str, column: pa.Array, unit: TimeUnit, faults: Faults, texts: bool) -> pa.Array:
     kind = column.type
+    if texts and (pt.is_string(kind) or pt.is_large_string(kind)):
+        return read_times(name, column, faults).view(pa.int64())
     if pt.is_timestamp(kind):
         return _scaled(column.view(pa.int64()), _TICKS_PER_S[kind.unit])
     if pt.is_null(kind):
         return nulls(pa.int64(), len(column))
     if unit == "rfc3339" or not (pt.is_integer(kind) or pt.is_floating(kind)):
         expected = ["timestamps"] if unit == "rfc3339" else ["timestamps", f"numbers (time_unit {unit})"]
-        raise _wrong(name, column, expected)
-    per_s = US_PER_S // 10 ** SCALE_DIGITS[unit]
+        raise _wrong(name, column, [*expected, *(["RFC 3339 strings"] if texts else [])])
+    per_s = 10 ** (6 - SCALE_DIGITS[unit])
     if pt.is_integer(kind):
         return _scaled(_integers(name, column, -(2**63), 2**63 - 1, faults, Reason.TIME_OUT_OF_BOUNDS), per_s)
     values = pc.cast(column, pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
     faults.refuse(~np.isfinite(values), Reason.NOT_FINITE, lambda i: f"{name} is {values[i]}")
     # A float64 of seconds near today is within 0.12 µs of the decimal it stands for: rounding restores it.
-    factor = US_PER_S // per_s
-    limit = 9.2e18 / factor  # within int64 once multiplied; far outside every bound
+    factor = US_PER_S / per_s
+    limit = 9.2e18 / max(factor, 1)  # within int64 once multiplied; far outside every bound
     micros = np.clip(np.nan_to_num(values, nan=0.0), -limit, limit) * factor
     nearest = np.copysign(np.floor(np.abs(micros) + 0.5), micros).astype(np.int64)
     return pa.array(nearest, mask=column.is_null().to_numpy(zero_copy_only=False))

@@ -2,21 +2,25 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
+from traceback import walk_tb
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.config import StreamConfig, Topic
+from schemas.errors import one_line
 from schemas.events import REJECT_SCHEMA, Reason, event_schema
-from stream.arrays.kinds import Int64
-from stream.decode.formats.interface import create_format
+from stream.arrays.kinds import Bool, Int64
+from stream.decode.formats.interface import UnavailableError, create_format
 from stream.decode.reading import REFUSAL_SCHEMA, Limits, Rows, refused_alike
 from stream.decode.row_text import row_texts
 from stream.decode.rules import Rules
-from stream.decode.validate import check
+from stream.decode.validate import Faults, check
 from stream.microbatch import MicroBatch, RawBatch
+from stream.service.heartbeat import beat
 
 RAW_LIMIT_BYTES = 4096
 """Bytes of the message, or of the row as JSON, in a dead letter."""
@@ -30,10 +34,57 @@ def wall_time_us() -> int:
     return time.time_ns() // 1000
 
 
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """Answers to messages, which are named by their index among those read.
+
+    Attributes:
+        events: Accepted events under the canonical schema, each batch with its messages (int64) and, from formats with
+            several rows per message, the rows in them.
+        refused: ``REFUSAL_SCHEMA``.
+        looked_at: Number of messages read.
+    """
+
+    events: list[tuple[pa.RecordBatch, Int64, Int64 | None]]
+    refused: list[pa.Table]
+    looked_at: int
+
+    def require(self, count: int, reasons: set[str]) -> None:
+        """Check that each message has an answer, and only those there are.
+
+        Raises:
+            ValueError: The format's ``read`` breaks its promise; nothing would be said of the message.
+        """
+        named = [messages for _, messages, _ in self.events]
+        named += [table["message"].to_numpy() for table in self.refused]
+        answered = np.zeros(count, bool)
+        for messages in named:
+            if len(messages) and not 0 <= messages.min() <= messages.max() < self.looked_at <= count:
+                raise ValueError(f"an answer is about a message that is not among the {self.looked_at} read")
+            answered[messages] = True
+        if self.looked_at < 1 or not answered[: self.looked_at].all():
+            raise ValueError("it is neither rows nor a refusal")
+        others = {
+            reason for table in self.refused for reason in table["reason"].unique().to_pylist()
+        } - reasons
+        if others:
+            raise ValueError(f"the format does not list the reason {others.pop()}")
+
+    def followed_by(self, later: "_Answers") -> "_Answers":
+        """Both together; the later messages are counted from the end of these."""
+        first = self.looked_at
+        return _Answers(
+            [*self.events, *((batch, messages + first, rows) for batch, messages, rows in later.events)],
+            [*self.refused, *(_renumbered(table, lambda places: places + first) for table in later.refused)],
+            first + later.looked_at,
+        )
+
+
 class Decoder:
     """Decodes the polls of one topic in whole batches; wrong messages are named one by one.
 
-    Every message becomes events, a reject or a counted tombstone; no content raises.
+    Every message becomes events, a reject or a counted tombstone; no content raises. If the format's code raises, the
+    message that it cannot read is found by halving the batch, and refused as ``decoder_error``.
 
     Args:
         topic: Its format, fields and time unit.
@@ -53,8 +104,10 @@ class Decoder:
         self.config = config
         self._now_us = now_us
         self._format = create_format(topic, config.kafka, config.ids)
+        self._reasons = {*Reason, *self._format.reasons}
         self._limits = self._format.limits
-        self._schema = event_schema(config.ids).append(pa.field("offset", pa.int64(), nullable=False))
+        self._events = event_schema(config.ids)
+        self._schema = self._events.append(pa.field("offset", pa.int64(), nullable=False))
         if self._format.many:
             self._schema = self._schema.append(pa.field("row", pa.int32(), nullable=False))
 
@@ -64,10 +117,22 @@ class Decoder:
         Raises:
             UnavailableError: It cannot be had now. Keep the poll and try again.
         """
-        self._format.prepare(raw.values)
+        self._prepare(raw.values)
+
+    def _prepare(self, values: pa.LargeBinaryArray) -> None:
+        try:
+            self._format.prepare(values)
+        except UnavailableError:
+            raise
+        except Exception:  # noqa: BLE001  a format's code may raise anything on content
+            half = len(values) // 2
+            if half:  # one message alone is named when it is read
+                beat()
+                self._prepare(values[:half])
+                self._prepare(values[half:])
 
     def batches(self, raw: RawBatch) -> Iterator[MicroBatch]:
-        """Decode one poll, at most one message's limits at a time.
+        """Decode one poll that ``prepare`` has seen, at most one message's limits at a time.
 
         Few bytes may stand for many: rows of small numbers, dictionaries of text. Messages that together have more than
         ``ROWS_AT_ONCE`` (or ``kafka.max_message_rows``) or, written out, ``kafka.max_message_bytes`` of text become several
@@ -86,7 +151,12 @@ class Decoder:
             first = done
 
     def decode(self, raw: RawBatch) -> MicroBatch:
-        """Decode one poll at once, whatever its size; events and rejects are in the order of the messages."""
+        """Decode one poll at once, whatever its size; events and rejects are in the order of the messages.
+
+        Raises:
+            UnavailableError: See ``prepare``.
+        """
+        self.prepare(raw)
         return self._decoded(raw, 0, None)[0]
 
     def _decoded(self, whole: RawBatch, first: int, at_once: Limits | None) -> tuple[MicroBatch, int]:
@@ -107,22 +177,17 @@ class Decoder:
         limit = self.config.kafka.max_message_bytes
         places = np.flatnonzero((lengths >= 0) & (lengths <= limit))
         wanted = raw.values if len(places) == len(lengths) else raw.values.take(pa.array(places))
-        read = self._format.read(wanted, at_once)
-        done = len(lengths) if read.looked_at == len(places) else int(places[read.looked_at])
+        answers = self._answers(wanted, at_once, Rules.of(self.config, now_us))
+        done = len(lengths) if answers.looked_at == len(places) else int(places[answers.looked_at])
         large = np.flatnonzero(lengths[:done] > limit)
         sentences = [f"{n} bytes, but config key kafka.max_message_bytes is {limit}" for n in lengths[large]]
         refusals = [refused_alike(large, Reason.TOO_LARGE, sentences)] if len(large) else []
-        rules = Rules.of(self.config, now_us)
-        refusals += [_placed(table, places) for table in read.refused]
+        refusals += [_renumbered(table, lambda messages: places[messages]) for table in answers.refused]
         accepted = []
-        for rows in read.rows:
-            check(rows.draft, rules, self._format.mapping.column)
-            refusals += _refused_rows(rows, places)
-            accepting = rows.draft.faults.accepted
-            messages = rows.messages if accepting.all() else rows.messages[accepting]
-            columns = [*rows.draft.events().columns, pa.array(offsets[places][messages])]
-            if rows.rows is not None:
-                columns.append(pa.array(rows.rows[accepting], pa.int32()))
+        for events, messages, rows in answers.events:
+            columns = [*events.columns, pa.array(offsets[places[messages]])]
+            if rows is not None:
+                columns.append(pa.array(rows, pa.int32()))
             accepted.append(pa.RecordBatch.from_arrays(columns, schema=self._schema))
         is_last = done == len(lengths)
         batch = MicroBatch(
@@ -140,26 +205,88 @@ class Decoder:
         )
         return batch, first + done
 
+    def _answers(self, values: pa.LargeBinaryArray, at_once: Limits | None, rules: Rules) -> _Answers:
+        """Read messages and check their rows; a message on which the format's code raises is refused alone."""
+        if len(values) == 0:
+            return _Answers([], [], 0)
+        try:
+            return self._read(values, at_once, rules)
+        except UnavailableError:
+            raise
+        except Exception as error:  # noqa: BLE001  a format's code may raise anything on content
+            if len(values) == 1:
+                sentence = f"the code of format {self._format.name} failed: {_raised(error)}"
+                return _Answers([], [refused_alike(np.zeros(1, np.int64), Reason.DECODER_ERROR, sentence)], 1)
+        beat()
+        half = len(values) // 2
+        found = self._answers(values[:half], at_once, rules)
+        if at_once is not None:
+            rows = sum(batch.num_rows for batch, *_ in found.events)
+            at_once = Limits(
+                at_once.rows - rows, at_once.bytes - sum(batch.nbytes for batch, *_ in found.events)
+            )
+            if min(at_once.rows, at_once.bytes) <= 0:
+                return found
+        if found.looked_at < half:
+            return found
+        return found.followed_by(self._answers(values[half:], at_once, rules))
 
-def _placed(refused: pa.Table, places: Int64) -> pa.Table:
-    """Refusals of the messages that were read, by their places in the poll."""
+    def _read(self, values: pa.LargeBinaryArray, at_once: Limits | None, rules: Rules) -> _Answers:
+        read = self._format.read(values, at_once)
+        answers = _Answers([], [*read.refused], read.looked_at)
+        for rows in read.rows:
+            check(rows.draft, rules, self._format.mapping.column)
+            faults = rows.draft.faults
+            accepted, named = faults.accepted, rows
+            if self._format.atomic and not accepted.all():
+                accepted, faults = _together(rows.messages, faults)
+                named = replace(rows, rows=None)
+            answers.refused.extend(_refused_rows(named, faults))
+            events = rows.draft.events(accepted)
+            for field, column in zip(self._events, events.columns, strict=True):
+                if column.null_count and not field.nullable:
+                    raise ValueError(f"column {field.name} has nulls")
+            events.validate(full=True)
+            within = None if rows.rows is None else rows.rows[accepted]
+            answers.events.append((events, rows.messages[accepted], within))
+        answers.require(len(values), self._reasons)
+        return answers
+
+
+def _raised(error: Exception) -> str:
+    """An error and the line of code that it comes from, for a sentence."""
+    *_, (frame, line) = walk_tb(error.__traceback__)
+    place = f"{Path(frame.f_code.co_filename).name}:{line}"
+    return f"{type(error).__name__}: {one_line(error)[:200]} ({place})"
+
+
+def _renumbered(refused: pa.Table, numbers: Callable[[Int64], Int64]) -> pa.Table:
+    """Refusals with other indices of their messages."""
     return refused.set_column(
-        0, REFUSAL_SCHEMA.field("message"), pa.array(places[refused["message"].to_numpy()])
+        0, REFUSAL_SCHEMA.field("message"), pa.array(numbers(refused["message"].to_numpy()))
     )
 
 
-def _refused_rows(rows: Rows, places: Int64) -> list[pa.Table]:
-    faults = rows.draft.faults
+def _together(messages: Int64, faults: Faults) -> tuple[Bool, Faults]:
+    """The rows of messages without a fault, and of each other message only the first fault."""
+    faulty = faults.refused_rows()
+    refused, first = np.unique(messages[faulty], return_index=True)
+    only = Faults(np.zeros_like(faults.code), faults.kinds)
+    only.code[faulty[first]] = faults.code[faulty[first]]
+    return ~np.isin(messages, refused), only
+
+
+def _refused_rows(rows: Rows, faults: Faults) -> list[pa.Table]:
     if faults.accepted.all():
         return []
     if rows.rows is None:
         return [
-            refused_alike(places[rows.messages[which]], reason, sentences)
+            refused_alike(rows.messages[which], reason, sentences)
             for which, reason, sentences in faults.alike()
         ]
     tables = []
     for which, reason, sentences in faults.alike():
-        table = refused_alike(places[rows.messages[which]], reason, sentences)
+        table = refused_alike(rows.messages[which], reason, sentences)
         within = pa.array(rows.rows[which], pa.int32())
         # The row, not the message's first bytes again.
         texts = row_texts(rows.draft.batch.take(pa.array(which)))

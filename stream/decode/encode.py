@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from schemas.events import US_PER_S, Op
+from schemas.events import Op
 from stream.decode.times import SCALE_DIGITS, TimeUnit
 
 ROWS_A_MESSAGE = 4096
@@ -161,7 +161,10 @@ def _json_times(t: pa.Array, unit: TimeUnit) -> pa.Array:
         text = pc.strftime(pa.array(micros).cast(pa.timestamp("us", "UTC")), format="%Y-%m-%dT%H:%M:%SZ")
         return pc.binary_join_element_wise('"', text, '"', "")
     digits = SCALE_DIGITS[unit]
-    per_unit = US_PER_S // 10 ** (6 - digits)
+    if digits < 0:
+        text = pc.cast(pa.array(micros), pa.string())
+        return pc.if_else(pa.array(micros == 0), "0", pc.binary_join_element_wise(text, "0" * -digits, ""))
+    per_unit = 10**digits
     magnitude = np.abs(micros)
     whole, rest = np.divmod(magnitude, per_unit)
     text = pc.cast(pa.array(whole), pa.string())

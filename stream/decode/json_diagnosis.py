@@ -32,7 +32,7 @@ from stream.decode.json_grammar import (
     skip_value,
     to_us,
 )
-from stream.decode.json_kernel import RFC3339
+from stream.decode.json_kernel import NO_NUMBER, time_scale
 from stream.decode.json_message import MAX_DEPTH, NOT_JSON, Number, expected, found, kind_of
 from stream.decode.json_paths import (
     ALSO,
@@ -55,7 +55,7 @@ from stream.decode.json_text import spelled, utf8_fault
 from stream.decode.mapping import FIELDS, Mapping
 from stream.decode.reading import refused_alike
 from stream.decode.rules import shorten
-from stream.decode.times import SCALE_DIGITS, TimeUnit, rfc3339_to_us
+from stream.decode.times import TimeUnit, rfc3339_to_us
 from stream.kernels import njit
 
 _UNSURE, _EMPTY, _NOT_UTF8, _NOT_JSON, _NOT_OBJECT = range(5)
@@ -78,6 +78,7 @@ def _state(
     slot: int,
     text_ids: bool,
     scale: int,
+    time_texts: bool,
     numbers: int,
     words: UInt8,
     word_ends: Int64,
@@ -102,14 +103,12 @@ def _state(
             return _GOOD if integer and power == 0 and exact else _DOUBTFUL
         return _WRONG
     if bit == T:
-        if scale == RFC3339:
-            if c != QUOTE:
-                return _WRONG
+        if c == QUOTE and time_texts:
             if close < 0:
                 return _DOUBTFUL
             certain, _ = rfc3339(data, i + 1, close)
             return _GOOD if certain else _BAD_TIME
-        if not is_number:
+        if not is_number or scale == NO_NUMBER:
             return _WRONG
         _, negative, digits, power, exact, _ = scan_number(data, i, past)
         certain, _ = to_us(negative, digits, power + scale, exact)
@@ -138,6 +137,7 @@ def _diagnose(
     which: Int64,
     text_ids: bool,
     scale: int,
+    time_texts: bool,
     keys: UInt8,
     levels: Int64,
     entries: Int64,
@@ -225,7 +225,7 @@ def _diagnose(
                             states[_FEATURES] = _DOUBTFUL
                         else:
                             states[slot] = _state(
-                                data, i, past, slot, text_ids, scale, numbers, words, word_ends
+                                data, i, past, slot, text_ids, scale, time_texts, numbers, words, word_ends
                             )
                             spans[slot, 0], spans[slot, 1] = i, past
                         e = entries[e, ALSO]
@@ -268,14 +268,14 @@ def diagnose(
         Refused messages (``REFUSAL_SCHEMA``), and those left to ``json_message``.
     """
     faults = np.zeros((len(which), 4), np.int64)
-    paths = plan.paths
-    scale = RFC3339 if unit == "rfc3339" else SCALE_DIGITS[unit]
+    scale, paths = time_scale(unit), plan.paths
     _diagnose(
         data,
         ends,
         which,
         ids == "string",
         scale,
+        plan.time_texts or scale == NO_NUMBER,
         paths.keys,
         paths.levels,
         paths.entries,

@@ -6,12 +6,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from schemas.events import IdKind
 from stream.decode.buffers import read_only
+from stream.decode.confluent import without_header
 from stream.decode.json_diagnosis import diagnose
 from stream.decode.json_kernel import Columns, scan
-from stream.decode.json_message import JsonRow, read_message
+from stream.decode.json_message import NOT_JSON, JsonRow, read_message
 from stream.decode.json_paths import EVENT_ID, FEATURES, LABEL, NODE, OFFSET, VALUES, ScanPlan
 from stream.decode.json_text import gather_text
 from stream.decode.mapping import NATIVE, Mapping
@@ -30,11 +32,33 @@ def read_json(
 ) -> tuple[list[Rows], list[pa.Table]]:
     """Read messages of one event each, with the scanner, or with ``read_message`` if that doesn't know them.
 
+    Confluent's serializer of JSON puts its header before a message; the message is read without it.
+
     Returns:
         Rows in the order of the messages, and the messages that are no events (``REFUSAL_SCHEMA``).
     """
     if len(values) == 0:
         return [], []
+    values, framed = without_header(values)
+    rows, refused = _read_plain(values, ids, unit, mapping)
+    return rows, [_with_header(table, framed) for table in refused] if framed.any() else refused
+
+
+def _with_header(refused: pa.Table, framed: npt.NDArray[np.bool_]) -> pa.Table:
+    """Refusals that name the header of messages that are no JSON."""
+    named = pc.and_(pa.array(framed[refused["message"].to_numpy()]), pc.equal(refused["reason"], NOT_JSON))
+    sentence = pc.binary_join_element_wise(
+        refused["sentence"], "after Confluent's header. If it is Avro, the topic's format is avro", ", "
+    )
+    place = refused.schema.get_field_index("sentence")
+    return refused.set_column(
+        place, refused.schema.field(place), pc.if_else(named, sentence, refused["sentence"])
+    )
+
+
+def _read_plain(
+    values: pa.LargeBinaryArray, ids: IdKind, unit: TimeUnit, mapping: Mapping
+) -> tuple[list[Rows], list[pa.Table]]:
     _, ends_buffer, data_buffer = values.buffers()
     ends = read_only(ends_buffer, np.int64)[values.offset : values.offset + len(values) + 1]
     data = read_only(data_buffer or b"", np.uint8)
@@ -94,7 +118,7 @@ def _scanned(columns: Columns, data: npt.NDArray[np.uint8], ids: IdKind, mapping
         )
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text)]
         array = pa.Array.from_buffers(pa.string(), len(offsets) - 1, buffers)
-        return array if missing is None else pa.compute.if_else(pa.array(missing), None, array)
+        return array if missing is None else pc.if_else(pa.array(missing), None, array)
 
     def optional(values: npt.NDArray[Any], bit: int) -> pa.Array:
         present = given_bits(bit)

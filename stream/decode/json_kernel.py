@@ -56,7 +56,13 @@ from stream.kernels import njit
 
 PART_BIT = 1 << FEATURE_PART
 _INSERT, _NODE_OP = int(Op.INSERT), int(Op.NODE)
-RFC3339 = -1
+NO_NUMBER = 100
+"""Scale of times that are texts only; greater than any of ``SCALE_DIGITS``."""
+
+
+def time_scale(unit: TimeUnit) -> int:
+    """Decimal places between numbers of ``t`` and the microsecond, or ``NO_NUMBER``."""
+    return NO_NUMBER if unit == "rfc3339" else SCALE_DIGITS[unit]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +128,13 @@ def scan(data: UInt8, ends: Int64, plan: ScanPlan, *, text_ids: bool, unit: Time
         values=np.empty(num_bytes // 2 + 1 + plan.parts, np.float32),
         unescaped=np.empty(4 * num_bytes, np.uint8),  # memory is used only as far as it is written
     )
-    scale = RFC3339 if unit == "rfc3339" else SCALE_DIGITS[unit]
-    paths = plan.paths
+    scale, paths = time_scale(unit), plan.paths
     _scan(
         data,
         ends,
         text_ids,
         scale,
+        plan.time_texts or scale == NO_NUMBER,
         paths.keys,
         paths.levels,
         paths.entries,
@@ -206,6 +212,7 @@ def _scan(
     ends: Int64,
     text_ids: bool,
     scale: int,
+    time_texts: bool,
     keys: UInt8,
     levels: Int64,
     entries: Int64,
@@ -307,13 +314,14 @@ def _scan(
                             else:
                                 i, dst[m] = _read_whole(data, i, end)
                         elif bit == T:
-                            if scale >= 0:
-                                i, negative, digits, power, exact, _ = scan_number(data, i, end)
-                                certain, t[m] = to_us(negative, digits, power + scale, exact)
-                            else:
-                                close = plain_string_end(data, i, end) if c == QUOTE else -1
+                            if c == QUOTE and time_texts:
+                                close = plain_string_end(data, i, end)
                                 certain, t[m] = rfc3339(data, i + 1, close)
                                 i = close + 1
+                            else:
+                                i, negative, digits, power, exact, _ = scan_number(data, i, end)
+                                certain, t[m] = to_us(negative, digits, power + scale, exact)
+                                certain &= scale != NO_NUMBER
                             ok &= certain
                         elif bit == OP:
                             close = plain_string_end(data, i, end) if c == QUOTE else -1

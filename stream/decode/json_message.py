@@ -132,6 +132,8 @@ def expected(name: str, ids: IdKind, unit: TimeUnit, mapping: Mapping) -> str:
     if name == "t":
         if unit == "rfc3339":
             return "an RFC 3339 string (the topic's time_unit)"
+        if mapping.time_texts:
+            return f"a number in {unit} or an RFC 3339 string (the topic has no time_unit)"
         return f"a number (the topic's time_unit is {unit})"
     if name == "event_id":
         return "a string or an integer"
@@ -252,14 +254,13 @@ def _time(fields: _Found, unit: TimeUnit) -> int:
     if "t" not in fields:
         _refuse(Reason.MISSING_FIELD, f"{shown} is missing")
     value = fields.get("t")
-    if unit == "rfc3339":
-        if isinstance(value, Number) or not isinstance(value, str):
-            _wrong(shown, value, expected("t", "int", unit, fields.mapping))
+    is_text = isinstance(value, str) and not isinstance(value, Number)
+    if is_text and (unit == "rfc3339" or fields.mapping.time_texts):
         try:
             return rfc3339_to_us(value)
         except ValueError as error:
             _refuse(Reason.WRONG_TYPE, f"{shown} is {shorten(value)}, which {error}")
-    if not isinstance(value, Number):
+    if unit == "rfc3339" or not isinstance(value, Number):
         _wrong(shown, value, expected("t", "int", unit, fields.mapping))
     if value[-1] in "yN":  # Infinity, NaN
         _refuse(Reason.NOT_FINITE, f"{shown} is {value}")

@@ -89,6 +89,7 @@ class ScanPlan:
         word_ops: int8, what each means.
         numbers: Bits of the ids that may be numbers although ids are text: those that get a prefix.
         parts: Paths that features are put together from.
+        time_texts: Whether ``t`` may be an RFC 3339 text in a unit of numbers.
     """
 
     paths: PathTable
@@ -97,6 +98,7 @@ class ScanPlan:
     word_ops: Int8
     numbers: int
     parts: int
+    time_texts: bool
 
     @classmethod
     def of(cls, mapping: Mapping) -> "ScanPlan":
@@ -111,6 +113,7 @@ class ScanPlan:
             word_ops=np.array(list(mapping.ops.values()), np.int8),
             numbers=numbers,
             parts=mapping.feature_parts,
+            time_texts=mapping.time_texts,
         )
 
 

@@ -42,6 +42,7 @@ class Mapping:
         mapped: Whether ``fields`` was given; else paths are the fields' own names.
         own_ops: Whether ``ops`` was given.
         feature_parts: Number of paths that features are made of; 0: they are one array, or there are none.
+        time_texts: Whether ``t`` may be an RFC 3339 text besides a number: the topic has no ``time_unit``.
     """
 
     paths: tuple[tuple[Target, PathKeys], ...] = tuple(((name, 0), (name,)) for name in FIELDS)
@@ -50,15 +51,16 @@ class Mapping:
     mapped: bool = False
     own_ops: bool = False
     feature_parts: int = 0
+    time_texts: bool = False
 
     @classmethod
     def of(cls, topic: Topic) -> Self:
         """The mapping that a topic's configuration asks for."""
-        more: dict[str, Any] = {}
+        more: dict[str, Any] = {"time_texts": topic.time_unit is None}
         if topic.fields is not None:
             paths = tuple(((name, part), keys) for name, part, keys in topic.fields.paths())
             listed = topic.fields.features
-            more = {"paths": paths, "mapped": True}
+            more |= {"paths": paths, "mapped": True}
             more["feature_parts"] = len(listed) if isinstance(listed, list) else 0
         if topic.ops is not None:
             words = tuple((word, _MEANING[meaning]) for word, meaning in topic.ops.items())

@@ -10,8 +10,8 @@ from typing import Literal
 
 from schemas.events import US_PER_S
 
-TimeUnit = Literal["s", "ms", "us", "rfc3339"]
-SCALE_DIGITS = {"s": 6, "ms": 3, "us": 0}
+TimeUnit = Literal["s", "ms", "us", "ns", "rfc3339"]
+SCALE_DIGITS = {"s": 6, "ms": 3, "us": 0, "ns": -3}
 """Decimal places between a unit and the microsecond."""
 OUT_OF_RANGE_US = 2**63 - 1
 """Stands for any time that int64 microseconds cannot hold; outside every bound."""
@@ -22,7 +22,7 @@ _RFC3339 = re.compile(
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 
 
-def number_to_us(text: str, unit: Literal["s", "ms", "us"]) -> int:
+def number_to_us(text: str, unit: Literal["s", "ms", "us", "ns"]) -> int:
     """A JSON number, as written, in ``unit`` since the epoch, to microseconds.
 
     Returns:

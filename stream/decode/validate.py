@@ -70,11 +70,11 @@ class Draft:
     batch: pa.RecordBatch
     faults: Faults
 
-    def events(self) -> pa.RecordBatch:
-        """The accepted rows under the canonical schema; call after ``check``."""
+    def events(self, accepted: Bool | None = None) -> pa.RecordBatch:
+        """The accepted rows under the canonical schema, those without a fault by default; call after ``check``."""
         ids: IdKind = "int" if pa.types.is_integer(self.batch.schema.field("src").type) else "string"
         batch = self.batch
-        accepted = self.faults.accepted
+        accepted = self.faults.accepted if accepted is None else accepted
         if not accepted.all():
             batch = batch.filter(pa.array(accepted))
         return pa.RecordBatch.from_arrays(batch.columns, schema=event_schema(ids))

@@ -11,6 +11,7 @@ import structlog
 from schemas.config import StreamConfig
 from schemas.events import US_PER_S, event_schema
 from schemas.store import CommitRecord, LogHeader, Position
+from stream.decode.formats.interface import FORMATS
 from stream.microbatch import MicroBatch
 from stream.observer import SinkObserver
 from stream.sink.commit_thread import OneAtATime
@@ -106,6 +107,11 @@ class SnapshotSink:
         self._holding = HoldingWatch(writer.header.interval_us, self._rules.idle_timeout_s)
         self._border = Border(writer.history)
         self._event_ids = known_ids(writer, config)
+        self._atomic = {
+            topic.name
+            for topic in config.kafka.topics
+            if self._event_ids is not None and FORMATS.find(topic.format).atomic
+        }
         self._published = writer.outbox.published
         self._begun_s = self._next_seal_s = self._last_commit_s = clock()
         self.pending, self.committing = Pending(), Pending()
@@ -262,7 +268,18 @@ class SnapshotSink:
         tau, late = place(events["t"].to_numpy(), interval_us, sealed_through)
         if self._event_ids is not None and events.num_rows:
             late_refused = late if self._rules.late == "dead-letter" else np.zeros(len(late), bool)
-            repeated = self._event_ids.duplicates(events["event_id"], events["t"].to_numpy(), late_refused)
+            # Events that stand or fall together have one id and one time: the first of a message decides.
+            offsets = events["offset"].to_numpy()
+            decides = (
+                np.r_[True, offsets[1:] != offsets[:-1]]
+                if topic in self._atomic
+                else np.ones(len(late), bool)
+            )
+            repeated = self._event_ids.duplicates(
+                events["event_id"].filter(pa.array(decides)),
+                events["t"].to_numpy()[decides],
+                late_refused[decides],
+            )[np.cumsum(decides) - 1]
             if repeated.any():
                 self.pending.duplicates += int(np.count_nonzero(repeated))
                 events = events.filter(pa.array(~repeated))

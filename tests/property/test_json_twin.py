@@ -1,5 +1,7 @@
 """The columnar JSON scanner against its plain twin, message by message, on anything that looks like a message."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 from drawn_json import MESSAGES, NUMBERS, exact
@@ -10,6 +12,7 @@ from schemas.fields import MAX_PATH_KEYS
 from stream.decode import json_grammar, json_message, json_text
 from stream.decode.json_events import read_json
 from stream.decode.json_message import read_message
+from stream.decode.mapping import NATIVE
 from stream.decode.reading import RefusedError
 from stream.decode.times import SCALE_DIGITS, number_to_us, rfc3339_to_us
 
@@ -18,15 +21,20 @@ from stream.decode.times import SCALE_DIGITS, number_to_us, rfc3339_to_us
 @given(
     st.lists(MESSAGES, min_size=1, max_size=12),
     st.sampled_from(["int", "string"]),
-    st.sampled_from(["s", "ms", "us", "rfc3339"]),
+    st.sampled_from(["s", "ms", "us", "ns", "rfc3339"]),
+    st.booleans(),
 )
-@example([b'{"src":1,"dst":2,"t":1}{"src":3,"dst":4,"t":1}', b""], "int", "s")
-@example([b'{"src":1', b',"dst":2,"t":3}'], "int", "s")
-@example([b'{"src":1,"dst":2,"t":3,"x":' + b"[" * 70 + b"]" * 70 + b"}"], "int", "s")
-@example([b'{"src":1,"dst":2,"t":3,"x":' + b"[" * 62 + b"]" * 62 + b"}"], "int", "s")
-@example([b'{"src":1,"dst":2,"t":3,"x":' + b'{"a":' * 100_000], "int", "s")
-def test_scanner_and_twin_accept_the_same_events_and_refuse_the_same_messages(messages, ids, unit):
-    rows, refusals = read_json(pa.array(messages, pa.large_binary()), ids, unit)
+@example([b'{"src":1,"dst":2,"t":1}{"src":3,"dst":4,"t":1}', b""], "int", "s", False)
+@example([b'{"src":1', b',"dst":2,"t":3}'], "int", "s", False)
+@example([b'{"src":1,"dst":2,"t":3,"x":' + b"[" * 70 + b"]" * 70 + b"}"], "int", "s", False)
+@example([b'{"src":1,"dst":2,"t":3,"x":' + b"[" * 62 + b"]" * 62 + b"}"], "int", "s", False)
+@example([b'{"src":1,"dst":2,"t":3,"x":' + b'{"a":' * 100_000], "int", "s", False)
+@example([b'{"src":1,"dst":2,"t":"2024-01-01T00:00:00Z"}', b'{"src":1,"dst":2,"t":3}'], "int", "ns", True)
+def test_scanner_and_twin_accept_the_same_events_and_refuse_the_same_messages(
+    messages, ids, unit, time_texts
+):
+    mapping = replace(NATIVE, time_texts=time_texts)
+    rows, refusals = read_json(pa.array(messages, pa.large_binary()), ids, unit, mapping)
     got = {r["message"]: (r["reason"], r["sentence"]) for table in refusals for r in table.to_pylist()}
     for part in rows:
         got |= {
@@ -35,7 +43,7 @@ def test_scanner_and_twin_accept_the_same_events_and_refuse_the_same_messages(me
     expected = {}
     for i, message in enumerate(messages):
         try:
-            row = read_message(message, ids, unit)
+            row = read_message(message, ids, unit, mapping)
         except RefusedError as error:
             expected[i] = (error.reason, str(error))
         else:
@@ -82,7 +90,7 @@ def test_numbers_that_producers_write_need_no_second_look():
 
 
 @settings(max_examples=150, deadline=None)
-@given(NUMBERS, st.sampled_from(["s", "ms", "us"]))
+@given(NUMBERS, st.sampled_from(["s", "ms", "us", "ns"]))
 def test_microseconds_of_a_number_equal_exact_decimal_arithmetic(text, unit):
     data = bytes_of(text)
     end, negative, digits, power, exact_, _ = json_grammar.scan_number(data, 0, len(data))

@@ -101,7 +101,8 @@ class World:
         speed: Seconds of event time a second.
         unread: Messages that wait in a topic partition.
         silent: Topic partitions of which no message comes.
-        refused: Share of messages that are no JSON.
+        refused: Share of messages that are refused.
+        reason: Why they are.
         late: Share of events that are two hours old.
         label: Label of all events.
         reads: Whether the stream's loop goes round.
@@ -143,6 +144,7 @@ class World:
         self.unread, self.silent = {0: 0, 1: 0}, set[int]()
         self.refused = self.late = self.skipped = 0
         self.label: int | None = None
+        self.reason = "not_json"
         self.reads = self.lane_works = self.beats = True
         self.learns = 1_000.0
         self.obstacle: str | None = None
@@ -240,7 +242,15 @@ class World:
             ends = self._random.integers(0, 20, 2).tolist()
             rows = [event(*ends, round((t - 7_200 * late) * SECOND), label=self.label)]
             messages.append((offset, None if refused else rows))
-        batch = poll("edges", partition, messages, first=first, end=end, high_watermark=end + waiting)
+        batch = poll(
+            "edges",
+            partition,
+            messages,
+            first=first,
+            end=end,
+            high_watermark=end + waiting,
+            reason=self.reason,
+        )
         self.host.write(dataclasses.replace(batch, skipped=self.skipped))
         self._next[partition] = end
 

@@ -201,7 +201,9 @@ MESSAGES = st.one_of(
     odd().map(lambda s: s.encode("utf-8", "surrogatepass")),
     broken(),
     st.binary(max_size=12),
-)
+).filter(
+    lambda raw: not raw.startswith(b"\0")
+)  # Confluent's header, which is taken off before a message is read
 
 
 def exact(row: dict[str, object]) -> dict[str, object]:

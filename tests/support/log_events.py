@@ -44,6 +44,7 @@ def poll(
     ids: IdKind = "int",
     tombstones: int = 0,
     quiet: Quiet | None = JUST_NOW,
+    reason: str = "not_json",
 ) -> MicroBatch:
     """A decoded poll of one topic partition; brokers have just answered unless ``quiet`` says otherwise."""
     rows, rejects = [], []
@@ -55,7 +56,7 @@ def poll(
                     "partition": partition,
                     "offset": offset,
                     "row": None,
-                    "reason": "not_json",
+                    "reason": reason,
                     "sentence": "it is not JSON",
                     "raw": b"{",
                 }

@@ -12,6 +12,7 @@ import pytest
 from alert_world import DOWN, GONE, RANK_0, RANK_1, STREAM, World, rules, rules_file
 from log_events import poll
 
+from schemas.events import Reason
 from stream.cluster.partition_readers import last_commit
 from stream.job.held_topics import HOLD_MESSAGES, HeldTopics
 from stream.kafka.export_publisher import ExportPublisher
@@ -166,6 +167,11 @@ def some_are_refused(world: World) -> None:
     world.refused = 0.05
 
 
+def a_format_fails(world: World) -> None:
+    """One message in two hundred."""
+    world.refused, world.reason = 0.005, Reason.DECODER_ERROR
+
+
 def lane_hangs(world: World) -> None:
     world.lane_works = False
 
@@ -303,6 +309,7 @@ FAULTS: list[tuple[Callable[[World], None], dict[str, Any], int, set[str]]] = [
     (offsets_are_gone, {}, 5, {"FreshetOffsetGap"}),
     (topic_is_held, {}, 10, {"FreshetTopicHeld", "FreshetNotReady"}),
     (some_are_refused, {}, 30, {"FreshetManyRefused"}),
+    (a_format_fails, {}, 30, {"FreshetFormatFails"}),
     (events_are_late, {}, 30, {"FreshetManyLate"}),
     (lane_hangs, {}, 45, {"FreshetLaneBehind", "FreshetStale"}),
     (one_part_is_too_large, {}, 35, {"FreshetUnbalanced"}),

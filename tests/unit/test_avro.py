@@ -173,11 +173,33 @@ NOTHING = {
 }
 
 
+EMPTY = record("Wide", **{f"f{i}": "null" for i in range(500)})
+WIDE = record("Outer", wide={"type": "array", "items": ["null", record("Fat", f="boolean", wide=EMPTY)]})
+DEEP: Any = "long"
+for _ in range(300):
+    DEEP = {"type": "array", "items": DEEP}
+
+
+def fixed(size: Any) -> dict[str, Any]:
+    return {"type": "fixed", "name": "Fixed", "size": size}
+
+
 @pytest.mark.parametrize(
     ("schema", "words"),
     [
         (record("Loop", src="long", next=["null", "Loop"]), "recursive: Loop is inside of itself"),
-        (record("Edge", src="long", dst="long", t="long", x=NOTHING), "array of items without bytes"),
+        (record("Edge", src="long", dst="long", t="long", x=NOTHING), "8 values per byte in the items of x"),
+        (
+            record("Edge", src="long", dst="long", t="long", x=WIDE),
+            "8 values per byte in the items of x.wide",
+        ),
+        (
+            record("Edge", src="long", dst="long", t="long", x=EMPTY),
+            "messages of more than 8 values per byte",
+        ),
+        (record("Edge", src="long", dst="long", t="long", x=DEEP), "nested deeper than 64 types"),
+        (record("Edge", src="long", dst="long", t="long", x=fixed("x")), "a fixed type Fixed of size 'x'"),
+        (record("Edge", src="long", dst="long", t="long", x=fixed(-5)), "a fixed type Fixed of size -5"),
         (NESTED, "more than 20000 types"),
         ({"type": "array", "items": EDGE}, "is array, expected a record"),
         ({"type": "wrong"}, "its Avro schema cannot be read"),
@@ -237,6 +259,50 @@ def test_bytes_that_are_no_value_are_refused_one_by_one(registry: Registry) -> N
     assert batch.events.num_rows == 2
     assert batch.rejects["reason"].to_pylist() == ["not_avro"] * len(wrong)
     assert "has 1 bytes after its value" in batch.rejects["sentence"].to_pylist()
+
+
+def test_a_row_of_many_columns_that_may_be_null_is_within_the_bounds(registry: Registry) -> None:
+    """Absent ones take a byte each, and a few hundred columns of nothing none."""
+    wide = record("Row", **{f"f{i}": ["null", record(f"R{i}", a="long", b="double")] for i in range(300)})
+    rows = {"type": "array", "items": wide}
+    none = record("None", **{f"n{i}": "null" for i in range(200)})
+    schema = record("Edge", src="long", rows=rows, one=["null", "Row"], none=none, dst="long", t="long")
+    absent = dict.fromkeys((f"f{i}" for i in range(300)), None)
+    nothing = dict.fromkeys((f"n{i}" for i in range(200)), None)
+    number = registry.add(schema)
+    batch = read(registry, edge(number, 1, schema=schema, rows=[absent] * 3, one=absent, none=nothing))
+    assert batch.events["src"].to_pylist() == [1]
+
+
+def test_a_union_of_numbers_is_a_double(registry: Registry) -> None:
+    schema = record(
+        "Edge", src=["null", "long", "double"], dst="long", t="long", weight=["double", "long"],
+        features={"type": "array", "items": ["long", "float"]},
+    )  # fmt: skip
+    number = registry.add(schema)
+    large = {"weight": 2**60 + 1, "features": [2**60 + 1, 0.5]}
+    batch = read(
+        registry,
+        edge(number, 1, schema=schema, **large),
+        edge(number, 2**60 + 1, schema=schema, **large),
+        edge(number, 3, schema=schema, **large),
+        features={"edge": 2},
+    )
+    assert batch.events["src"].to_pylist() == [1, 3]
+    assert batch.events["weight"].to_pylist() == [2.0**60] * 2
+    assert batch.events["features"].to_pylist() == [[2.0**60, 0.5]] * 2
+    (reject,) = batch.rejects.to_pylist()
+    assert (reject["reason"], reject["sentence"][:28]) == ("bad_id", "src is 1.152921504606847e+18")
+
+
+@pytest.mark.parametrize("references", ["abc", [1], [{"subject": "s"}], {"a": 1}])
+def test_references_that_are_none_refuse_their_schema_and_no_other(
+    registry: Registry, references: Any
+) -> None:
+    number, good = registry.add(EDGE, references=references), registry.add(EDGE)
+    batch = read(registry, *[edge(number, 1)] * 2, edge(good, 2))
+    assert batch.events["src"].to_pylist() == [2]
+    assert batch.rejects["reason"].to_pylist() == ["unknown_schema"] * 2
 
 
 def test_lists_that_no_event_has_are_skipped_however_many_objects_they_would_be(registry: Registry) -> None:

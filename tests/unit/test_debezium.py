@@ -141,6 +141,84 @@ def test_the_former_pair_is_deleted_at_the_time_of_the_update_and_not_of_its_row
     assert batch.events["t"].to_pylist() == [1_082_040_962_000_000] * 2
 
 
+def test_both_events_of_a_move_have_the_id_of_the_update() -> None:
+    """With the former row's id, the deletion would be a repeat of the event that came with it."""
+    old, new = row(1, 2) | {"version": 7}, row(1, 3) | {"version": 8}
+    batch = as_json(change("u", old, new), fields=FIELDS | {"event_id": "after.version"})
+    assert batch.events["event_id"].to_pylist() == ["8", "8"]
+
+
+def test_events_of_a_message_are_refused_together_with_the_whole_message() -> None:
+    fields = FIELDS | {"weight": "after.amount"}
+    moved = change("u", row(1, 2) | {"amount": 1}, row(1, 3) | {"amount": 1e39})
+    batch = as_json(moved, change("c", None, row(4, 5)), fields=fields)
+    assert edges(batch) == [(1, 1, 1, 4, 5)]
+    (reject,) = batch.rejects.to_pylist()
+    assert (reject["row"], reject["reason"], reject["raw"]) == (
+        None,
+        "not_finite",
+        json.dumps(moved).encode(),
+    )
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "__debezium_unavailable_value",
+        "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==",
+        "5f5f646562657a69756d5f756e617661696c61626c655f76616c7565",
+    ],
+)
+@pytest.mark.parametrize("prefix", [None, {"dst": "user:"}])
+def test_the_placeholder_of_an_unchanged_column_is_no_id(word: str, prefix: dict[str, str] | None) -> None:
+    topic = {"format": "debezium", "fields": FIELDS | {"event_id": "after.note"}, "id_prefix": prefix}
+
+    def told(*changes: dict[str, Any]) -> MicroBatch:
+        return decode(*(json.dumps(each).encode() for each in changes), topic=topic, ids="string")
+
+    named = {"who": "a", "whom": word, "note": "n"}
+    batch = told(
+        change("u", None, named),
+        change("c", None, {"who": "a", "whom": "b", "note": word}),
+        change("d", named, None),
+        change("u", named, {"who": "a", "whom": "b", "note": "n"}),
+    )
+    assert [(offset, row) for offset, row, *_ in edges(batch)] == [(3, 1)], "where from is not known"
+    assert batch.rejects["reason"].to_pylist() == ["bad_id"] * 3
+    first, second, _ = batch.rejects["sentence"].to_pylist()
+    assert first == (
+        "dst (after.whom) is Debezium's placeholder of a value that the database did not send. "
+        "Set REPLICA IDENTITY FULL for the table"
+    )
+    assert second.startswith("event_id (after.note) is Debezium's placeholder")
+
+
+@pytest.mark.parametrize(
+    ("op", "value"),
+    [("bytes", b"\xff"), ("bytes", b"c"), ({"type": "array", "items": "int"}, [1]), ("boolean", True)],
+)
+def test_an_op_that_is_no_text_is_named(registry: Registry, op: Any, value: Any) -> None:
+    schema = envelope(["null", FOLLOWS], ["null", "Value"])
+    schema["fields"][3] = {"name": "op", "type": op}
+    (reject,) = as_avro(registry, schema, change(value, None, row(1, 2))).rejects.to_pylist()
+    assert reject["reason"] == "wrong_type"
+    assert reject["sentence"].startswith("field op is ")
+
+
+def test_rows_whose_schema_is_wrong_are_refused_and_not_those_beside_them(registry: Registry) -> None:
+    schema = envelope(["null"], ["null", FOLLOWS])
+    schema["fields"][0] = {"name": "before", "type": "null"}
+    batch = as_avro(registry, schema, change("c", None, row(1, 2)), change("d"), change("u", None, row(1, 3)))
+    assert edges(batch) == [(0, 1, 1, 1, 2), (2, 1, 1, 1, 3)]
+    assert batch.rejects["sentence"].to_pylist() == ["column before is null, expected a struct"]
+
+
+def test_an_envelope_behind_confluents_header_is_read(registry: Registry) -> None:
+    value = confluent(7, json.dumps(change("u", row(1, 2), row(1, 3))).encode())
+    batch = decode(value, topic={"format": "debezium", "fields": FIELDS})
+    assert edges(batch) == [(0, 0, -1, 1, 2), (0, 1, 1, 1, 3)]
+
+
 def test_a_former_row_whose_id_is_no_id_is_not_deleted(registry: Registry) -> None:
     """Its place in the column of ids holds a 0, which is another node."""
     with_doubles = {**FOLLOWS, "fields": [{"name": "who", "type": "double"}, *FOLLOWS["fields"][1:]]}

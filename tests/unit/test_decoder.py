@@ -76,7 +76,8 @@ def test_a_poll_without_events_has_the_schemas_of_any_other(format_, values):
         (b'{"src":true,"dst":2,"t":3}', "wrong_type", "src is true, expected a number"),
         (b'{"src":[1],"dst":2,"t":3}', "wrong_type", "src is an array"),
         (b'{"src":1,"dst":{"id":2},"t":3}', "wrong_type", "dst is an object"),
-        (b'{"src":1,"dst":2,"t":"3"}', "wrong_type", "t is the string '3', expected a number"),
+        (b'{"src":1,"dst":2,"t":"3"}', "wrong_type", "t is '3', which is not a time as RFC 3339 writes it"),
+        (b'{"src":1,"dst":2,"t":[]}', "wrong_type", "a number in s or an RFC 3339 string (the topic has no time_unit)"),
         (b'{"src":1,"dst":2,"t":false}', "wrong_type", "t is false"),
         (b'{"src":1,"dst":2,"t":NaN}', "not_finite", "t is NaN"),
         (b'{"src":1,"dst":2,"t":-1}', "time_out_of_bounds", "1969-12-31T23:59:59Z, outside 1990"),
@@ -161,6 +162,11 @@ def test_an_event_may_be_written_in_any_way_that_json_allows(message, expected):
         ("s", b"1082040961.5"),
         ("ms", b"1082040961500"),
         ("us", b"1082040961500000"),
+        ("ns", b"1082040961500000000"),
+        ("ns", b"1082040961500000499"),
+        (None, b"1082040961.5"),
+        (None, b'"2004-04-15T14:56:01.5Z"'),
+        (None, b'"2004-04-15T14:56:01.5\\u005a"'),  # not known to the scanner
         ("rfc3339", b'"2004-04-15T14:56:01.5Z"'),
         ("rfc3339", b'"2004-04-15t16:56:01.500000+02:00"'),
         ("rfc3339", b'"2004-04-15 12:56:01.5-02:00"'),
@@ -186,6 +192,27 @@ def test_a_wrong_rfc3339_time_is_told_what_is_wrong(written, words):
     batch = decode(b'{"src":1,"dst":2,"t":' + written + b"}", topic={"time_unit": "rfc3339"})
     assert reasons(batch) == ["wrong_type"]
     assert words in batch.rejects["sentence"][0].as_py()
+
+
+def test_a_unit_that_is_named_takes_no_texts():
+    batch = decode(b'{"src":1,"dst":2,"t":"2004-04-15T14:56:01Z"}', topic={"time_unit": "s"})
+    assert batch.rejects["sentence"].to_pylist() == [
+        "t is the string '2004-04-15T14:56:01Z', expected a number (the topic's time_unit is s)"
+    ]
+
+
+def test_json_behind_confluents_header_is_read_and_what_is_no_json_there_is_named():
+    header = b"\0\0\0\0\2"
+    batch = decode(header + GOOD, GOOD, header + b"\x02\x04", header, header + b'{"src":1}', b"\0\0\0\0")
+    assert batch.events["offset"].to_pylist() == [100, 102]
+    named = "not JSON: Expecting value at character 0, after Confluent's header. If it is Avro, the topic's format is avro"
+    assert batch.rejects["sentence"].to_pylist() == [
+        named,
+        "the message is empty, after Confluent's header. If it is Avro, the topic's format is avro",
+        "dst is missing",
+        "not JSON: Expecting value at character 0",
+    ]
+    assert batch.rejects["raw"][0].as_py() == header + b"\x02\x04"
 
 
 def test_string_ids_keep_their_bytes_and_have_a_limit():

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from decoding import GOOD, arrow, ipc, message, reasons
@@ -113,7 +114,7 @@ def ipc_file() -> bytes:
         (ipc({"src": [1], "t": [1]}), "missing_field", "column dst is missing"),
         (ipc({"src": ["a"], "dst": ["b"], "t": [1]}), "bad_id", "column src is string"),
         (ipc({"src": [True], "dst": [1], "t": [1]}), "wrong_type", "column src is bool"),
-        (ipc({"src": [1], "dst": [1], "t": ["now"]}), "wrong_type", "column t is string"),
+        (ipc({"src": [1], "dst": [1], "t": [True]}), "wrong_type", "column t is bool"),
         (ipc({"src": [1], "dst": [1], "t": [1], "weight": ["1"]}), "wrong_type", "column weight is string"),
         (
             ipc({"src": [1], "dst": [1], "t": [1], "features": [["a"]]}),
@@ -158,6 +159,31 @@ def test_a_timestamp_column_brings_its_own_unit_to_a_topic_of_texts():
     column = pa.array([10**15] * 3, pa.timestamp("us"))
     assert arrow(message(t=column), topic={"time_unit": "rfc3339"}).events["t"].to_pylist() == [10**15] * 3
     assert reasons(arrow(message(), topic={"time_unit": "rfc3339"})) == ["wrong_type"]
+
+
+@pytest.mark.parametrize("unit", [None, "rfc3339"])
+def test_a_column_of_texts_is_read_as_rfc_3339(unit):
+    batch = arrow(message(t=["2001-09-09T01:46:40Z", None, "soon"]), topic={"time_unit": unit})
+    assert batch.events["t"].to_pylist() == [10**15]
+    assert batch.rejects["sentence"].to_pylist() == [
+        "t is missing",
+        "column t has 'soon', which is not a time as RFC 3339 writes it, such as 2024-01-01T12:00:00.5Z",
+    ]
+    named = arrow(message(t=["2001-09-09T01:46:40Z"] * 3), topic={"time_unit": "us"})
+    assert reasons(named) == ["wrong_type"]
+
+
+def test_numbers_of_nanoseconds_are_rounded_to_the_microsecond():
+    whole = [10**18 + 499, 10**18 + 500, 10**18 + 1500]
+    for column in (pa.array(whole), pa.array(np.array([10**18, 10**18 + 1024, 10**18 + 2048], np.float64))):
+        batch = arrow(message(t=column), topic={"time_unit": "ns"})
+        assert batch.events["t"].to_pylist() == [10**15, 10**15 + 1, 10**15 + 2]
+
+
+def test_arrow_behind_confluents_header_is_named():
+    batch = arrow(b"\0\0\0\0\2" + message())
+    assert reasons(batch) == ["not_arrow"]
+    assert "behind Confluent's header" in batch.rejects["sentence"][0].as_py()
 
 
 def test_finer_or_huge_arrow_times_are_rounded_or_out_of_bounds():

@@ -266,7 +266,7 @@ def test_wrong_types_and_values_of_mapped_arrow_columns_are_told_with_their_path
         "column src (card.id) is double, but ids are strings (config key ids)"
     ]
     assert refused(at=pa.array([True])) == [
-        "column t (at) is bool, expected timestamps or numbers (time_unit us)"
+        "column t (at) is bool, expected timestamps or numbers (time_unit us) or RFC 3339 strings"
     ]
     assert refused(uid=pa.array([""])) == ["event_id (uid) is an empty string"]
     assert refused(shop=pa.array([""])) == ["dst (shop) is an empty string"]

@@ -13,13 +13,13 @@ from schemas.config import Kafka, SchemaRegistry, Topic
 from schemas.errors import one_line
 from schemas.events import IdKind, event_schema
 from schemas.fields import PathKeys
-from stream.arrays.kinds import Int64, UInt8
+from stream.arrays.kinds import Int64
 from stream.decode.arrow_events import views
 from stream.decode.arrow_fields import mapped
-from stream.decode.buffers import read_only
 from stream.decode.columns import canonical
+from stream.decode.confluent import HEADER_BYTES, schema_ids
 from stream.decode.formats.avro_schema import UNKNOWN_SCHEMA, AvroSchema
-from stream.decode.formats.interface import FORMATS, MessageFormat, Read
+from stream.decode.formats.interface import FORMATS, MessageFormat, Read, UnavailableError
 from stream.decode.formats.plain import refuses_columns
 from stream.decode.formats.schema_registry import RegistryClient, UnknownSchemaError
 from stream.decode.mapping import Mapping
@@ -30,7 +30,6 @@ from stream.service.heartbeat import beat
 NOT_AVRO = "not_avro"
 """Reason of a message without the header, or that is no value of its schema."""
 
-HEADER_BYTES = 5
 BYTES_AT_ONCE = 4 << 20
 """Most bytes of messages turned into Python objects together; an object can take twenty times its message."""
 UNKNOWN_AT_ONCE = 64
@@ -54,11 +53,11 @@ class AvroReader:
         Raises:
             UnavailableError: The registry does not answer.
         """
-        numbers = _schema_ids(values)
+        numbers = schema_ids(values)
         distinct, counts = np.unique(numbers[numbers >= 0], return_counts=True)
         unknown = 0
         for number in distinct[np.argsort(-counts, kind="stable")].tolist():
-            if self.client.known(number):
+            if self.client.known(number) or number in self._compiled:
                 continue
             if unknown == UNKNOWN_AT_ONCE:
                 return
@@ -67,10 +66,16 @@ class AvroReader:
                 self.client.schema(number)
             except UnknownSchemaError:
                 unknown += 1
+            except UnavailableError:
+                raise
+            except Exception as error:  # noqa: BLE001  what is registered may be anything
+                self._compiled[number] = RefusedError(
+                    UNKNOWN_SCHEMA, f"schema {number} cannot be read: {one_line(error)[:200]}"
+                )
 
     def read(self, values: pa.LargeBinaryArray) -> tuple[list[Columns], list[pa.Table]]:
         """The wanted columns of messages, by schema, and refusals."""
-        numbers = _schema_ids(values)
+        numbers = schema_ids(values)
         read: list[Columns] = []
         refused = []
         headless = np.flatnonzero(numbers < 0)
@@ -198,7 +203,6 @@ class AvroFormat(AvroMessages):
 
     def read(self, values: pa.LargeBinaryArray, at_once: Limits | None) -> Read:
         """See ``MessageFormat.read``."""
-        self.prepare(values)
         read, refused = self._reader.read(values)
         rows = []
         for messages, batch in read:
@@ -223,7 +227,8 @@ def event_rows(batch: pa.RecordBatch, messages: Int64, ids: IdKind, unit: TimeUn
     place = batch.schema.get_field_index("op")
     has_words = not mapping.mapped and place >= 0 and pa.types.is_string(batch.schema.field(place).type)
     mapping = replace(mapping, own_ops=True) if has_words else mapping
-    return Rows(canonical(mapped(batch, mapping), ids, unit, shown=mapping.column), messages)
+    found = mapped(batch, mapping)
+    return Rows(canonical(found, ids, unit, shown=mapping.column, time_texts=mapping.time_texts), messages)
 
 
 def event_record(ids: IdKind, name: str) -> dict[str, Any]:
@@ -249,22 +254,6 @@ def event_record(ids: IdKind, name: str) -> dict[str, Any]:
         for key, kind in types.items()
     ]
     return {"type": "record", "name": name, "namespace": "freshet", "fields": fields}
-
-
-def _schema_ids(values: pa.LargeBinaryArray) -> Int64:
-    """The schema id of each message, int64; −1: no header (null messages too)."""
-    _, ends_buffer, data_buffer = values.buffers()
-    if len(values) == 0 or data_buffer is None:
-        return np.full(len(values), -1, np.int64)
-    ends = read_only(ends_buffer, np.int64)[values.offset : values.offset + len(values) + 1]
-    data: UInt8 = read_only(data_buffer, np.uint8)
-    numbers = np.full(len(values), -1, np.int64)
-    whole = np.flatnonzero((np.diff(ends) >= HEADER_BYTES) & values.is_valid().to_numpy(zero_copy_only=False))
-    starts = ends[whole]
-    framed = data[starts] == 0
-    starts = starts[framed]
-    numbers[whole[framed]] = sum(data[starts + 1 + k].astype(np.int64) << (24 - 8 * k) for k in range(4))
-    return numbers
 
 
 def _pieces(which: Int64, texts: list[memoryview]) -> Iterator[Int64]:

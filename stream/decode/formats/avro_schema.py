@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from fastavro import parse_schema
@@ -15,8 +15,15 @@ from stream.decode.reading import RefusedError
 UNKNOWN_SCHEMA = "unknown_schema"
 """Reason of a message whose schema the registry does not have, or that cannot be read."""
 
-MOST_PARTS = 20_000
+MOST_TYPES = 20_000
 """Most types in a schema once every name is replaced by its type."""
+MOST_DEPTH = 64
+"""Most types inside of each other."""
+VALUES_PER_BYTE = 8
+"""Most values that a byte of a message may stand for: a null takes none, and a record only those of its fields. An optional
+field that is absent has two (the union and the null) in one byte."""
+FREE_VALUES = 256
+"""Values of a message beyond these, such as columns that are always null."""
 
 _PRIMITIVES = {
     "null": pa.null(),
@@ -28,6 +35,7 @@ _PRIMITIVES = {
     "bytes": pa.binary(),
     "string": pa.string(),
 }
+_NUMBERS = ("int", "long", "float", "double")
 _TIMES = {"millis": "ms", "micros": "us", "nanos": "ns"}
 
 Wanted = dict[str, "Wanted"]
@@ -58,29 +66,56 @@ class AvroSchema:
             paths: Of the fields of events.
 
         Raises:
-            RefusedError: It is no record, is recursive, too large, or has a list of values without bytes; or a field of
-                events has a wrong type.
+            RefusedError: It is no schema or no record, is recursive, too large or too deep, or lets a few bytes stand for
+                many values; or a field of events has a wrong type.
         """
-        named: dict[str, Any] = {}
         try:
-            for schema in schemas:
-                top = parse_schema(schema, named)
-        except Exception as error:  # fastavro's own, and KeyError and TypeError
-            raise RefusedError(
-                UNKNOWN_SCHEMA, f"its Avro schema cannot be read: {one_line(error)[:200]}"
-            ) from error
+            return cls._of(schemas, paths)
+        except RefusedError:
+            raise
+        except RecursionError as error:
+            raise _refused(f"is nested deeper than {MOST_DEPTH} types") from error
+        except (
+            Exception
+        ) as error:  # fastavro's own, KeyError and TypeError of what is no schema, and any other
+            raise _refused(f"cannot be read: {one_line(error)[:200]}") from error
+
+    @classmethod
+    def _of(cls, schemas: list[Any], paths: Iterable[PathKeys]) -> "AvroSchema":
+        named: dict[str, Any] = {}
+        for schema in schemas:
+            top = parse_schema(schema, named)
         wanted: Wanted = {}
         for keys in paths:
             level = wanted
             for key in keys:
                 level = level.setdefault(key, {})
         names = _Names(named)
-        names.measure(top, ())
+        if names.measure(top, (), "").spare < -FREE_VALUES:
+            raise _refused(f"has messages of more than {VALUES_PER_BYTE} values per byte")
         columns = names.columns(top, wanted)
         whole, part = _Writer(named, None), _Writer(named, names.kept)
         writer = parse_schema(whole.of(top))
-        reader = parse_schema(part.of(top)) if names.lists_elsewhere(top, wanted) else None
+        reader = parse_schema(part.of(top)) if names.lists_elsewhere(top, wanted) or names.mixed else None
         return cls(writer, reader, columns)
+
+
+def _refused(problem: str) -> RefusedError:
+    return RefusedError(UNKNOWN_SCHEMA, f"its Avro schema {problem}")
+
+
+class _Size(NamedTuple):
+    """What a type can cost.
+
+    Attributes:
+        types: Number of types in it.
+        depth: Types inside of each other.
+        spare: The least, over all its values, of ``VALUES_PER_BYTE`` times their bytes less their number.
+    """
+
+    types: int
+    depth: int
+    spare: int
 
 
 def _kind(schema: Any) -> str:
@@ -95,7 +130,9 @@ class _Names:
 
     def __init__(self, named: dict[str, Any]) -> None:
         self._named = named
-        self._measured: dict[str, tuple[int, int]] = {}
+        self._measured: dict[str, _Size] = {}
+        self.mixed = False
+        """Whether a wanted field is a union of whole and other numbers, which are read as doubles."""
         self.kept: dict[str, set[str]] = {}
         """Wanted fields of each record."""
 
@@ -105,51 +142,55 @@ class _Names:
             return self._named[schema]
         return schema
 
-    def measure(self, schema: Any, inside: tuple[str, ...]) -> tuple[int, int]:
-        """The number of types in a schema, and the fewest bytes of a value.
+    def measure(self, schema: Any, inside: tuple[str, ...], path: str) -> _Size:
+        """The size of a type at a path, inside of named types.
 
         Raises:
-            RefusedError: Too many; a record inside itself; or items without bytes, of which there could be any number.
+            RefusedError: Too many types or too deep; a record inside itself; items of which a few bytes are many values.
         """
         schema = self.resolved(schema)
         kind, name = _kind(schema), schema.get("name") if isinstance(schema, dict) else None
         if name in inside:
-            raise RefusedError(UNKNOWN_SCHEMA, f"its Avro schema is recursive: {name} is inside of itself")
+            raise _refused(f"is recursive: {name} is inside of itself")
         if name in self._measured:
             return self._measured[name]
         within = (*inside, name) if name else inside
+        spare = VALUES_PER_BYTE - 1
+        inner: list[_Size] = []
         if kind == "record":
-            sizes = [self.measure(field["type"], within) for field in schema["fields"]]
-            parts, least = 1 + sum(n for n, _ in sizes), sum(size for _, size in sizes)
+            for field in schema["fields"]:
+                inner.append(self.measure(field["type"], within, f"{path}.{field['name']}".lstrip(".")))
+            spare = sum(size.spare for size in inner) - 1
         elif kind == "union":
-            parts, least = 1 + sum(self.measure(branch, within)[0] for branch in schema), 1
+            inner = [self.measure(branch, within, path) for branch in schema]
+            spare += min((size.spare for size in inner), default=0)
         elif kind in ("array", "map"):
-            inner, size = self.measure(schema["items" if kind == "array" else "values"], within)
-            if kind == "array" and size == 0:
-                raise RefusedError(
-                    UNKNOWN_SCHEMA,
-                    "its Avro schema has an array of items without bytes, which can be any number",
-                )
-            parts, least = 1 + inner, 1
+            inner = [self.measure(schema["items" if kind == "array" else "values"], within, path)]
+            # A map's entry has a key, too.
+            if inner[0].spare + (spare if kind == "map" else 0) < 0:
+                raise _refused(f"has more than {VALUES_PER_BYTE} values per byte in the items of {path}")
+        elif kind == "fixed":
+            if not (isinstance(schema["size"], int) and schema["size"] >= 0):
+                raise _refused(f"has a fixed type {name} of size {schema['size']!r:.20}")
+            spare = VALUES_PER_BYTE * schema["size"] - 1
         else:
-            least = {
-                "null": 0,
-                "fixed": schema["size"] if kind == "fixed" else 0,
-                "float": 4,
-                "double": 8,
-            }.get(kind, 1)
-            parts = 1
-        if parts > MOST_PARTS:
-            raise RefusedError(UNKNOWN_SCHEMA, f"its Avro schema has more than {MOST_PARTS} types")
+            spare = VALUES_PER_BYTE * {"null": 0, "float": 4, "double": 8}.get(kind, 1) - 1
+        size = _Size(
+            1 + sum(each.types for each in inner), 1 + max((each.depth for each in inner), default=0), spare
+        )
+        if size.types > MOST_TYPES:
+            raise _refused(f"has more than {MOST_TYPES} types")
+        if size.depth > MOST_DEPTH:
+            raise _refused(f"is nested deeper than {MOST_DEPTH} types")
         if name:
-            self._measured[name] = parts, least
-        return parts, least
+            self._measured[name] = size
+        return size
 
     def columns(self, schema: Any, wanted: Wanted) -> pa.StructType:
         """The Arrow type of a record's wanted fields."""
         schema = self.resolved(schema)
         if _kind(schema) != "record":
-            raise RefusedError(UNKNOWN_SCHEMA, f"its Avro schema is {_kind(schema)}, expected a record")
+            raise _refused(f"is {_kind(schema)}, expected a record")
         return self._record(schema, wanted, "")
 
     def _record(self, schema: Any, wanted: Wanted, above: str) -> pa.StructType:
@@ -172,13 +213,16 @@ class _Names:
             kinds = {_kind(self.resolved(branch)) for branch in branches}
             if kinds and kinds <= {"int", "long"}:
                 return pa.int64()
-            if kinds and kinds <= {"int", "long", "float", "double"}:
+            if kinds and kinds <= {*_NUMBERS}:
+                self.mixed = True
                 return pa.float64()
-            if kinds:
-                raise RefusedError(
-                    Reason.WRONG_TYPE,
-                    f"field {path} is a union of {', '.join(sorted(kinds))}, expected one type",
-                )
+            if not kinds:
+                return pa.null()
+            raise RefusedError(
+                Reason.WRONG_TYPE,
+                f"field {path} is a union of {', '.join(sorted(kinds))}, expected one type",
+            )
+        if kind == "null":
             return pa.null()
         if kind == "record":
             if not wanted:
@@ -220,7 +264,11 @@ class _Names:
 
 
 class _Writer:
-    """A schema reduced to types, for ``fastavro``; ``kept`` are the fields of records to keep, by the record's name."""
+    """A schema reduced to types, for ``fastavro``.
+
+    ``kept`` are the fields of records to keep, by the record's name: with them it is a reader's schema, in which a union of
+    numbers is a double.
+    """
 
     def __init__(self, named: dict[str, Any], kept: dict[str, set[str]] | None) -> None:
         self._named, self._kept = named, kept
@@ -229,7 +277,12 @@ class _Writer:
     def of(self, schema: Any) -> Any:
         """One type; a named one in full where it first occurs."""
         if isinstance(schema, list):
-            return [self.of(branch) for branch in schema]
+            branches = [self.of(branch) for branch in schema]
+            others = [branch for branch in branches if branch != "null"]
+            numbers = len(others) > 1 and all(branch in _NUMBERS for branch in others)
+            if self._kept is not None and numbers and ("float" in others or "double" in others):
+                return [*(branch for branch in branches if branch == "null"), "double"]
+            return branches
         if isinstance(schema, str):
             if schema in _PRIMITIVES or schema in self._written:
                 return schema

@@ -4,6 +4,7 @@
 delete of the row before. An update that changes the pair is a delete of the old pair and an insert of the new one.
 """
 
+import base64
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from schemas.config import Kafka, Topic
 from schemas.events import IdKind, Op, Reason
@@ -29,6 +31,11 @@ from stream.decode.times import TimeUnit
 AFTER, BEFORE = "after", "before"
 CREATED, READ, UPDATED, DELETED = "c", "r", "u", "d"
 INSERTS = (CREATED, READ, UPDATED)
+
+_UNAVAILABLE = b"__debezium_unavailable_value"
+UNAVAILABLE = (_UNAVAILABLE.decode(), base64.b64encode(_UNAVAILABLE).decode(), _UNAVAILABLE.hex())
+"""Debezium's placeholder of a column that an update left unchanged and the database did not send again, such as a long text of
+PostgreSQL (TOAST): as text, and as each form of bytes in JSON."""
 
 Paths = tuple[tuple[Target, PathKeys], ...]
 
@@ -65,6 +72,7 @@ class Envelope(MessageFormat):
 
     default_unit: ClassVar[TimeUnit] = "ms"
     many: ClassVar[bool] = True
+    atomic: ClassVar[bool] = True
     columns: ClassVar[dict[str, str]]
     """The row's column of each field, in a topic without ``fields``."""
 
@@ -89,6 +97,8 @@ class Envelope(MessageFormat):
     def read(self, values: pa.LargeBinaryArray, at_once: Limits | None) -> Read:
         """See ``MessageFormat.read``."""
         images, refused = self._images(values)
+        for rows in (*images.inserted, *images.deleted, *images.replaced):
+            self._refuse_unavailable(rows)
         deleted = [_without_nodes(rows) for rows in images.deleted]
         inserted = in_order([_placed(rows, 1) for rows in images.inserted])
         gone = [_placed(rows, 0, Op.DELETE) for rows in deleted]
@@ -96,6 +106,20 @@ class Envelope(MessageFormat):
             _placed(_moved_pairs(rows, into), 0, Op.DELETE) for rows in images.replaced for into in inserted
         ]
         return Read(in_order([*inserted, *gone]), refused, len(values))
+
+    def _refuse_unavailable(self, rows: Rows) -> None:
+        """Refuse rows with Debezium's placeholder as an id."""
+        prefixes = {"", *self.mapping.prefix}
+        words = pa.array([prefix + word for prefix in prefixes for word in UNAVAILABLE])
+        for name in ("src", "dst", "event_id"):
+            column = rows.draft.batch[name]
+            if pt.is_string(column.type) and column.null_count < len(column):
+                rows.draft.faults.refuse(
+                    pc.is_in(column, words).to_numpy(zero_copy_only=False),
+                    Reason.BAD_ID,
+                    f"{self.mapping.column(name)} is Debezium's placeholder of a value that the database did not send. "
+                    "Set REPLICA IDENTITY FULL for the table",
+                )
 
     @abstractmethod
     def _images(self, values: pa.LargeBinaryArray) -> tuple[Images, list[pa.Table]]:
@@ -135,15 +159,17 @@ def _without_nodes(rows: Rows) -> Rows:
 
 
 def _moved_pairs(before: Rows, after: Rows) -> Rows:
-    """Rows before updates whose pair differs afterwards, at the time of the update."""
+    """Rows before updates whose pair differs afterwards, with the time and the id of the update."""
     _, here, there = np.intersect1d(before.messages, after.messages, assume_unique=True, return_indices=True)
     old = before.draft.batch.take(pa.array(here))
     new = after.draft.batch.take(pa.array(there))
     same = pc.and_(pc.equal(old["src"], new["src"]), pc.equal(old["dst"], new["dst"])).fill_null(True)
     same = same.to_numpy(zero_copy_only=False) | ~before.draft.faults.accepted[here]
     moved = np.flatnonzero(~same)
-    place = old.schema.get_field_index("t")
-    batch = old.set_column(place, old.schema.field("t"), new["t"]).take(pa.array(moved))
+    for name in ("t", "event_id"):
+        place = old.schema.get_field_index(name)
+        old = old.set_column(place, old.schema.field(place), new[name])
+    batch = old.take(pa.array(moved))
     faults = type(before.draft.faults).none(len(moved))
     return Rows(replace(before.draft, batch=batch, faults=faults), before.messages[here[moved]])
 
@@ -251,7 +277,6 @@ class DebeziumAvroFormat(AvroMessages, Envelope):
         self._reader = AvroReader(kafka.schema_registry, paths)
 
     def _images(self, values: pa.LargeBinaryArray) -> tuple[Images, list[pa.Table]]:
-        self.prepare(values)
         read, refused = self._reader.read(values)
         inserted: list[Rows] = []
         deleted: list[Rows] = []
@@ -277,7 +302,10 @@ class DebeziumAvroFormat(AvroMessages, Envelope):
                 raise RefusedError(
                     Reason.MISSING_FIELD, f"field {name} is missing: it is no event of Debezium's"
                 )
-        op = pc.cast(batch["op"], pa.string())
+        op = batch["op"]
+        if not (pt.is_string(op.type) or pt.is_null(op.type)):
+            raise RefusedError(Reason.WRONG_TYPE, f"field op is {op.type}, expected a string")
+        op = pc.cast(op, pa.string())
         has_before = batch[BEFORE].is_valid().to_numpy(zero_copy_only=False)
         is_update = pc.equal(op, UPDATED).fill_null(False).to_numpy(zero_copy_only=False)
         is_delete = pc.equal(op, DELETED).fill_null(False).to_numpy(zero_copy_only=False)
@@ -295,8 +323,13 @@ class DebeziumAvroFormat(AvroMessages, Envelope):
             (replaced, is_update & has_before, BEFORE),
         ):
             places = np.flatnonzero(which)
-            if len(places):
+            if not len(places):
+                continue
+            try:
                 rows.append(self._rows(messages[places], batch.take(pa.array(places)), image))
+            except RefusedError as error:  # a fault of their schema
+                if rows is not replaced:  # an update whose former row cannot be read is an insert
+                    refused.append(refused_alike(messages[places], error.reason, str(error)))
 
     def _rows(self, messages: Int64, batch: pa.RecordBatch, image: str) -> Rows:
         mapping = replace(self._mapping(image, {}), own_ops=False)

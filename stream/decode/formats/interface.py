@@ -38,8 +38,9 @@ class UnavailableError(Exception):
 class MessageFormat(ABC):
     """Base of all formats. One object reads one topic.
 
-    No content of a message may raise, or cost more than a bounded multiple of its bytes in memory and time: it becomes
-    rows or refusals. ``stream.decode.validate`` checks rows afterwards, so a format need not know the rules of meaning.
+    No content of a message may cost more than a bounded multiple of its bytes in memory and time. It becomes rows or
+    refusals. ``stream.decode.validate`` checks rows afterwards, so a format need not know the rules of meaning. If a
+    method raises all the same, the message at fault is found and refused as ``decoder_error``, which takes far longer.
 
     Args:
         topic: Its fields, words of op, prefixes and time unit.
@@ -58,6 +59,8 @@ class MessageFormat(ABC):
     """Unit of ``t`` in a topic without ``time_unit``."""
     many: ClassVar[bool] = False
     """Whether a message may hold several rows; each then has its place in the message."""
+    atomic: ClassVar[bool] = False
+    """Whether the rows of a message stand or fall together: if one is refused, or is a duplicate, all are."""
     reasons: ClassVar[Mapping[str, str]] = {}
     """Reasons of refusals besides ``schemas.events.Reason``, each with its meaning; they become labels of a metric."""
 
@@ -86,8 +89,9 @@ class MessageFormat(ABC):
     def read(self, values: pa.LargeBinaryArray, at_once: Limits | None) -> Read:
         """Read messages, which are not null and at most ``limits.bytes`` long.
 
-        Messages from the first one beyond ``at_once`` are left, but never the first of all; None: all are read. A format
-        whose rows cost no more than their messages need not look at it.
+        ``prepare`` has seen them. Messages from the first one beyond ``at_once`` are left, but never the first of all;
+        None: all are read. A format whose rows cost no more than their messages need not look at it. Each message that
+        is read has rows or a refusal, in the order of the messages.
         """
 
     @abstractmethod
