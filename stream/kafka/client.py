@@ -5,6 +5,8 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from kafka.errors import (
+    ClusterAuthorizationFailedError,
+    GroupAuthorizationFailedError,
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
@@ -89,12 +91,13 @@ def connected(kind: Callable[..., Client], settings: Mapping[str, Any]) -> Clien
 
 
 @contextmanager
-def kafka_failures(bootstrap: str, doing: str) -> Iterator[None]:
+def kafka_failures(bootstrap: str, doing: str, right: str = "Describe") -> Iterator[None]:
     """Turn a Kafka client's errors into a Failure that says what was tried and which key to check.
 
     Args:
         bootstrap: The brokers' addresses.
         doing: What was tried, such as "reading topic edges".
+        right: The operation on topics that the user needs for it, as Kafka's ACLs name it.
 
     Raises:
         NoBrokerError: No broker answers.
@@ -108,9 +111,13 @@ def kafka_failures(bootstrap: str, doing: str) -> Iterator[None]:
             "kafka.sasl_username and kafka.sasl_password"
         ) from error
     except TopicAuthorizationFailedError as error:
-        raise Failure(
-            f"{doing}: kafka.sasl_username may not do that at {bootstrap}. Give it the rights in the cluster"
-        ) from error
+        topics = error.args[0] if error.args else []
+        named = ", ".join(sorted([topics] if isinstance(topics, str) else topics)) or "its topic"
+        raise _missing_right(doing, bootstrap, f"{right} on topic {named}") from error
+    except GroupAuthorizationFailedError as error:
+        raise _missing_right(doing, bootstrap, "Read on the group (kafka.group)") from error
+    except ClusterAuthorizationFailedError as error:
+        raise _missing_right(doing, bootstrap, f"{right} on the cluster") from error
     except (KafkaConnectionError, KafkaTimeoutError) as error:
         raise NoBrokerError(
             f"{doing}: no broker answers at {bootstrap} ({_text(error)}). "
@@ -122,6 +129,13 @@ def kafka_failures(bootstrap: str, doing: str) -> Iterator[None]:
         ) from error
     except KafkaError as error:
         raise Failure(f"{doing} at {bootstrap}: {_text(error)}") from error
+
+
+def _missing_right(doing: str, bootstrap: str, right: str) -> Failure:
+    return Failure(
+        f"{doing}: at {bootstrap} the stream's user (kafka.sasl_username, or that of its certificate) has no right {right}. "
+        "Give it the right in the cluster"
+    )
 
 
 def _text(error: KafkaError) -> str:

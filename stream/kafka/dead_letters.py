@@ -11,6 +11,7 @@ from kafka.errors import KafkaError
 
 from schemas.config import Kafka
 from stream.background import Background
+from stream.kafka.client import kafka_failures
 from stream.kafka.topics import producer_to, send_all
 from stream.store.crash import crash_point
 from stream.store.log.writer import LogWriter
@@ -38,7 +39,7 @@ class DeadLetters:
 
     def __init__(self, kafka: Kafka, log: LogWriter) -> None:
         assert kafka.dead_letters is not None
-        self._topic, self._outbox = kafka.dead_letters, log
+        self._bootstrap, self._topic, self._outbox = kafka.bootstrap, kafka.dead_letters, log
         self._producer = producer_to(kafka, self._topic, 1)
         self._work = Background("dead-letters", self._empty_outbox, on_end=self._leave)
         self._work.start()
@@ -63,7 +64,8 @@ class DeadLetters:
         for refused in self._outbox.unpublished_rejects():
             if self._work.stopping:
                 return
-            send_all(self._producer, self._topic, letters(refused.table), FLUSH_S)
+            with kafka_failures(self._bootstrap, f"writing to topic {self._topic}", "Write"):
+                send_all(self._producer, self._topic, letters(refused.table), FLUSH_S)
             crash_point("letters.sent")
             self._outbox.mark_published(refused.commit)
             crash_point("letters.marked")

@@ -13,12 +13,10 @@ from schemas.config import Kafka
 from schemas.errors import one_line
 from stream.background import ended
 from stream.kafka.client import NoBrokerError, client_settings, connected
+from stream.kafka.topics import NONE, UNKNOWN_TOPIC_OR_PARTITION
 from stream.service.failure import Failure
 from stream.snapshots.event_time import Key
 from stream.store.errors import OffsetGapError
-
-NONE, UNKNOWN_TOPIC_OR_PARTITION = 0, 3
-"""Kafka's error codes."""
 
 LOOKS_WITHOUT_TOPIC = 2
 """A topic is gone if so many looks in a row don't find it: brokers that just started may not know it yet."""

@@ -141,7 +141,7 @@ class ExportPublisher:
         if table is None:
             return 0
         messages = MESSAGES[self._to.format]
-        with kafka_failures(self._kafka.bootstrap, f"writing to topic {self._to.topic}"):
+        with kafka_failures(self._kafka.bootstrap, f"writing to topic {self._to.topic}", "Write"):
             found = messages(self._to.exports, self._to.kind, commit, table)
             return send_all(producer, self._to.topic, found, FLUSH_S)
 

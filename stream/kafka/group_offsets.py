@@ -5,7 +5,7 @@ from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition
 from schemas.config import Kafka
 from schemas.store import Position
 from stream.background import Background
-from stream.kafka.client import client_settings, connected
+from stream.kafka.client import client_settings, connected, kafka_failures
 from stream.store.crash import crash_point
 
 COMMIT_TIMEOUT_MS = 10_000
@@ -42,11 +42,12 @@ class GroupOffsets:
         positions = self._latest
         if not positions:
             return
-        if self._consumer is None:
-            group = {"group_id": self._group, "enable_auto_commit": False}
-            self._consumer = connected(KafkaConsumer, client_settings(self._kafka) | group)
         offsets = {TopicPartition(p.topic, p.partition): OffsetAndMetadata(p.next, "", -1) for p in positions}
-        self._consumer.commit(offsets, timeout_ms=COMMIT_TIMEOUT_MS)
+        with kafka_failures(self._kafka.bootstrap, f"committing offsets of group {self._group}", "Read"):
+            if self._consumer is None:
+                group = {"group_id": self._group, "enable_auto_commit": False}
+                self._consumer = connected(KafkaConsumer, client_settings(self._kafka) | group)
+            self._consumer.commit(offsets, timeout_ms=COMMIT_TIMEOUT_MS)
         crash_point("offsets.sent")
         if self._latest is positions:
             self._latest = []

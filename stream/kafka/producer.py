@@ -54,7 +54,7 @@ class Deliveries:
         self._error: BaseException | None = None
         self._row: int | None = None
         self._bytes = 0
-        with kafka_failures(bootstrap, f"writing to topic {topic}"):
+        with kafka_failures(bootstrap, f"writing to topic {topic}", "Write"):
             self._producer = connected(KafkaProducer, settings | WRITING | IN_ORDER)
 
     def send(self, value: bytes, partition: int, row: int | None = None) -> None:
@@ -84,7 +84,7 @@ class Deliveries:
             Failure: A message was not delivered.
         """
         until_s = time.monotonic() + FLUSH_S
-        with kafka_failures(self._bootstrap, f"writing to topic {self._topic}"):
+        with kafka_failures(self._bootstrap, f"writing to topic {self._topic}", "Write"):
             while True:
                 try:
                     self._producer.flush(timeout=max(0.0, until_s - time.monotonic()))

@@ -213,7 +213,7 @@ class PartitionReader:
         names = [topic.name for topic in self._kafka.topics if only is None or topic.name == only[0]]
         starts = []
         with kafka_failures(self._kafka.bootstrap, f"asking for topics {', '.join(names)}"):
-            partitions = topic_partitions(self.consumer, names, self._kafka.bootstrap)
+            partitions = topic_partitions(self.consumer, names, self._kafka)
             known = {tp.topic for tp in partitions if next_offset((tp.topic, tp.partition)) is not None}
             if only is not None:
                 partitions = [tp for tp in partitions if tp == TopicPartition(*only)]
@@ -257,7 +257,7 @@ class PartitionReader:
     def _poll_once(self) -> None:
         if self.first_poll_s is None:
             self.first_poll_s = time.monotonic()
-        with kafka_failures(self._kafka.bootstrap, "reading from Kafka"):
+        with kafka_failures(self._kafka.bootstrap, "reading from Kafka", "Read"):
             try:
                 polled = self.consumer.poll(timeout_ms=int(POLL_S * 1000), max_records=1)
             except OffsetOutOfRangeError as error:

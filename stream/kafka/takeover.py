@@ -26,7 +26,7 @@ def topic_bounds(kafka: Kafka) -> list[PartitionBounds]:
     consumer = open_consumer(kafka)
     try:
         with kafka_failures(kafka.bootstrap, f"asking for topics {', '.join(names)}"):
-            return bounds(consumer, topic_partitions(consumer, names, kafka.bootstrap))
+            return bounds(consumer, topic_partitions(consumer, names, kafka))
     finally:
         consumer.close(autocommit=False)
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import NewTopic
 from kafka.errors import (
     TopicAlreadyExistsError,
+    TopicAuthorizationFailedError,
     UnknownBrokerIdError,
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
@@ -18,6 +20,9 @@ from schemas.config import Kafka
 from stream.kafka.client import WRITING, client_settings, connected, kafka_failures
 from stream.kafka.greeting import greet
 from stream.service.failure import Failure
+
+NONE, UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED = 0, 3, 29
+"""Kafka's error codes."""
 
 METADATA_WAIT_S = 5.0
 """How long brokers may take to announce a topic that was just made."""
@@ -41,20 +46,21 @@ class PartitionBounds:
     end: int
 
 
-def topic_partitions(consumer: KafkaConsumer, topics: list[str], bootstrap: str) -> list[TopicPartition]:
+def topic_partitions(consumer: KafkaConsumer, topics: list[str], kafka: Kafka) -> list[TopicPartition]:
     """All partitions of the topics, in order of topic and partition.
 
     Raises:
-        Failure: A topic doesn't exist; the sentence names it and those that do.
+        Failure: A topic doesn't exist (the sentence names it and those that do), or the user may not describe it.
     """
     found: list[TopicPartition] = []
     for topic in topics:
         deadline = time.monotonic() + METADATA_WAIT_S
         while not (partitions := consumer.partitions_for_topic(topic)):
             if time.monotonic() > deadline:
+                _require_described(topic, kafka)
                 there = ", ".join(sorted(consumer.topics())[:10]) or "none"
                 raise Failure(
-                    f"kafka.topics: topic {topic} doesn't exist at {bootstrap} (existing: {there}). "
+                    f"kafka.topics: topic {topic} doesn't exist at {kafka.bootstrap} (existing: {there}). "
                     "Create it or correct its name"
                 )
             time.sleep(METADATA_LOOK_S)
@@ -69,7 +75,9 @@ def bounds(consumer: KafkaConsumer, partitions: list[TopicPartition]) -> list[Pa
 
 
 def ensure_topic(settings: dict[str, Any], bootstrap: str, topic: str, partitions: int) -> int:
-    """Make a topic unless it exists; returns the number of its partitions.
+    """Find a topic, and make it if it doesn't exist; returns the number of its partitions.
+
+    Only making it takes the right to do so.
 
     Args:
         settings: Of ``client_settings``.
@@ -78,10 +86,19 @@ def ensure_topic(settings: dict[str, Any], bootstrap: str, topic: str, partition
         partitions: Of a new topic.
 
     Raises:
-        Failure: No broker answers, or the cluster refuses the topic.
+        Failure: No broker answers, the cluster refuses the topic, or the user may not write to it.
     """
-    with kafka_failures(bootstrap, f"creating topic {topic}"):
-        admin = connected(KafkaAdminClient, settings)
+    with ExitStack() as stack:
+        with kafka_failures(bootstrap, f"looking for topic {topic}", "Write"):
+            admin = connected(KafkaAdminClient, settings)
+            stack.callback(admin.close)
+            found = admin.describe_topics([topic])[0]
+            code, rights = found.get("error_code", NONE), found.get("authorized_operations")
+            if code == TOPIC_AUTHORIZATION_FAILED or (code == NONE and rights and "WRITE" not in rights):
+                raise TopicAuthorizationFailedError(topic)
+        if code == NONE and found["partitions"]:
+            return len(found["partitions"])
+        stack.enter_context(kafka_failures(bootstrap, f"creating topic {topic}", "Create"))
         try:
             admin.create_topics([NewTopic(topic, partitions, replication_factor=_replicas(settings))])
             return partitions
@@ -90,8 +107,6 @@ def ensure_topic(settings: dict[str, Any], bootstrap: str, topic: str, partition
         except (UnknownBrokerIdError, UnsupportedVersionError):
             # The demo's broker has no controller: it makes a topic when a client asks for it.
             return _asked_for(settings, bootstrap, topic)
-        finally:
-            admin.close()
 
 
 def producer_to(kafka: Kafka, topic: str, partitions: int, **more: Any) -> KafkaProducer:
@@ -104,7 +119,7 @@ def producer_to(kafka: Kafka, topic: str, partitions: int, **more: Any) -> Kafka
     greet(kafka, doing)
     settings = client_settings(kafka)
     ensure_topic(settings, kafka.bootstrap, topic, partitions)
-    with kafka_failures(kafka.bootstrap, doing):
+    with kafka_failures(kafka.bootstrap, doing, "Write"):
         return connected(KafkaProducer, settings | WRITING | more)
 
 
@@ -121,6 +136,16 @@ def send_all(
     for future in sent:
         future.get(timeout=timeout_s)
     return len(sent)
+
+
+def _require_described(topic: str, kafka: Kafka) -> None:
+    """Check that a topic that was not found is not only hidden from the user: a list of all topics leaves it out."""
+    admin = connected(KafkaAdminClient, client_settings(kafka))
+    try:
+        if admin.describe_topics([topic])[0]["error_code"] == TOPIC_AUTHORIZATION_FAILED:
+            raise TopicAuthorizationFailedError(topic)
+    finally:
+        admin.close()
 
 
 def _described(admin: KafkaAdminClient, topic: str) -> int:

@@ -8,12 +8,14 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from kafka import KafkaConsumer, TopicPartition
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.admin import ACL, ACLFilter, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
 from log_lines import error_of, served_at
 from secure_broker import KEY_PASSWORD, PASSWORD, USER, SecureBroker
 from streaming import (
@@ -32,6 +34,7 @@ from streaming import (
     started,
     written,
 )
+from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from schemas.config import Kafka
@@ -145,6 +148,84 @@ def refused_keys(secure: SecureBroker, case: str) -> dict[str, Any]:
             )
             del login["ssl_cafile"]
             return login
+
+
+Right = tuple[ResourceType, str, ACLOperation]
+
+
+@pytest.fixture
+def grant(secure: SecureBroker) -> Iterator[Callable[[list[Right]], None]]:
+    """Gives the user exactly these rights, and none on the cluster; at the end everybody may do everything again."""
+    admin = KafkaAdminClient(**settings(secure.addresses["PLAIN"]))
+    given: list[ACL] = []
+
+    def change(rights: list[Right]) -> None:
+        wanted = [(f"User:{USER}", *right) for right in rights]
+        wanted.append(("User:nobody", ResourceType.CLUSTER, "kafka-cluster", ACLOperation.DESCRIBE))
+        acls = [
+            ACL(who, "*", do, ACLPermissionType.ALLOW, ResourcePattern(kind, name))
+            for who, kind, name, do in wanted
+        ]
+        remove()
+        given[:] = acls
+        admin.create_acls(acls)
+
+    def remove() -> None:
+        if given:
+            admin.delete_acls(
+                [
+                    ACLFilter(a.principal, "*", a.operation, a.permission_type, a.resource_pattern)
+                    for a in given
+                ]
+            )
+
+    yield change
+    remove()
+    admin.close()
+
+
+def test_exactly_the_documented_rights_are_enough_and_a_missing_one_is_named(
+    secure: SecureBroker,
+    tmp_path: Path,
+    grant: Callable[[list[Right]], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = secure.addresses["PLAIN"]
+    topic, dead = fresh_topic(plain), fresh_topic(plain, stem="dead")
+    group = f"g-{topic}"
+    keys = secure.login("PLAIN", dead_letters=dead, group=group)
+    rights = [
+        (ResourceType.TOPIC, topic, ACLOperation.DESCRIBE),
+        (ResourceType.TOPIC, topic, ACLOperation.READ),
+        (ResourceType.TOPIC, dead, ACLOperation.WRITE),
+        (ResourceType.GROUP, group, ACLOperation.READ),
+    ]
+    grant(rights)
+    send(plain, topic, [edge(1, 2, T0), b"{", edge(2, 3, T0 + 1)])
+    path = written(tmp_path, configured(tmp_path / "store", topic, keys))
+    done = command("run", "--config", path, "--until-idle", "0.5", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(value or b"")["offset"] for _, value in read_topic(plain, dead)] == [1]
+    assert group_offset(plain, group, topic) == 3
+
+    monkeypatch.setattr("stream.kafka.topics.METADATA_WAIT_S", 0.5)
+    other = (ResourceType.TOPIC, topic, ACLOperation.ALTER_CONFIGS)  # one that implies none of the others
+    for given, missing in (
+        ([other, *rights[2:]], f"no right Describe on topic {topic}"),
+        ([rights[0], *rights[2:]], f"no right Read on topic {topic}"),
+        (
+            [*rights[:2], (*rights[2][:2], ACLOperation.DESCRIBE), rights[3]],
+            f"no right Write on topic {dead}",
+        ),
+    ):
+        grant(given)
+        send(plain, topic, [edge(1, 2, T0)])
+        with pytest.raises(Failure, match=missing):
+            run_job(configured(tmp_path / "store", topic, keys))
+    grant([*rights[:3], (*rights[3][:2], ACLOperation.DESCRIBE)])
+    with capture_logs() as logs:
+        run_job(configured(tmp_path / "store", topic, keys))
+    assert any("no right Read on the group" in line.get("error", "") for line in logs)
 
 
 @pytest.mark.parametrize("case", REFUSALS)

@@ -98,6 +98,10 @@ def _properties(addresses: dict[str, str], stores: dict[str, Issued], ca: Path) 
         "sasl.enabled.mechanisms": ",".join(["PLAIN", *SCRAM]),
         "listener.name.mutual.ssl.client.auth": "required",
         "listener.name.openlogin.sasl.enabled.mechanisms": "SCRAM-SHA-256",
+        # Rights are asked for only where a test gives some; the plain listener may do everything.
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+        "super.users": "User:ANONYMOUS",
     }
     for name, store in stores.items():
         prefix = f"listener.name.{name.lower()}.ssl"

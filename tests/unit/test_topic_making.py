@@ -19,11 +19,18 @@ class Admin:
         self.left = self.unknown_for
 
     def create_topics(self, _: Any) -> None:
-        raise TopicAlreadyExistsError
+        raise TopicAlreadyExistsError  # made by another one just now
 
     def describe_topics(self, names: list[str]) -> list[dict[str, Any]]:
         self.left -= 1
-        return [{"name": names[0], "partitions": [] if self.left >= 0 else [{}, {}, {}, {}]}]
+        known = self.left < 0
+        return [
+            {
+                "name": names[0],
+                "error_code": 0 if known else 3,
+                "partitions": [{}, {}, {}, {}] if known else [],
+            }
+        ]
 
     def close(self) -> None: ...
 
