@@ -77,8 +77,9 @@ class Endpoint:
                 if error.errno in (errno.EADDRINUSE, errno.EACCES)
                 else "Choose another metrics.host: an address of this machine, or 0.0.0.0 or :: for all"
             )
+            reason = str(error.strerror).partition(" (")[0]  # Python repeats the address there
             raise Failure(
-                f"metrics cannot be served on {_origin(metrics.host, metrics.port)}: {error.strerror}. {remedy}"
+                f"metrics cannot be served on {_origin(metrics.host, metrics.port)}: {reason}. {remedy}"
             ) from error
         # Four busy threads are no news, and neither is a client that goes away.
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)
