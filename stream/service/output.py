@@ -60,11 +60,19 @@ def print_table(title: str, rows: Mapping[str, Any]) -> None:
 
 
 def with_units(rows: Mapping[str, Any]) -> dict[str, Any]:
-    """Rows of a table, those whose keys name bytes in MiB."""
+    """Rows of a table, those whose keys name bytes with a unit."""
     return {
-        key: f"{value / (1 << 20):,.1f} MiB" if "bytes" in key and isinstance(value, int | float) else value
+        key: show_bytes(value) if "bytes" in key and isinstance(value, int | float) else value
         for key, value in rows.items()
     }
+
+
+def show_bytes(count: float) -> str:
+    """A number of bytes in the largest unit that it reaches, such as 3.6 TiB."""
+    exponent = min(max(int(count).bit_length() - 1, 0) // 10, 5)
+    if not exponent:
+        return f"{count:,.0f} B"
+    return f"{count / 1024**exponent:,.1f} {'KMGTP'[exponent - 1]}iB"
 
 
 def print_result(title: str, result: Mapping[str, Any], *, as_json: bool) -> None:

@@ -36,6 +36,11 @@ tables keep a reserve of the same size, and a copy while they grow (220 bytes we
 WINDOW_PAIR_BYTES = 8 + 4 + 8
 """A pair in a trainer's window: key and weight, and its entry in an adjacency that is built on demand."""
 
+STREAM_PROCESS_BYTES = 360 * 2.0**20
+"""The stream's process with six nodes and one lane: interpreter, Beam, Arrow and kernels; 346 MiB were measured."""
+TRAINER_PROCESS_BYTES = 960 * 2.0**20
+"""A trainer's process with thirty nodes: interpreter, torch, Arrow and kernels; 926 MiB were measured."""
+
 INDEXED_SNAPSHOT_S = 1.5e-6
 COMMIT_READ_S = 1.2e-4
 OPEN_S = 0.02
@@ -90,6 +95,9 @@ class Stream:
             "their end.",
             f"Events come evenly, {self.rate * self.interval_s:,.0f} in a snapshot.",
             *([vectors] if self.features else []),
+            f"Processes take {STREAM_PROCESS_BYTES / 2**20:.0f} MiB (stream) and {TRAINER_PROCESS_BYTES / 2**20:.0f} MiB "
+            "(trainer) for themselves. Not included are up to 512 MiB of messages in the stream while it catches up, and the "
+            "trainer's model with what it remembers.",
             f"One process keeps {self.lanes} lane{'' if self.lanes == 1 else 's'} (--lanes), and one trainer holds all parts "
             f"of {self.window} snapshots (--window).",
         ]
@@ -109,8 +117,8 @@ class Plan:
         kept_files: Files after ``keep_days``.
         open_tail_bytes: On the disk, events of the open snapshot.
         live_pairs: Live pairs after ``keep_days`` without a delete, or with an edge life of this length.
-        stream_memory_bytes: The stream process: dictionary, and live graph and features of every lane.
-        trainer_memory_bytes: The window of a trainer that holds all parts.
+        stream_memory_bytes: The stream's process: itself, dictionary, and live graph and features of every lane.
+        trainer_memory_bytes: A trainer's process that holds all parts: itself and its window.
         open_s: Opening the store, compacted, after ``keep_days``.
     """
 
@@ -174,8 +182,12 @@ def plan(stream: Stream) -> Plan:
         kept_files=files * stream.keep_days,
         open_tail_bytes=(events + vectors) * TAIL_BYTES + vectors * vector_bytes,
         live_pairs=live_pairs,
-        stream_memory_bytes=stream.nodes * NODE_BYTES
+        stream_memory_bytes=STREAM_PROCESS_BYTES
+        + stream.nodes * NODE_BYTES
         + stream.lanes * (live_pairs * LIVE_PAIR_BYTES + features),
-        trainer_memory_bytes=window + features + vectors * vector_bytes * (stream.window - 1),
+        trainer_memory_bytes=TRAINER_PROCESS_BYTES
+        + window
+        + features
+        + vectors * vector_bytes * (stream.window - 1),
         open_s=OPEN_S + snapshots * INDEXED_SNAPSHOT_S + min(UNINDEXED, snapshots) * COMMIT_READ_S,
     )

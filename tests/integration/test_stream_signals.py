@@ -7,6 +7,7 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from own_broker import Own
 from running_job import (
@@ -28,6 +29,7 @@ from stream.kafka import dead_letters
 from stream.sink.snapshot_sink import SEAL_SNAPSHOTS
 from stream.start import NOTHING_READ
 from stream.store.lane.writer import LaneWriter
+from stream.store.plan import Stream, plan
 from stream.store.verify.store import verify
 
 pytestmark = pytest.mark.integration
@@ -41,6 +43,8 @@ def test_from_its_first_moment_on(kafka: str, tmp_path: Path) -> None:
     first = started("run", "--config", path, log=tmp_path / "first.log", cold=True)
     reached(lambda: events_of(tmp_path / "store") == 5)
     whole_s = time.monotonic() - begun_s  # signals are spread over as long
+    planned = plan(Stream(rate=1, nodes=6, features=0, interval_s=60, keep_days=0)).stream_memory_bytes
+    assert psutil.Process(first.pid).memory_info().rss == pytest.approx(planned, rel=0.3)
     ended_by(first, tmp_path / "first.log")
     for k in range(3):
         log = tmp_path / f"{k}.log"

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from schemas.store import LogHeader, Position
 from stream.commands.inspect import inspect as inspect_command
 from stream.commands.verify import verify as verify_command
+from stream.service.output import show_bytes
 from stream.store.errors import MismatchError
 from stream.store.from_file import build_store
 from stream.store.inspect import inspect
@@ -112,17 +113,17 @@ def test_inspect_prints_one_json_object_or_a_table(address):
     assert "live_edges" in table and "Lane sep" in table
 
 
-def test_inspect_shows_dates_mib_and_how_figures_are_meant(address, store):
+def test_inspect_shows_dates_bytes_with_units_and_how_figures_are_meant(address, store):
     found = inspect(store)
     assert (found["begins"], found["ends"]) == ("1970-01-01T00:00:00Z", "1970-01-01T00:00:08Z")
     newest = datetime.fromisoformat(found["committed"])
     assert abs(newest - datetime.now(UTC)) < timedelta(days=1)
     shown = run.invoke(app, ["inspect", address])
-    for wanted in ("1970-01-01T00:00:08Z", f"{found['log_bytes'] / 2**20:,.1f} MiB"):
+    for wanted in ("1970-01-01T00:00:08Z", show_bytes(found["log_bytes"])):
         assert wanted in shown.stdout
     lane = found["lanes"]["sep"]
     for key in ("bytes", "full_bytes", "disk_bytes"):
-        assert f"{lane[key] / 2**20:,.1f} MiB" in shown.stdout
+        assert show_bytes(lane[key]) in shown.stdout
     assert found["assumptions"]
     assert all(sentence in shown.stderr for sentence in found["assumptions"])
 

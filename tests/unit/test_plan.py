@@ -13,10 +13,11 @@ from typer.testing import CliRunner
 from schemas.config import Lane
 from schemas.events import US_PER_S, event_schema
 from stream.cli import app
+from stream.service.output import show_bytes
 from stream.store.from_file import build_store
 from stream.store.inspect import inspect
 from stream.store.lane.reader import LaneReader
-from stream.store.plan import DAY_S, Stream, plan
+from stream.store.plan import DAY_S, STREAM_PROCESS_BYTES, TRAINER_PROCESS_BYTES, Stream, plan
 from stream.store.window.view import WindowView
 
 SNAPSHOTS, INTERVAL_S = 6, 100
@@ -76,7 +77,9 @@ def test_a_window_is_as_large_as_planned(store):
     for manifest in lane.manifests:
         view.advance(manifest)
     view.csr(view.taus[-1])
-    assert view.memory_bytes == pytest.approx(plan(STREAM).trainer_memory_bytes, rel=0.5)
+    assert view.memory_bytes == pytest.approx(
+        plan(STREAM).trainer_memory_bytes - TRAINER_PROCESS_BYTES, rel=0.5
+    )
 
 
 def test_files_a_day_are_those_that_a_store_has(store):
@@ -108,7 +111,8 @@ GIVEN = ["--rate", 50, "--nodes", 1_000_000, "--interval", 3600]
 def test_distinct_pairs_bound_memory_and_disk():
     every, some = plan(replace(STREAM, keep_days=30)), plan(replace(STREAM, keep_days=30, pairs=1000))
     assert some.live_pairs == 1000
-    assert some.stream_memory_bytes < every.stream_memory_bytes / 50
+    few, many = (found.stream_memory_bytes - STREAM_PROCESS_BYTES for found in (some, every))
+    assert 0 < few < many / 50
     plain = plan(replace(STREAM, features=0, keep_days=30, pairs=1000))
     assert plain.lane_bytes_a_day / plain.snapshots_a_day < 20_000  # headers of files, and few pairs
     assert plan(replace(STREAM, pairs=10**12)) == plan(STREAM)
@@ -125,13 +129,31 @@ def test_the_command_says_that_every_event_is_taken_for_a_new_pair_and_how_to_sa
         == (date.fromisoformat(call(*GIVEN, "--keep-days", 0)["reached_on"]) + timedelta(365)).isoformat()
     )
     shown = CliRunner().invoke(app, ["plan", *map(str, GIVEN)])
-    assert f"{found['stream_memory_bytes'] / 2**20:,.1f} MiB" in shown.stdout
+    assert f"{found['stream_memory_bytes'] / 2**30:,.1f} GiB" in shown.stdout
     assert found["reached_on"] in shown.stdout
     assert all(sentence in shown.stderr for sentence in found["assumptions"])
     assert call(*GIVEN, "--repeated", 0.75)["assumptions"][0].startswith(
         "25.0% of the events are of a new pair"
     )
     assert call(*GIVEN, "--pairs", 3000)["assumptions"][0].startswith("Events are of 3,000 distinct pairs")
+
+
+def test_bytes_have_the_unit_in_which_they_are_read():
+    for count, shown in (
+        (0, "0 B"), (1023, "1,023 B"), (1024, "1.0 KiB"), (2.5 * 2**20, "2.5 MiB"), (3_767_525.7 * 2**20, "3.6 TiB"),
+        (2**60, "1,024.0 PiB"),
+    ):  # fmt: skip
+        assert show_bytes(count) == shown
+
+
+def test_memory_is_that_of_whole_processes():
+    """How large they are is compared with processes at work in the tests of signals and of ranks."""
+    found = call("--rate", 1, "--nodes", 100, "--interval", 60, "--pairs", 100)
+    assert found["stream_memory_bytes"] > STREAM_PROCESS_BYTES > 200 * 2**20
+    assert found["trainer_memory_bytes"] > TRAINER_PROCESS_BYTES > 500 * 2**20
+    assert any(
+        "Processes take 360 MiB (stream) and 960 MiB (trainer)" in told for told in found["assumptions"]
+    )
 
 
 def test_what_is_not_given_is_measured_in_a_store(store):
