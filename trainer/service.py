@@ -164,12 +164,12 @@ def _number(lane: LaneReader, as_of: AsOf, ranks: Ranks) -> int:
 
 
 class _Progress:
-    """The present obstacle to training, for /readyz and the metric."""
+    """The present obstacle to training, for /readyz, and whether there is nothing to train, for the metric."""
 
     def __init__(self, metrics: TrainerMetrics) -> None:
         self._metrics = metrics
         self.obstacle: str | None = "starting"
 
-    def waiting(self, obstacle: str | None) -> None:
-        self.obstacle = obstacle
-        self._metrics.waiting(yes=obstacle is not None)
+    def waiting(self, reason: str | None, is_obstacle: bool) -> None:
+        self.obstacle = reason if is_obstacle else None
+        self._metrics.waiting(yes=reason is not None)

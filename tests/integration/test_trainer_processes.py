@@ -179,7 +179,8 @@ def test_it_waits_for_a_store_serves_its_metrics_and_trains_once_there_is_one(tm
         assert 'freshet_trainer_waiting{graph="",lane="hash"} 1.0' in get(f"{url}/metrics")
         make_lane(tmp_path / "store")
         until(lambda: len(scored(tmp_path)) == 6, "all snapshots")
-        until(lambda: "has no snapshot after number 5" in get(f"{url}/readyz"), "waiting again")
+        until(lambda: 'waiting{graph="meetings",lane="hash"} 1.0' in get(f"{url}/metrics"), "waiting again")
+        assert get(f"{url}/readyz") == "ready\n"  # all is learned
         text = get(f"{url}/metrics")
         assert 'freshet_trainer_score{graph="meetings",metric="ap",scorer="recency",subset="all"}' in text
         assert 'freshet_trainer_events_total{graph="meetings",use="trained"}' in text

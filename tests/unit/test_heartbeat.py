@@ -94,7 +94,7 @@ def test_a_trainer_that_waits_for_its_lane_does_not_hang(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(follower, "time", SimpleNamespace(monotonic=lambda: clock.now_s, sleep=clock.wait))
-    following = Follower(Ranks(), until_idle_s=30, stop=lambda: False, waiting=lambda _: None)
+    following = Follower(Ranks(), until_idle_s=30, stop=lambda: False, waiting=lambda *_: None)
     assert following.open_lane(str(tmp_path / "none"), "hash") is None
     lane = make_lane(tmp_path / "store")
     monkeypatch.setattr(lane, "follow", lambda *_, **__: (clock.wait(), iter(()))[1])

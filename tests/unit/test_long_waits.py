@@ -36,7 +36,7 @@ def test_a_trainer_that_waits_makes_no_watch_a_tick(
     monkeypatch.setattr(follower_module, "TICK_S", 0.02)
     make_lane(tmp_path / "store")
     looks = iter(range(10_000))
-    waiting = Follower(Ranks(), until_idle_s=None, stop=lambda: next(looks) > 60, waiting=lambda _: None)
+    waiting = Follower(Ranks(), until_idle_s=None, stop=lambda: next(looks) > 60, waiting=lambda *_: None)
     lane = LaneReader(tmp_path / "store", "hash")
     assert waiting.next(lane, 5, LoadPolicy("train-all", 8)) is None
     assert len(watches) == 2, "one for the first look, one for all others"

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -104,7 +105,7 @@ def test_skip_to_latest_remembers_what_it_skips_and_counts_it(kind: dict, tmp_pa
     make_lane(tmp_path / "store")
     config = config_for(tmp_path, lag=Lag(max_snapshots=2), overload="skip-to-latest", **kind)
     trainer = trainer_for(config)
-    follow(trainer, Follower(Ranks(), until_idle_s=0.1, stop=lambda: False, waiting=lambda _: None))
+    follow(trainer, Follower(Ranks(), until_idle_s=0.1, stop=lambda: False, waiting=lambda *_: None))
     assert [(line["sequence"], line["skipped"]) for line in lines(config)] == [(5, 5)]
     whole = run(config_for(tmp_path, checkpoint=str(tmp_path / "all"), **kind))
     for name, column in whole.session.task.history.state().items():
@@ -168,7 +169,7 @@ def test_the_scores_file_has_what_its_description_says(tmp_path: Path) -> None:
 
 
 def test_a_lane_made_later_is_waited_for_and_a_follower_ends_when_idle(tmp_path: Path) -> None:
-    told: list[str | None] = []
+    told: list[tuple[str | None, bool]] = []
     looks = iter(range(100))
 
     def stop() -> bool:
@@ -179,21 +180,24 @@ def test_a_lane_made_later_is_waited_for_and_a_follower_ends_when_idle(tmp_path:
             )  # fmt: skip
         return False
 
-    follower = Follower(Ranks(), until_idle_s=30, stop=stop, waiting=told.append)
+    follower = Follower(Ranks(), until_idle_s=30, stop=stop, waiting=lambda *now: told.append(now))
     lane = follower.open_lane(str(tmp_path / "store"), "hash")
     assert lane is not None
-    assert told[0].startswith(f"waiting for lane hash in {tmp_path / 'store'}: ")
-    idle = Follower(Ranks(), until_idle_s=0.1, stop=lambda: False, waiting=told.append)
+    reason, is_obstacle = told[0]
+    assert reason is not None
+    assert reason.startswith(f"waiting for lane hash in {tmp_path / 'store'}: ")
+    assert is_obstacle
+    idle = Follower(Ranks(), until_idle_s=0.1, stop=lambda: False, waiting=lambda *now: told.append(now))
     load = LoadPolicy("train-all", 8)
     assert idle.next(lane, -1, load).sequence == 0
     assert idle.next(lane, 5, load) is None
-    assert Follower(Ranks(), until_idle_s=0.1, stop=lambda: False, waiting=told.append).open_lane(
+    assert Follower(Ranks(), until_idle_s=0.1, stop=lambda: False, waiting=lambda *now: told.append(now)).open_lane(
         str(tmp_path / "nowhere"), "hash"
     ) is None  # fmt: skip
 
 
 def test_who_waits_for_a_lane_that_does_not_exist_is_told_those_that_do(tmp_path: Path) -> None:
-    told: list[str | None] = []
+    told: list[tuple[str | None, bool]] = []
     looks = iter(range(100))
 
     def stop() -> bool:
@@ -206,12 +210,12 @@ def test_who_waits_for_a_lane_that_does_not_exist_is_told_those_that_do(tmp_path
         return look == 3
 
     with capture_logs() as logs:
-        follower = Follower(Ranks(), until_idle_s=None, stop=stop, waiting=told.append)
+        follower = Follower(Ranks(), until_idle_s=None, stop=stop, waiting=lambda *now: told.append(now))
         assert follower.open_lane(str(tmp_path / "store"), "hash") is None
     reasons = [line["reason"] for line in logs if line["event"] == "waiting for the lane"]
     assert len(reasons) == 2  # one with no store, one with its lanes, and none again
     assert "has no lane 'hash'. It has left, right" in reasons[1]
-    assert "has no lane 'hash'. It has left, right" in told[-1]
+    assert "has no lane 'hash'. It has left, right" in str(told[-1])
 
 
 def test_a_store_that_pauses_is_waited_for_and_gives_the_numbers_of_one_that_did_not(tmp_path: Path) -> None:
@@ -221,25 +225,25 @@ def test_a_store_that_pauses_is_waited_for_and_gives_the_numbers_of_one_that_did
     later = sorted((tmp_path / "store/lanes/hash/commits").glob("*.json"))[3:]
     for record in later:  # the stream has got no further
         record.rename(record.with_suffix(".later"))
-    told: list[str | None] = []
+    told: list[tuple[str | None, bool]] = []
 
-    def waiting(obstacle: str | None) -> None:
-        told.append(obstacle)
-        if obstacle is not None and told.count(obstacle) == 2:
+    def waiting(*now: Any) -> None:
+        told.append(now)
+        if now[0] is not None and told.count(now) == 2:
             for record in later:
                 if (hidden := record.with_suffix(".later")).exists():
                     hidden.rename(record)
 
     follower = Follower(Ranks(), until_idle_s=20, stop=lambda: len(lines(paused)) == 6, waiting=waiting)
     follow(trainer_for(paused), follower)
-    assert "lane hash has no snapshot after number 2" in told
+    assert ("lane hash has no snapshot after number 2", False) in told  # caught up is ready
     ours, theirs = lines(straight), lines(paused)
     assert [{**line, "lag": 0} for line in theirs] == [{**line, "lag": 0} for line in ours]
 
 
 def test_a_store_that_does_not_answer_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lane = make_lane(tmp_path / "store")
-    told: list[str | None] = []
+    told: list[tuple[str | None, bool]] = []
     follow_lane, failures = lane.follow, iter(range(2))
 
     def away(*inputs: object, **options: object) -> object:
@@ -248,10 +252,10 @@ def test_a_store_that_does_not_answer_is_asked_again(tmp_path: Path, monkeypatch
         return follow_lane(*inputs, **options)
 
     monkeypatch.setattr(lane, "follow", away)
-    follower = Follower(Ranks(), until_idle_s=30, stop=lambda: False, waiting=told.append)
+    follower = Follower(Ranks(), until_idle_s=30, stop=lambda: False, waiting=lambda *now: told.append(now))
     assert follower.next(lane, 2, LoadPolicy("train-all", 8)).sequence == 3
     silent = "the store does not answer: [Errno 110] Connection timed out; lane hash has no snapshot after number 2"
-    assert told == [silent, silent, None]
+    assert told == [(silent, True), (silent, True), (None, False)]
 
 
 @pytest.mark.parametrize("refuses", ["checkpoints.save", "scores.append", "_exporter.export"])
@@ -285,12 +289,12 @@ def test_who_cannot_see_the_store_is_not_idle(tmp_path: Path, monkeypatch: pytes
         raise OSError(24, "inotify instance limit reached")
 
     monkeypatch.setattr(lane, "follow", away)
-    follower = Follower(Ranks(), until_idle_s=0.1, stop=lambda: False, waiting=lambda _: None)
+    follower = Follower(Ranks(), until_idle_s=0.1, stop=lambda: False, waiting=lambda *_: None)
     with pytest.raises(
         Failure, match=r"the store does not answer, so .* not known: .*instance limit reached"
     ):
         follower.next(lane, 2, LoadPolicy("train-all", 8))
-    stopped = Follower(Ranks(), until_idle_s=0.1, stop=lambda: True, waiting=lambda _: None)
+    stopped = Follower(Ranks(), until_idle_s=0.1, stop=lambda: True, waiting=lambda *_: None)
     assert stopped.next(lane, 2, LoadPolicy("train-all", 8)) is None
 
 

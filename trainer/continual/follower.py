@@ -31,7 +31,7 @@ class Follower:
         ranks: All ranks; every method is a collective.
         until_idle_s: End when nothing new has come for so long; None: never.
         stop: Whether this rank was asked to end; one rank is enough.
-        waiting: Gets the reason for waiting (None: there is work).
+        waiting: Gets the reason for waiting (None: there is work), and whether it is an obstacle: all is learned without one.
 
     Attributes:
         end_after: Sequence number of the last snapshot to take, the same on all ranks; None: there is no last one.
@@ -43,7 +43,7 @@ class Follower:
         *,
         until_idle_s: float | None,
         stop: Callable[[], bool],
-        waiting: Callable[[str | None], None],
+        waiting: Callable[[str | None, bool], None],
     ) -> None:
         self._ranks = ranks
         self._until_idle_s = until_idle_s
@@ -71,7 +71,7 @@ class Follower:
                 self._moved = time.monotonic()
                 return lane if lane is not None else LaneReader(store, name)
             reason = self._ranks.text_from_first(reason).strip()
-            self._waiting(f"waiting for lane {name} in {store}: {reason}")
+            self._waiting(f"waiting for lane {name} in {store}: {reason}", True)
             if ended:
                 return None
             if self._ranks.rank == 0 and reason != told:  # again when other lanes have come meanwhile
@@ -108,10 +108,11 @@ class Follower:
                 return None
             if sequence >= 0:
                 self._moved = time.monotonic()
-                self._waiting(None)
+                self._waiting(None, False)
                 return _manifest(lane, sequence)
             silent = f"the store does not answer: {one_line(self._silence)}; " if self._silence else ""
-            self._waiting(f"{silent}lane {lane.header.lane} has no snapshot after number {after}")
+            learned = f"{silent}lane {lane.header.lane} has no snapshot after number {after}"
+            self._waiting(learned, self._silence is not None)
 
     def _look(self, lane: LaneReader, after: int, load: LoadPolicy) -> int:
         if self._ranks.rank != 0:
