@@ -65,7 +65,6 @@ LOWER = 0.95
 TRIES = 6
 LANE = Lane(name="hash", algorithm="hash", parts=2)
 PATIENCE_S = 120.0
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def main() -> int:
@@ -198,9 +197,7 @@ def follows(
             seal(place)
         checkpoint, command = command_of(folder, live / "store", keys, ranks, until_idle_s=5)
         scores = ScoreFile(checkpoint)
-        with subprocess.Popen(
-            command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        ) as trainer:
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as trainer:
             patient_until = time.monotonic() + PATIENCE_S
             while len(scores.lines()) < known and trainer.poll() is None and time.monotonic() < patient_until:
                 time.sleep(0.05)
@@ -241,6 +238,7 @@ def command_of(
         "lane": LANE.name,
         "checkpoint": str(checkpoint),
         "metrics": {"port": 0},
+        "threads": 1,
         **keys,
     }
     file = checkpoint / "trainer.yaml"
@@ -261,7 +259,7 @@ def command_of(
 def run(folder: Path, keys: dict[str, Any], ranks: int) -> dict[str, Any]:
     """What a run over all snapshots took, one by one, and the rate that follows from it."""
     checkpoint, command = command_of(folder, folder / "store", keys, ranks, until_idle_s=0)
-    made = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
     if made.returncode:
         raise SystemExit(f"{json.dumps(keys)} on {ranks} ranks:\n{made.stderr[-2000:]}")
     lines = ScoreFile(checkpoint).lines()

@@ -294,6 +294,12 @@ class TrainerConfig(Service):
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="auto: CUDA if each rank has a device of its own, else the CPU."
     )
+    threads: int | None = Field(
+        None,
+        ge=1,
+        description="Threads of each rank's products on the CPU. null: the environment variable OMP_NUM_THREADS, or without it "
+        "one for event models, and for snapshot models the rank's share of the cores.",
+    )
     metrics: RankEndpoints = Field(default_factory=RankEndpoints)
 
     @model_validator(mode="after")

@@ -1,5 +1,7 @@
 """``freshet-trainer``: every command by name. A command's module holds its options and its body."""
 
+import os
+
 from stream.service.command_line import application, run_application
 from trainer.commands.config import config
 from trainer.commands.evaluate import evaluate
@@ -21,7 +23,12 @@ app = application(
 
 
 def main() -> None:
-    """Entry point."""
+    """Entry point.
+
+    Threads that wait for others in a product block. Those of OpenMP spin by default, which costs a loaded host many times
+    the product's time. OpenMP reads this once, when torch is loaded; ranks inherit it.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     run_application(app, logging=LOGGING)
 
 

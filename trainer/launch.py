@@ -79,7 +79,6 @@ def launch(arguments: Sequence[str], ranks: RankRange) -> dict[str, Any]:
     with scratch_folder("ranks") as folder:
         os.environ[_OUTCOME] = os.environ[WITHIN] = str(folder)
         os.environ.setdefault(STARTED, str(time.time()))
-        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // ranks.most)))
         if sys.platform == "linux":
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are local: no name has to resolve
         try:

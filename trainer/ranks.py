@@ -60,17 +60,20 @@ class Ranks:
         self._averaging = False
 
     @classmethod
-    def from_environment(cls, device: Device, timeout_s: float = TIMEOUT_S) -> "Ranks":
+    def from_environment(
+        cls, device: Device, timeout_s: float = TIMEOUT_S, *, threads: int | None = None
+    ) -> "Ranks":
         """Join the ranks that torchrun started; alone without torchrun.
 
         Args:
             device: ``auto``: CUDA if every rank of this machine has a device of its own, else the CPU.
             timeout_s: Seconds after which a peer counts as dead.
+            threads: Of this rank's products on the CPU; None: ``OMP_NUM_THREADS``, or its share of the cores.
 
         Raises:
             Failure: ``cuda`` is set, and there are fewer devices than ranks on this machine.
         """
-        link, place = join(device, timeout_s)
+        link, place = join(device, timeout_s, threads)
         return cls(device=place) if link is None else cls(link.rank, link.size, place, link=link)
 
     def close(self) -> None:

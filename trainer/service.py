@@ -9,6 +9,7 @@ from importlib.metadata import version
 from typing import Any
 
 import structlog
+import torch
 
 from schemas.trainer_config import TrainerConfig
 from stream.service.endpoint import Endpoint
@@ -25,6 +26,7 @@ from trainer.launch import STARTED, restarts
 from trainer.metrics import TrainerMetrics
 from trainer.ranks import Ranks
 from trainer.session.checkpoint import Checkpoints
+from trainer.session.session import join_ranks
 from trainer.shutdown import Shutdown, rank_dies_with_launcher
 
 log = structlog.get_logger()
@@ -59,7 +61,7 @@ def train(
     shutdown = Shutdown()
     shutdown.on_signals()
     rank_dies_with_launcher()
-    ranks = Ranks.from_environment(config.device)
+    ranks = join_ranks(config)
     structlog.contextvars.bind_contextvars(rank=ranks.rank)
     log.info(
         "starting", ranks=ranks.size, version=version("freshet"), config=config.digest(), store=config.store,
@@ -84,7 +86,7 @@ def train(
         if lane is not None:
             metrics.graph(lane.header.graph)
             log.info(
-                "training", ranks=ranks.size, device=str(ranks.device), model=config.model,
+                "training", ranks=ranks.size, device=str(ranks.device), threads=torch.get_num_threads(), model=config.model,
                 strategy=config.strategy, lane=config.lane, graph=lane.header.graph,
             )  # fmt: skip
             if as_of is not None:

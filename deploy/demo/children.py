@@ -32,7 +32,7 @@ class Children:
         for name in reversed(list(self._running)):
             self._end(self._running.pop(name), patience_s=20)
 
-    def start(self, name: str, *command: str | Path, environment: dict[str, str] | None = None) -> None:
+    def start(self, name: str, *command: str | Path) -> None:
         """Start a child."""
         with self.log(name).open("wb") as log, self.output(name).open("wb") as out:
             self._running[name] = subprocess.Popen(
@@ -41,7 +41,6 @@ class Children:
                 stdout=out,
                 stderr=log,
                 start_new_session=True,
-                env={**os.environ, **(environment or {})},
             )
 
     def log(self, name: str) -> Path:

@@ -165,8 +165,7 @@ class Demo:
             "stream", _command("freshet-stream"), "run", "--config", stream, "--until-idle", str(IDLE_S), "--json"
         )  # fmt: skip
         self._children.start(
-            "trainer", _command("freshet-trainer"), "run", "--config", trainer, "--json",
-            environment={"OMP_NUM_THREADS": "1"},
+            "trainer", _command("freshet-trainer"), "run", "--config", trainer, "--json"
         )  # fmt: skip
         self._wait(lambda: ready(self._stream_url), "the stream's endpoint", patience_s=120)
 

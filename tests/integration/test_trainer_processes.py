@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,8 @@ from trainer_processes import (
     until,
 )
 from trainer_streams import held_back, make_lane, meetings
+
+from stream.store.plan import Stream, plan
 
 IMPATIENT = Path(__file__).parent / "impatient"
 SNAPSHOTS = 30
@@ -104,6 +107,8 @@ def test_a_rank_that_stands_still_for_a_while_is_waited_for_and_told_by_the_othe
         until(lambda: len(scored(tmp_path)) >= 3, "the third snapshot")
         rank_0 = served(process, 2)[0]
         (slow,) = (rank for rank in ranks_of(process) if number_of(rank) == 1)
+        planned = plan(Stream(rate=80, nodes=30, features=0, interval_s=1, keep_days=0)).trainer_memory_bytes
+        assert slow.memory_info().rss == pytest.approx(planned, rel=0.3)
         slow.suspend()
         go_on()
         seen = 'freshet_trainer_rank_up{{graph="meetings",rank="1"}} {}'.format
@@ -189,6 +194,25 @@ def test_it_waits_for_a_store_serves_its_metrics_and_trains_once_there_is_one(tm
         out, _ = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0
         assert json.loads(out)["snapshots"] == 6
+
+
+def test_an_event_model_learns_with_one_thread_and_waiting_threads_would_block(tmp_path: Path) -> None:
+    """With the defaults, and without a variable: OpenMP itself says how it was set when torch was loaded."""
+    make_lane(tmp_path / "store", events=meetings(snapshots=2, features=False))
+    config = configure(
+        tmp_path, model="tgn-history", strategy="sequential", model_params={"memory": 8, "time_width": 8}
+    )
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith(("FRESHET_", "OMP_", "GOMP_"))
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "trainer.cli", "run", "--config", str(config), "--until-idle", "0"],
+        env=environment | {"OMP_DISPLAY_ENV": "VERBOSE"}, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    log = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+    assert [line["threads"] for line in log if line["event"] == "training"] == [1]
+    assert "GOMP_SPINCOUNT = '0'" in done.stderr
 
 
 def test_bad_connections_hold_up_neither_scrapes_nor_the_end(tmp_path: Path) -> None:

@@ -17,7 +17,9 @@ from trainer_processes import PATIENCE_S
 from trainer_streams import make_lane, meetings
 from warm_popen import WarmPopen
 
+from schemas.trainer_config import TrainerConfig
 from trainer.ranks import Ranks
+from trainer.session.session import join_ranks
 
 SCRIPT = Path(rank_numbers.__file__)
 
@@ -90,15 +92,35 @@ def test_processes_compute_and_count_what_threads_do(tmp_path: Path) -> None:
     assert found == json.loads(json.dumps(side_by_side(2, every_collective.told, FakeLink(1.0, 1.0))))
 
 
-def test_one_process_takes_as_many_threads_as_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+CORES = len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    ("model", "threads", "environment", "expected"),
+    [
+        ("tgn-history", None, {}, 1),
+        ("tgn-history", 2, {}, 2),
+        ("tgn-history", None, {"OMP_NUM_THREADS": "3"}, 3),
+        ("tgcn", None, {}, CORES),
+        ("tgcn", None, {"WORLD_SIZE": str(CORES)}, 1),
+        ("tgcn", None, {"OMP_NUM_THREADS": "3"}, 3),
+        ("tgcn", 1, {"OMP_NUM_THREADS": "3"}, 1),
+    ],
+)
+def test_an_event_model_has_one_thread_and_a_snapshot_model_the_ranks_cores_unless_told_otherwise(
+    model: str,
+    threads: int | None,
+    environment: dict[str, str],
+    expected: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     before = torch.get_num_threads()
     try:
-        torch.set_num_threads(1)
-        monkeypatch.setenv("OMP_NUM_THREADS", "1")
-        Ranks.from_environment("cpu")
-        assert torch.get_num_threads() == 1
-        monkeypatch.delenv("OMP_NUM_THREADS")
-        Ranks.from_environment("cpu")
-        assert torch.get_num_threads() == len(os.sched_getaffinity(0))
+        torch.set_num_threads(3)  # as OMP_NUM_THREADS has torch begin
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+        for key, value in environment.items():
+            monkeypatch.setenv(key, value)
+        join_ranks(TrainerConfig(model=model, threads=threads, device="cpu"))
+        assert torch.get_num_threads() == expected
     finally:
         torch.set_num_threads(before)

@@ -142,12 +142,12 @@ def _evaluate(
 ) -> Mapping[str, Any] | None:
     from trainer.evaluation.evaluate import evaluate as evaluate_file
     from trainer.evaluation.split import parse_shares
-    from trainer.ranks import Ranks
+    from trainer.session.session import join_ranks
     from trainer.shutdown import rank_dies_with_launcher
 
     shares = parse_shares(split)
     rank_dies_with_launcher()
-    group = Ranks.from_environment(config.device)
+    group = join_ranks(config)
     try:
         return evaluate_file(config, data, group, shares=shares, **options)
     finally:

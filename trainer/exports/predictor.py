@@ -21,9 +21,8 @@ from stream.store.lane.reader import LaneReader
 from trainer.data.examples import Queries
 from trainer.device import to_device
 from trainer.exports.exporter import Touched, embedded, version_of
-from trainer.ranks import Ranks
 from trainer.session.resume import content_of, newest_checkpoint
-from trainer.session.session import Session
+from trainer.session.session import Session, join_ranks
 from trainer.strategies.interface import Forgets
 from trainer.tasks.link_prediction import LinkPrediction
 
@@ -59,7 +58,7 @@ class Predictor:
         if config.store is None:
             raise Failure("key store is missing. A checkpoint is read with the store that it was trained on")
         lane = LaneReader(config.store, config.lane)
-        ranks = Ranks.from_environment(config.device)
+        ranks = join_ranks(config)
         self._session = Session(config, lane, ranks)
         found = newest_checkpoint(config, lane)
         if found is None:

@@ -1,6 +1,7 @@
 """The one assembly of lane, model, task, strategy and ranks, for run, evaluate, the predictor and tests."""
 
 import copy
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from stream.store.lane.reader import LaneReader
 from stream.store.window.view import WindowView
 from trainer.data.node_names import NodeNames
 from trainer.data.windows import LogWindow, NamedEvents, NamedGraph, edge_events, named, without_labels
-from trainer.models.interface import Model, ModelShape, create_model
+from trainer.models.interface import MODELS, Model, ModelShape, create_model
 from trainer.ranks import Ranks
 from trainer.strategies.interface import (
     STRATEGIES,
@@ -136,6 +137,20 @@ class Session:
             return TimelineView(self.lane, needs.snapshots, self.config.smoothing, self.names, labels=labels)
         view = WindowView(self.lane, needs.snapshots + 1, own_parts(needs, self.lane.header, self.ranks))
         return NamedGraph(view, self.names, labels=labels)
+
+
+def join_ranks(config: TrainerConfig) -> Ranks:
+    """This process among the ranks that torchrun started, on the configured device, with the configured threads.
+
+    A step of an event model consists of small products: two threads take the time of one and more of the processor.
+
+    Raises:
+        Failure: The model is unknown, or there is no such device.
+    """
+    threads, model = config.threads, MODELS.find(config.model)
+    if threads is None and "OMP_NUM_THREADS" not in os.environ and model.kind == "event":  # type: ignore[attr-defined]  # a class
+        threads = 1
+    return Ranks.from_environment(config.device, threads=threads)
 
 
 def new_model(config: TrainerConfig, task: Task, lane: LaneHeader | None, seed: int) -> Model:

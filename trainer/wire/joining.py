@@ -16,12 +16,15 @@ from trainer.wire.link import ProcessLink
 Device = Literal["auto", "cpu", "cuda"]
 
 
-def join(device: Device, timeout_s: float) -> tuple[ProcessLink | None, torch.device]:
+def join(
+    device: Device, timeout_s: float, threads: int | None = None
+) -> tuple[ProcessLink | None, torch.device]:
     """Join the ranks that torchrun started.
 
     Args:
         device: ``auto``: CUDA if every rank of this machine has a device of its own, else the CPU.
         timeout_s: Seconds after which a peer counts as dead.
+        threads: See ``Ranks.from_environment``.
 
     Returns:
         The link to the other ranks, None for a rank alone; and its device.
@@ -32,12 +35,11 @@ def join(device: Device, timeout_s: float) -> tuple[ProcessLink | None, torch.de
     place = _place(device)
     if place.type == "cuda":
         torch.cuda.set_device(place)
+    rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if threads is not None or "OMP_NUM_THREADS" not in os.environ:  # which torch obeys
+        torch.set_num_threads(threads or _cores_of(int(os.environ.get("LOCAL_WORLD_SIZE", size))))
     if "RANK" not in os.environ:
-        if "OMP_NUM_THREADS" not in os.environ:  # which torch obeys
-            _limit_threads(1)
         return None, place
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    _limit_threads(int(os.environ.get("LOCAL_WORLD_SIZE", size)))
     agent_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     with peers_may_be_lost(rank):
         dist.init_process_group(
@@ -78,6 +80,7 @@ def _place(device: Device) -> torch.device:
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 
 
-def _limit_threads(local_ranks: int) -> None:
+def _cores_of(local_ranks: int) -> int:
+    """This rank's share of the cores that the process may use; at least one."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    torch.set_num_threads(max(1, cores // max(1, local_ranks)))
+    return max(1, cores // local_ranks)
