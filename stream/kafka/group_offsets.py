@@ -1,6 +1,8 @@
 """Kafka's group offsets, set after each commit as a hint for lag monitors. The log's own offsets are the truth."""
 
+import structlog
 from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition
+from kafka.errors import CommitFailedError
 
 from schemas.config import Kafka
 from schemas.store import Position
@@ -12,6 +14,8 @@ COMMIT_TIMEOUT_MS = 10_000
 
 CLOSE_S = 2.0
 
+_log = structlog.get_logger()
+
 
 class GroupOffsets:
     """Sends the log's positions of Kafka's topics from a thread of its own; a failure is logged and never stops the stream."""
@@ -20,6 +24,7 @@ class GroupOffsets:
         self._kafka, self._group = kafka, group
         self._topics = {topic.name for topic in kafka.topics}
         self._latest: list[Position] = []
+        self._held = False  # by a member of the group
         self._consumer: KafkaConsumer | None = None
         self._work = Background("group-offsets", self._commit, on_end=self._leave)
         self._work.start()
@@ -35,19 +40,41 @@ class GroupOffsets:
         self._work.close(CLOSE_S if in_time else 0.0)
 
     def _leave(self) -> None:
-        if self._consumer is not None:
-            self._consumer.close(autocommit=False, timeout_ms=1_000)
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close(autocommit=False, timeout_ms=1_000)
 
     def _commit(self) -> None:
         positions = self._latest
         if not positions:
             return
         offsets = {TopicPartition(p.topic, p.partition): OffsetAndMetadata(p.next, "", -1) for p in positions}
-        with kafka_failures(self._kafka.bootstrap, f"committing offsets of group {self._group}", "Read"):
-            if self._consumer is None:
-                group = {"group_id": self._group, "enable_auto_commit": False}
-                self._consumer = connected(KafkaConsumer, client_settings(self._kafka) | group)
-            self._consumer.commit(offsets, timeout_ms=COMMIT_TIMEOUT_MS)
+        try:
+            with kafka_failures(self._kafka.bootstrap, f"committing offsets of group {self._group}", "Read"):
+                if self._consumer is None:
+                    group = {"group_id": self._group, "enable_auto_commit": False}
+                    self._consumer = connected(KafkaConsumer, client_settings(self._kafka) | group)
+                self._held = not self._set(offsets, was_held=self._held)
+        except BaseException:
+            self._leave()  # the next try looks for the brokers again, and reads certificates and passwords again
+            raise
+        if self._held:
+            return
         crash_point("offsets.sent")
         if self._latest is positions:
             self._latest = []
+
+    def _set(self, offsets: dict[TopicPartition, OffsetAndMetadata], *, was_held: bool) -> bool:
+        """Whether the broker took the offsets; it does not while the group has a member, which a warning says once."""
+        assert self._consumer is not None
+        try:
+            self._consumer.commit(offsets, timeout_ms=COMMIT_TIMEOUT_MS)
+        except CommitFailedError:
+            if not was_held:
+                _log.warning(
+                    "the consumer group has a member, so its offsets are not set",
+                    group=self._group,
+                    remedy="stop that consumer, or set kafka.group to a name that no consumer has",
+                )
+            return False
+        return True

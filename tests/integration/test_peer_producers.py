@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaAdminClient
-from running_job import reached
+from kafka import KafkaAdminClient, KafkaConsumer
+from running_job import Running, reached, read_of
 from streaming import T0, configuration, edge, fresh_topic, log_table, run_job, send, settings
+from structlog.testing import capture_logs
 
 from schemas.config import StreamConfig
 from stream.job.loop import StreamJob
@@ -92,6 +93,30 @@ def test_kafkas_console_producer_writes_events_and_its_group_tool_sees_the_lag(
     send(kafka, topic, [edge("a", "b", T0)] * 70)
     told = kafka_tool("consumer-groups", kafka, "--describe", "--group", group)
     assert described(told, topic) == {0: (300, 370, 70)}
+
+
+def test_a_group_that_a_consumer_is_a_member_of_is_named_once_and_stops_nothing(
+    kafka: str, tmp_path: Path
+) -> None:
+    topic, store = fresh_topic(kafka), tmp_path / "store"
+    group = f"held-{tmp_path.name}"
+    member = KafkaConsumer(topic, **settings(kafka), group_id=group)
+    try:
+        reached(lambda: member.poll(timeout_ms=100) or member.assignment())
+        with capture_logs() as logs:
+            running = Running(StreamConfig(**configuration(store, kafka, topic, kafka={"group": group})))
+            try:
+                for end in (1, 2):
+                    send(kafka, topic, [edge(0, end, T0 + end)])
+                    reached(lambda end=end: read_of(store) == {0: end})  # type: ignore[misc]  # bound here
+            finally:
+                running.close()
+    finally:
+        member.close(autocommit=False)
+    told = [line for line in logs if line["log_level"] in ("warning", "error")]
+    assert [(line["event"], line["group"]) for line in told] == [
+        ("the consumer group has a member, so its offsets are not set", group)
+    ]
 
 
 def test_group_offsets_follow_every_commit_of_an_interval_that_stays_open(kafka: str, tmp_path: Path) -> None:
