@@ -132,6 +132,8 @@ class Background:
                 self._on_retry()
             try:
                 self._task()
+                if self.error is not None:
+                    _log.info("works again", task=self._name)
                 self.error = None
             except Exception as error:  # noqa: BLE001  no failure here ends the job
                 self.error = one_line(error)

@@ -152,14 +152,16 @@ def test_a_lane_that_finds_no_room_is_tried_again_and_the_log_goes_on(
     topic = fresh_topic(kafka)
     send(kafka, topic, [edge(day, i, T0 + 86_400 * day + i) for day in range(3) for i in range(5)])
     content = configuration(tmp_path / "store", kafka, topic, lanes=LANES)
-    running = Running(StreamConfig(**content))
-    try:
-        reached(lambda: running.ready() == (503, "lane hash: [Errno 28] No space left on device"))
-        reached(lambda: running.totals.snapshots == 2)
-        full[0] = False
-        reached(lambda: running.ready() == (200, "ready"))
-        assert running.job.lane_lags() == {"hash": 0}
-    finally:
-        running.close()
+    with capture_logs() as logs:
+        running = Running(StreamConfig(**content))
+        try:
+            reached(lambda: running.ready() == (503, "lane hash: [Errno 28] No space left on device"))
+            reached(lambda: running.totals.snapshots == 2)
+            full[0] = False
+            reached(lambda: running.ready() == (200, "ready"))
+            assert running.job.lane_lags() == {"hash": 0}
+        finally:
+            running.close()
+    assert [line["task"] for line in logs if line["event"] == "works again"] == ["lane-hash"]
     run_job(content)
     assert verify(tmp_path / "store").problems == []

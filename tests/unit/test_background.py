@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+from structlog.testing import capture_logs
 
 from schemas.config import Kafka
 from stream import background
@@ -43,11 +44,13 @@ def test_a_failure_is_shown_tried_again_and_forgotten_after_success() -> None:
         healed.set()
 
     work = Background("test", task, retry_s=0.01, on_retry=lambda: retries.append(1))
-    work.start()
-    assert healed.wait(90)
-    assert work.settle(90)
+    with capture_logs() as logs:
+        work.start()
+        assert healed.wait(90)
+        assert work.settle(90)
     assert work.error is None
     assert len(retries) == 2
+    assert [line["event"] for line in logs] == ["failed, trying again"] * 2 + ["works again"]
     work.close()
 
 
