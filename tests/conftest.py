@@ -15,7 +15,7 @@ from forked import commands, processes, warm  # noqa: F401  fixtures for all tes
 from hypothesis import HealthCheck, settings
 from kafka_broker import kafka  # noqa: F401  a fixture for all tests
 from once import trouble  # noqa: F401  likewise
-from own_broker import own  # noqa: F401  likewise
+from own_broker import own, pair  # noqa: F401  likewise
 from placed import change, places  # noqa: F401  likewise
 from s3_server import (
     S3Server,

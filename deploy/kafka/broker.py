@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A single-node Apache Kafka (KRaft, one JVM) on 127.0.0.1 for development and tests.
 
-    python deploy/kafka/broker.py start [--port 9092] [--data FOLDER] [--property key=value ...]
+    python deploy/kafka/broker.py start [--port 9092] [--data FOLDER] [--property key=value ...] [--cluster-id ID]
     python deploy/kafka/broker.py stop [--data FOLDER]
     python deploy/kafka/broker.py resume [--data FOLDER]
     python deploy/kafka/broker.py available
@@ -69,6 +69,7 @@ def main() -> int:
     parser.add_argument(
         "--property", action="append", default=[], metavar="KEY=VALUE", help="broker property"
     )
+    parser.add_argument("--cluster-id", help="of the cluster that a further broker joins; default: a new one")
     arguments = parser.parse_args()
     data = arguments.data.resolve()
     try:
@@ -80,14 +81,14 @@ def main() -> int:
             print(resume(data))
         else:
             extra = dict(_pair(text) for text in arguments.property)
-            print(start(data, arguments.port, extra))
+            print(start(data, arguments.port, extra, arguments.cluster_id))
     except BrokerError as error:
         _say(f"error: {error}")
         return 1
     return 0
 
 
-def start(data: Path, port: int, extra: dict[str, str]) -> str:
+def start(data: Path, port: int, extra: dict[str, str], cluster: str | None = None) -> str:
     """Start a fresh broker in a data folder and return its host:port."""
     way = _way()
     if way == "none":
@@ -98,7 +99,11 @@ def start(data: Path, port: int, extra: dict[str, str]) -> str:
         raise BrokerError(f"{data} is not empty and not a broker's data folder; give another --data")
     shutil.rmtree(data, ignore_errors=True)
     data.mkdir(parents=True)
-    return _start_docker(data, port, extra) if way == "docker" else _start_java(data, port, extra)
+    if way == "docker":
+        return _start_docker(data, port, extra)
+    return _start_java(
+        data, port, extra, cluster or urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    )
 
 
 def resume(data: Path) -> str:
@@ -151,7 +156,7 @@ def _java_major() -> int:
     return int(found.group(1)) if found else 0
 
 
-def _start_java(data: Path, port: int, extra: dict[str, str]) -> str:
+def _start_java(data: Path, port: int, extra: dict[str, str], cluster: str) -> str:
     _resolve_jars()
     attempts = 1 if port else 3  # a free port may be taken between asking for it and binding it
     for attempt in range(1, attempts + 1):
@@ -165,7 +170,6 @@ def _start_java(data: Path, port: int, extra: dict[str, str]) -> str:
         config = data / "server.properties"
         config.write_text("".join(f"{key}={value}\n" for key, value in (properties | extra).items()))
         if not (data / "log").exists():
-            cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
             # In one word: an id may begin with a dash.
             _run(_java("kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", str(config)))
         log, address = data / "broker.log", f"{HOST}:{broker_port}"

@@ -60,7 +60,7 @@ class ClusterJob:
         self._stopping = self._idle = self._counting = self._begun = False
         self.totals = JobTotals(config.store)
         self._starts_by_key: dict[tuple[str, int], Start] = {}
-        self._unread = 0
+        self._unread: int | None = None
         self._watch: TopicWatch | None = None
         self._begun_s: float | None = None
         self._last_commit_s: float | None = None
@@ -69,8 +69,8 @@ class ClusterJob:
         """Ask the job to end: what was read is committed first. Safe in a signal handler."""
         self._stopping = True
 
-    def lag(self) -> int:
-        """Messages that are not in the log yet, over all topic partitions."""
+    def lag(self) -> int | None:
+        """Messages that are not in the log yet, over all topic partitions; None while that is not known."""
         return self._unread
 
     def lane_lags(self) -> dict[str, int]:
@@ -187,8 +187,8 @@ class ClusterJob:
             )
 
     def _ask(self, reader: PartitionReader) -> int | None:
-        """Offsets between the log and the topics' ends; None if the brokers don't answer."""
-        if not reader.ask():
+        """Offsets between the log and the topics' ends; None if not all leaders answer."""
+        if not reader.ask() or reader.no_leader is not None:
             return None
         written, unread = reader.lag(), 0
         for start in reader.starts:

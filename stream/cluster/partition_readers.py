@@ -9,7 +9,10 @@ import pyarrow as pa
 
 from schemas.config import StreamConfig
 from schemas.store import CommitRecord
+from stream.kafka.answers import Answers
+from stream.kafka.greeting import NoBrokerError
 from stream.kafka.reader import ASK_S, PartitionReader, Start
+from stream.kafka.tls import CredentialError
 from stream.microbatch import RawBatch
 from stream.snapshots.event_time import Key
 from stream.store.errors import ConfigMissingError
@@ -30,20 +33,16 @@ class OnePartition:
         Raises:
             OffsetGapError, Failure: As ``PartitionReader``.
         """
-        self._key = (start.topic, start.partition)
+        self._config, self._key = config, (start.topic, start.partition)
         known = committed(config.store, self._key)
         self.next = self.claimed = start.offset if known is None else known
         self._skipped = 0
-        self._reader = PartitionReader(
-            config.kafka,
-            lambda key: self.next,
-            self._skip,
-            ask_quiet_s=min(ASK_S, config.snapshots.idle_timeout_s / 2),
-            only=self._key,
-        )
+        self._reader = self._connected(None)
 
     def take(self) -> RawBatch:
         """The next messages, which begin exactly where the last ones ended."""
+        if self._reader.given_up:
+            self._reconnect()
         (begun,) = self._reader.starts
         if self._skipped and self.next < begun.offset:
             batch = _nothing(replace(begun, offset=self.next), end_offset=begun.offset)
@@ -56,6 +55,24 @@ class OnePartition:
     def close(self) -> None:
         """Leave the brokers."""
         self._reader.close()
+
+    def _connected(self, answers: Answers | None) -> PartitionReader:
+        quiet_s = min(ASK_S, self._config.snapshots.idle_timeout_s / 2)
+        kafka, key = self._config.kafka, self._key
+        return PartitionReader(
+            kafka, lambda _: self.next, self._skip, ask_quiet_s=quiet_s, only=key, answers=answers
+        )
+
+    def _reconnect(self) -> None:
+        answers = self._reader.answers
+        try:
+            reader = self._connected(answers)
+        except (NoBrokerError, CredentialError) as error:
+            answers.missed(error)
+            return
+        answers.heard()
+        self._reader.close()
+        self._reader = reader
 
     def _skip(self, topic: str, offsets: int) -> None:
         self._skipped += offsets

@@ -221,11 +221,12 @@ def _watched(graph: str, job: "StreamJob | ClusterJob", totals: "Totals", signal
     rate = Rate()
 
     def line() -> str:
+        unread = job.lag()
         behind = "".join(f", {name} behind {lag}" for name, lag in job.lane_lags().items() if lag)
         return (
             f"{graph}: {totals.events:,} events ({rate.of(totals.events):,.0f}/s), "
-            f"{totals.snapshots:,} snapshots, refused {totals.refused:,}{_examples(totals)}, late {totals.late:,}, "
-            f"unread {job.lag():,}{behind}"
+            f"{totals.snapshots:,} snapshots, refused {totals.refused:,}{_examples(totals)}, late {totals.late:,}"
+            f"{'' if unread is None else f', unread {unread:,}'}{behind}"
         )
 
     signals.enter_context(_ending_on_signals(job.interrupt))

@@ -16,7 +16,8 @@ from stream.service.heartbeat import beat
 class Cycle:
     """The ``Stages`` of one pipeline, from its first poll until its reader is told to stop.
 
-    It ends when the topics change, after ``cycle_s``, or once nothing came for ``until_idle_s`` (None: never for that).
+    It ends when the topics change, when brokers don't answer its reader any more, after ``cycle_s``, or once nothing came for
+    ``until_idle_s`` (None: never for that).
 
     Attributes:
         reader: Reads the topic partitions.
@@ -71,7 +72,7 @@ class Cycle:
 
     def _over(self, now_s: float) -> bool:
         reader = self.reader
-        if self._log.topics.changed:
+        if self._log.topics.changed or reader.given_up:
             return True
         # Counted from its first poll, and never while messages wait: each cycle makes progress.
         late = not reader.has_waiting and now_s - (reader.first_poll_s or now_s) >= self._cycle_s

@@ -103,12 +103,13 @@ class StreamJob:
             return f"standing by: {self._alone.reason}"
         if self._room.reason is not None or self._present.reason is not None:
             return self._room.reason or self._present.reason
-        if self._busy.round_s is None:
-            return "starting"
         reader = self._reader
-        silent_s = (reader.answers if reader is not None else self._connecting).silent_s
-        if silent_s is not None:
-            return f"no broker of {self._config.kafka.bootstrap} has answered for {silent_s:.0f} s"
+        no_leader = reader.no_leader if reader is not None else self._connecting.no_leader
+        if self._busy.round_s is None:
+            return no_leader or "starting"
+        away = self._connecting.answers.reason or no_leader
+        if away is not None:
+            return away
         stalled_s = time.monotonic() - self._busy.round_s
         if stalled_s > STALLED_S:
             return f"no topic partition was looked at for {stalled_s:.0f} s"
@@ -118,10 +119,10 @@ class StreamJob:
         """Why topics are held, a sentence or two each."""
         return tuple(str(topic) for topic in self.log.held.values())
 
-    def lag(self) -> int:
-        """Messages not read yet, over all topic partitions."""
+    def lag(self) -> int | None:
+        """Messages not read yet, over all topic partitions; None while that is not known."""
         reader = self._reader
-        return sum(reader.lag().values()) if reader is not None else 0
+        return sum(reader.lag().values()) if reader is not None else None
 
     def lane_lags(self) -> dict[str, int]:
         """Sealed snapshots that each lane lacks."""

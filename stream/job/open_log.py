@@ -94,6 +94,8 @@ class OpenLog:
         if self.topics_held is not None:
             self.topics_held.begin()
         self._assign()
+        if self._config.kafka.start == "latest":  # another start would ask Kafka again, and find a later end
+            self.commit(self.sink.flush)
 
     def take_in(self, batch: MicroBatch, lag: Mapping[Key, int]) -> CommitRecord | None:
         """Take one micro-batch in, and commit if that is due.

@@ -42,7 +42,7 @@ def held_back(config: StreamConfig, metrics: StreamMetrics) -> str | None:
         else "it had no event yet"
     )
     remedy = (
-        f"Find out why its {unread:,} unread messages do not arrive, for example from its leader"
+        f"Find out why its {unread:,} unread messages do not arrive: look at its leader, and for an open transaction"
         if unread
         else "It has messages, but they do not advance its event time. Check its producer"
     )

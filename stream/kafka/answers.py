@@ -5,6 +5,7 @@ import time
 import structlog
 
 from schemas.errors import one_line
+from stream.service.failure import Failure
 
 _log = structlog.get_logger()
 
@@ -12,7 +13,7 @@ _log = structlog.get_logger()
 class Answers:
     """Records when brokers last answered; logs once when they stop and once when they are back.
 
-    Written by the reader's thread, read by any.
+    Written by the reader's thread, read by any. Several readers, one after the other, may share it.
     """
 
     def __init__(self, bootstrap: str) -> None:
@@ -20,6 +21,16 @@ class Answers:
         self._bootstrap = bootstrap
         self.last_s = self._tried_s = time.monotonic()
         self.out = False
+        self._cause: str | None = None
+
+    @property
+    def reason(self) -> str | None:
+        """Since when brokers don't answer, and why as far as that is known; None while they answer."""
+        silent_s, cause = self.silent_s, self._cause
+        if silent_s is None:
+            return None
+        told = f"no broker of {self._bootstrap} has answered for {silent_s:.0f} s"
+        return f"{told}: {cause}" if cause else told
 
     @property
     def silent_s(self) -> float | None:
@@ -33,18 +44,19 @@ class Answers:
     def heard(self) -> bool:
         """Brokers have answered; returns whether that ended an outage."""
         back, silent_s = self.out, self.silent_s
-        self.last_s, self.out = time.monotonic(), False
+        self.last_s, self.out, self._cause = time.monotonic(), False, None
         if back:
             _log.info("brokers answer again", bootstrap=self._bootstrap, silent_s=round(silent_s or 0.0, 1))
         return back
 
     def missed(self, error: Exception) -> None:
-        """Brokers were asked and have not answered."""
+        """Brokers were asked and have not answered. A ``Failure`` is the sentence of a new connection, which knows why."""
         self._tried_s = time.monotonic()
+        told = one_line(error)
         if not self.out:
             self.out = True
-            _log.warning(
-                "no broker answers, waiting for them",
-                bootstrap=self._bootstrap,
-                error=one_line(error),
-            )
+            _log.warning("no broker answers, waiting for them", bootstrap=self._bootstrap, error=told)
+        elif isinstance(error, Failure) and told != self._cause:
+            _log.warning("brokers can't be reached", bootstrap=self._bootstrap, error=told)
+        if isinstance(error, Failure):
+            self._cause = told

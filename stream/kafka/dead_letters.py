@@ -7,12 +7,14 @@ from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
+from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
 from schemas.config import Kafka
 from stream.background import Background
 from stream.kafka.client import kafka_failures
 from stream.kafka.topics import producer_to, send_all
+from stream.service.failure import Failure
 from stream.store.crash import crash_point
 from stream.store.log.writer import LogWriter
 
@@ -39,8 +41,8 @@ class DeadLetters:
 
     def __init__(self, kafka: Kafka, log: LogWriter) -> None:
         assert kafka.dead_letters is not None
-        self._bootstrap, self._topic, self._outbox = kafka.bootstrap, kafka.dead_letters, log
-        self._producer = producer_to(kafka, self._topic, 1)
+        self._kafka, self._topic, self._outbox = kafka, kafka.dead_letters, log
+        self._producer: KafkaProducer | None = producer_to(kafka, self._topic, 1)
         self._work = Background("dead-letters", self._empty_outbox, on_end=self._leave)
         self._work.start()
 
@@ -57,15 +59,23 @@ class DeadLetters:
         self._work.close(CLOSE_S)
 
     def _leave(self) -> None:
-        with suppress(KafkaError):  # what it has not sent is in the outbox
-            self._producer.close(timeout=CLOSE_S / 2)
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with suppress(KafkaError):  # what it has not sent is in the outbox
+                producer.close(timeout=CLOSE_S / 2)
 
     def _empty_outbox(self) -> None:
         for refused in self._outbox.unpublished_rejects():
             if self._work.stopping:
                 return
-            with kafka_failures(self._bootstrap, f"writing to topic {self._topic}", "Write"):
-                send_all(self._producer, self._topic, letters(refused.table), FLUSH_S)
+            try:
+                with kafka_failures(self._kafka.bootstrap, f"writing to topic {self._topic}", "Write"):
+                    if self._producer is None:
+                        self._producer = producer_to(self._kafka, self._topic, 1)
+                    send_all(self._producer, self._topic, letters(refused.table), FLUSH_S)
+            except Failure:
+                self._leave()  # the next try looks for the brokers again, and reads certificates and passwords again
+                raise
             crash_point("letters.sent")
             self._outbox.mark_published(refused.commit)
             crash_point("letters.marked")

@@ -13,6 +13,7 @@ from schemas.config import Kafka
 from schemas.errors import one_line
 from stream.background import ended
 from stream.kafka.client import NoBrokerError, client_settings, connected
+from stream.kafka.tls import CredentialError
 from stream.kafka.topics import NONE, UNKNOWN_TOPIC_OR_PARTITION
 from stream.service.failure import Failure
 from stream.snapshots.event_time import Key
@@ -141,7 +142,7 @@ class TopicWatch:
             if self._client is None:
                 self._client = connected(KafkaAdminClient, client_settings(self._kafka))
             self._look(self._client)
-        except (KafkaError, OSError) as error:
+        except (KafkaError, OSError, CredentialError) as error:
             _log.debug("topics can't be checked", error=one_line(error))
             self._leave()
             return one_line(error)

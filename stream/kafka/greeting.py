@@ -1,7 +1,8 @@
 """A look at the brokers before a client is made: do they answer, speak the configured protocol, and accept the login?
 
 The client itself tries for a while and then reports a timeout, whatever the reason. Here each reason is found in one
-round of TLS, ApiVersions, SaslHandshake and SaslAuthenticate (the first versions, which all brokers know).
+round of TLS, ApiVersions, SaslHandshake, SaslAuthenticate and Metadata (early versions, which all brokers know). The
+addresses of the last answer are those that the client will use, so one of them must answer, too.
 """
 
 import os
@@ -11,13 +12,13 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from kafka.net.sasl import get_sasl_mechanism
 
 from schemas.config import Kafka
-from stream.kafka.tls import secret, tls_context
+from stream.kafka.tls import CredentialError, secret, tls_context
 from stream.service.failure import Failure
 
 PATIENCE_S = 5.0
@@ -31,7 +32,7 @@ MOST_BYTES = 1 << 20
 
 _SAYS_NOTHING = "it accepts the connection and does not answer"
 
-_API_VERSIONS, _SASL_HANDSHAKE, _SASL_AUTHENTICATE = 18, 17, 36
+_METADATA, _API_VERSIONS, _SASL_HANDSHAKE, _SASL_AUTHENTICATE = 3, 18, 17, 36
 _NONE, _UNSUPPORTED_MECHANISM, _ILLEGAL_STATE = 0, 33, 34
 _TLS_ALERT, _TLS_MAJOR = 0x15, 0x03
 _EXPIRED, _OTHER_HOST = {9, 10}, {62, 64}  # OpenSSL's X509_V_ERR_*: not valid yet or any more, name, address
@@ -52,7 +53,8 @@ class _NotYet(_Silent):
 def greet(kafka: Kafka, doing: str) -> None:
     """Return once one broker has answered well; raise what a client would only report as a timeout.
 
-    All brokers are asked at once, so that one that is away delays nothing.
+    All brokers are asked at once, so that one that is away delays nothing. If the one that answers gives clients other
+    addresses than its own, one of those must answer as well.
 
     Args:
         kafka: Brokers and security.
@@ -61,33 +63,59 @@ def greet(kafka: Kafka, doing: str) -> None:
     Raises:
         NoBrokerError: None answers within ``PATIENCE_S``, with the reason. Or brokers hang up, as they do if they are
             asked in another protocol, or are starting.
-        Failure: Brokers refuse certificates, protocol, mechanism or login. Or a file can't be used.
+        CredentialError: A file can't be used, or a certificate is refused on either side.
+        Failure: Brokers refuse protocol, mechanism or login.
     """
     context = tls_context(kafka)
+    try:
+        server, advertised = _first(kafka, kafka.servers, context)
+    except _Silent as silent:
+        raise NoBrokerError(
+            f"no broker answers at {silent}. Check the address (kafka.bootstrap or --bootstrap) and kafka.security_protocol"
+        ) from None
+    except Failure as refused:
+        raise type(refused)(f"{doing}: {refused}") from None
+    if not advertised or server in advertised:
+        return
+    try:
+        _first(kafka, advertised, context)
+    except _Silent as silent:
+        raise NoBrokerError(
+            f"{doing}: {server} answers, but advertises {silent}. Correct advertised.listeners of the broker, or make that "
+            "address reachable from here"
+        ) from None
+    except Failure as refused:
+        raise type(refused)(f"{doing}: {server} advertises other addresses: {refused}") from None
+
+
+def _first(kafka: Kafka, servers: Sequence[str], context: ssl.SSLContext | None) -> tuple[str, list[str]]:
+    """The first of several brokers that answers well, and the addresses that it advertises.
+
+    Raises:
+        _Silent: None answers; the text has each address with its reason.
+        Failure: One refuses.
+    """
     until_s = time.monotonic() + PATIENCE_S
-    answers: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
-    silent = dict.fromkeys(kafka.servers, f"its name does not resolve within {PATIENCE_S:g} s")
-    for server in kafka.servers:  # only a thread can be left while it resolves a name
+    answers: queue.SimpleQueue[tuple[str, list[str]] | Exception] = queue.SimpleQueue()
+    silent = dict.fromkeys(servers, f"its name does not resolve within {PATIENCE_S:g} s")
+    for server in servers:  # only a thread can be left while it resolves a name
         asked = (kafka, server, context, until_s, silent, answers)
         threading.Thread(target=_try, args=asked, name="greeting", daemon=True).start()
     refused: Failure | None = None
-    for _ in kafka.servers:
+    for _ in servers:
         try:
             answer = answers.get(timeout=max(0.0, until_s - time.monotonic()) + AGAIN_S)
         except queue.Empty:
             break
-        if answer is None:
-            return
+        if not isinstance(answer, Exception):
+            return answer
         if isinstance(answer, Failure):
             refused = answer
         elif not isinstance(answer, _Silent):
             raise answer
     if refused is not None:
-        raise type(refused)(f"{doing}: {refused}")
-    told = ", ".join(f"{server} ({why})" for server, why in silent.items())
-    raise NoBrokerError(
-        f"no broker answers at {told}. Check the address (kafka.bootstrap or --bootstrap) and kafka.security_protocol"
-    )
+        raise refused
+    raise _Silent(", ".join(f"{server} ({why})" for server, why in silent.items()))
 
 
 def _try(
@@ -96,12 +124,12 @@ def _try(
     context: ssl.SSLContext | None,
     until_s: float,
     silent: dict[str, str],
-    answers: "queue.SimpleQueue[Exception | None]",
+    answers: "queue.SimpleQueue[tuple[str, list[str]] | Exception]",
 ) -> None:
     """Greet one broker, again while it may be starting, and put the result into ``answers``."""
     while True:
         try:
-            _greet(kafka, server, context, until_s, silent)
+            answers.put((server, _greet(kafka, server, context, until_s, silent)))
         except _Silent as error:
             silent[server] = str(error)
             if isinstance(error, _NotYet) and time.monotonic() + AGAIN_S < until_s:
@@ -110,14 +138,13 @@ def _try(
             answers.put(error)
         except Exception as error:  # noqa: BLE001  raised by the waiting thread
             answers.put(error)
-        else:
-            answers.put(None)
         return
 
 
 def _greet(
     kafka: Kafka, server: str, context: ssl.SSLContext | None, until_s: float, silent: dict[str, str]
-) -> None:
+) -> list[str]:
+    """Ask one broker for the addresses that it advertises."""
     host, _, port = server.rpartition(":")
     host = host.strip("[]")
     try:
@@ -137,6 +164,7 @@ def _greet(
         with connection, _answering(kafka, server):
             _ask(connection, _API_VERSIONS, b"", server)
             _sasl(kafka, connection, server)
+            return _addresses(_ask(connection, _METADATA, struct.pack(">i", 0), server, version=1))
 
 
 def _secured(connection: socket.socket, context: ssl.SSLContext, host: str, server: str) -> ssl.SSLSocket:
@@ -144,15 +172,15 @@ def _secured(connection: socket.socket, context: ssl.SSLContext, host: str, serv
         return context.wrap_socket(connection, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
         if error.verify_code in _EXPIRED:
-            raise Failure(
+            raise CredentialError(
                 f"the certificate of {server} has expired or isn't valid yet. Renew it, and check this machine's clock"
             ) from None
         if error.verify_code in _OTHER_HOST:
-            raise Failure(
+            raise CredentialError(
                 f"the certificate of {server} is for another host ({error.verify_message.rstrip('.')}). Name the "
                 "brokers in kafka.bootstrap as their certificates do"
             ) from None
-        raise Failure(
+        raise CredentialError(
             f"the certificate of {server} is not trusted ({error.verify_message}). Give the authority that signed it "
             "in kafka.ssl_cafile"
         ) from None
@@ -174,7 +202,7 @@ def _answering(kafka: Kafka, server: str) -> Iterator[None]:
         whose = (
             "the certificate of kafka.ssl_certfile" if kafka.ssl_certfile else "clients without a certificate"
         )
-        raise Failure(
+        raise CredentialError(
             f"{server} refuses {whose}. Give one that it trusts in kafka.ssl_certfile and kafka.ssl_keyfile"
         ) from None
     except OSError:
@@ -270,7 +298,25 @@ def _strings(answer: bytes) -> list[str]:
     (count,) = struct.unpack_from(">i", answer, 2)
     found, at = [], 6
     for _ in range(count):
-        (size,) = struct.unpack_from(">h", answer, at)
-        found.append(answer[at + 2 : at + 2 + size].decode())
-        at += 2 + size
+        text, at = _string_at(answer, at)
+        found.append(text)
     return found
+
+
+def _addresses(answer: bytes) -> list[str]:
+    """The brokers of a Metadata answer, version 1: number, host, port and rack of each."""
+    (count,) = struct.unpack_from(">i", answer)
+    found, at = [], 4
+    for _ in range(count):
+        host, at = _string_at(answer, at + 4)
+        (port,) = struct.unpack_from(">i", answer, at)
+        _, at = _string_at(answer, at + 4)
+        found.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    return found
+
+
+def _string_at(answer: bytes, at: int) -> tuple[str, int]:
+    """A string, empty for null, and the position after it."""
+    (size,) = struct.unpack_from(">h", answer, at)
+    end = at + 2 + max(size, 0)
+    return answer[at + 2 : end].decode(), end

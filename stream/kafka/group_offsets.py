@@ -1,5 +1,7 @@
 """Kafka's group offsets, set after each commit as a hint for lag monitors. The log's own offsets are the truth."""
 
+from contextlib import suppress
+
 import structlog
 from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition
 from kafka.errors import CommitFailedError
@@ -8,6 +10,7 @@ from schemas.config import Kafka
 from schemas.store import Position
 from stream.background import Background
 from stream.kafka.client import client_settings, connected, kafka_failures
+from stream.service.failure import Failure
 from stream.store.crash import crash_point
 
 COMMIT_TIMEOUT_MS = 10_000
@@ -51,30 +54,29 @@ class GroupOffsets:
         offsets = {TopicPartition(p.topic, p.partition): OffsetAndMetadata(p.next, "", -1) for p in positions}
         try:
             with kafka_failures(self._kafka.bootstrap, f"committing offsets of group {self._group}", "Read"):
-                if self._consumer is None:
-                    group = {"group_id": self._group, "enable_auto_commit": False}
-                    self._consumer = connected(KafkaConsumer, client_settings(self._kafka) | group)
-                self._held = not self._set(offsets, was_held=self._held)
-        except BaseException:
+                taken = self._set(offsets)
+        except Failure:
             self._leave()  # the next try looks for the brokers again, and reads certificates and passwords again
             raise
-        if self._held:
+        if not taken and not self._held:
+            _log.warning(
+                "the consumer group has a member, so its offsets are not set",
+                group=self._group,
+                remedy="stop that consumer, or set kafka.group to a name that no consumer has",
+            )
+        self._held = not taken
+        if not taken:
             return
         crash_point("offsets.sent")
         if self._latest is positions:
             self._latest = []
 
-    def _set(self, offsets: dict[TopicPartition, OffsetAndMetadata], *, was_held: bool) -> bool:
-        """Whether the broker took the offsets; it does not while the group has a member, which a warning says once."""
-        assert self._consumer is not None
-        try:
+    def _set(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> bool:
+        """Whether the broker took the offsets, which it does not while the group has a member."""
+        if self._consumer is None:
+            group = {"group_id": self._group, "enable_auto_commit": False}
+            self._consumer = connected(KafkaConsumer, client_settings(self._kafka) | group)
+        with suppress(CommitFailedError):
             self._consumer.commit(offsets, timeout_ms=COMMIT_TIMEOUT_MS)
-        except CommitFailedError:
-            if not was_held:
-                _log.warning(
-                    "the consumer group has a member, so its offsets are not set",
-                    group=self._group,
-                    remedy="stop that consumer, or set kafka.group to a name that no consumer has",
-                )
-            return False
-        return True
+            return True
+        return False

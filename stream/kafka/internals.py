@@ -20,6 +20,7 @@ _BATCH, _TRANSPORT = (
     "kafka.net.transport:KafkaTCPTransport",
 )
 _PARSER, _MANAGER = "kafka.protocol.parser:KafkaProtocol", "kafka.net.manager:KafkaConnectionManager"
+_CLUSTER = "kafka.cluster:ClusterMetadata"
 
 SIGNATURES = {
     f"{_RECORDS}.__init__": (
@@ -44,13 +45,17 @@ SIGNATURES = {
     f"{_MANAGER}.__init__": "self net configs",
     f"{_MANAGER}._build_transport": "self node timeout_at",
     "kafka.net.compat:KafkaNetClient.__init__": "self net manager configs",
+    f"{_CLUSTER}.leader_for_partition": "self partition",
+    f"{_CLUSTER}.broker_metadata": "self broker_id",
+    f"{_CLUSTER}.add_listener": "self listener",
     "kafka.net.selector:NetworkSelector.__init__": "self configs",
     "kafka.net.sasl:get_sasl_mechanism": "name",
 }
 """Functions that are replaced or called, and their parameters."""
 
 NAMES = {
-    "kafka.consumer.group:KafkaConsumer.__init__": "_fetcher",
+    "kafka.consumer.group:KafkaConsumer.__init__": "_fetcher _cluster",
+    f"{_FETCHER}._send_list_offsets_request": "_isolation_level",
     f"{_FETCHER}.__init__": "_nodes_with_pending_fetch_requests",
     f"{_FETCHER}._parse_fetched_data": "PartitionRecords",
     f"{_RECORDS}.__init__": (

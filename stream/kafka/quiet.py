@@ -1,6 +1,7 @@
 """Topic partitions with nothing unread, and since when, as brokers said; their silence means nothing."""
 
 import time
+from collections.abc import Iterable
 
 from kafka import TopicPartition
 
@@ -37,12 +38,12 @@ class QuietPartitions:
         unbroken = before is not None and not messages and now - before[1] <= BREAK_S
         self._spans[tp] = (before[0] if before is not None and unbroken else now, now)
 
-    def to_ask(self) -> list[TopicPartition]:
-        """Quiet partitions without news for too long; empty if the last question is younger than that."""
+    def to_ask(self, unanswered: Iterable[TopicPartition]) -> set[TopicPartition]:
+        """Quiet partitions without news for too long, and those unanswered; empty if the last question is younger than that."""
         now = time.monotonic()
         if now - self._asked_s < self._ask_s:
-            return []
-        return [tp for tp, (_, until) in self._spans.items() if now - until >= self._ask_s]
+            return set()
+        return {tp for tp, (_, until) in self._spans.items() if now - until >= self._ask_s} | set(unanswered)
 
     def asked(self) -> None:
         """Brokers were asked, whether or not they answered."""

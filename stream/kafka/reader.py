@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import structlog
@@ -17,7 +18,15 @@ from stream.kafka.greeting import greet
 from stream.kafka.quiet import QuietPartitions
 from stream.kafka.receiving import fetch_ahead, in_place_client
 from stream.kafka.records import Records, joined, read_columns
-from stream.kafka.topics import PartitionBounds, bounds, topic_partitions
+from stream.kafka.topics import (
+    NoLeaderError,
+    PartitionBounds,
+    known_bounds,
+    leaderless,
+    offsets_by_leader,
+    topic_partitions,
+    written_ends,
+)
 from stream.microbatch import RawBatch
 from stream.store.errors import OffsetGapError
 
@@ -35,7 +44,14 @@ ASK_S = 5.0
 """After so long without a message the brokers are asked for an answer, and again as often."""
 
 ANSWER_MS = 1_500
-"""How long they have to answer: the longest that such a question blocks the loop."""
+"""How long each leader has to answer: the longest that such a question to one blocks the loop."""
+
+RECONNECT_S = 10.0
+"""After so long without an answer a reader is given up for a new one, which asks the addresses of the configuration and reads
+certificates and passwords again: brokers may have moved, or have other certificates."""
+
+FRESH_S = 1.0
+"""Brokers that have described topics so short a time before a question answer, even if leaders do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +119,7 @@ class PartitionReader:
         *,
         ask_quiet_s: float = ASK_S,
         only: tuple[str, int] | None = None,
+        answers: Answers | None = None,
     ) -> None:
         """Connect, find the topics' partitions and seek to where each was left.
 
@@ -112,9 +129,11 @@ class PartitionReader:
             skipped: Called at gaps that ``on_gap: skip`` skips.
             ask_quiet_s: How often brokers are asked whether a partition without messages still has none.
             only: Read this topic partition alone; None: all of the topics.
+            answers: Of the readers before this one; None: it is the first.
 
         Raises:
             OffsetGapError: Retention deleted unread messages, or a topic was made again.
+            NoLeaderError: A topic partition that the log doesn't know has no leader.
             Failure: No broker answers, or a topic doesn't exist.
         """
         self._kafka, self._skipped = kafka, skipped
@@ -126,6 +145,9 @@ class PartitionReader:
         self.first_poll_s: float | None = None
         self.last_arrival_s = time.monotonic()
         self.failure: Exception | None = None
+        self._missing: dict[TopicPartition, str] = {}  # what is wrong with leaders that did not answer
+        self._described_s = time.monotonic()
+        self.consumer._cluster.add_listener(self._described)
         try:
             self.starts = self._find_starts(next_offset, only)
         except BaseException:
@@ -133,10 +155,10 @@ class PartitionReader:
             raise
         self._next = {TopicPartition(start.topic, start.partition): start.offset for start in self.starts}
         self._end = {TopicPartition(start.topic, start.partition): start.end for start in self.starts}
-        self.answers = Answers(kafka.bootstrap)
+        self.answers = answers or Answers(kafka.bootstrap)
         self._quiet = QuietPartitions(ask_quiet_s)
-        for tp, end in self._end.items():
-            self._quiet.said(tp, unread=self._next[tp] < end)
+        for tp in self._next.keys() - self._missing.keys():
+            self._quiet.said(tp, unread=self._next[tp] < self._end[tp])
         self.consumer.assign(list(self._next))
         for tp, offset in self._next.items():
             self.consumer.seek(tp, offset)
@@ -155,6 +177,18 @@ class PartitionReader:
     def idle_s(self) -> float:
         """Seconds since the last message came; 0 while some wait here or no broker answers."""
         return 0.0 if self._waiting or self.answers.out else time.monotonic() - self.last_arrival_s
+
+    @property
+    def no_leader(self) -> str | None:
+        """The sentence about topic partitions without a leader that answers; None if there are none. For any thread."""
+        missing = self._missing | leaderless(self.consumer, self._next)
+        return str(NoLeaderError(missing)) if missing else None
+
+    @property
+    def given_up(self) -> bool:
+        """Whether brokers have not answered for so long that a new reader should look for them."""
+        silent_s = self.answers.silent_s
+        return silent_s is not None and silent_s >= RECONNECT_S
 
     def lag(self) -> dict[tuple[str, int], int]:
         """Unread offsets of each topic partition, as far as brokers have said."""
@@ -202,8 +236,8 @@ class PartitionReader:
         return error is None
 
     def caught_up(self) -> bool:
-        """Ask the brokers whether nothing is unread in any partition, but for held topics; False if they don't answer."""
-        return self.ask() and not self._waiting and self._all_read()
+        """Ask the brokers whether nothing is unread in any partition, but for held topics; False if not all leaders answer."""
+        return self.ask() and not self._missing and not self._waiting and self._all_read()
 
     def close(self) -> None:
         """Leave the brokers."""
@@ -217,16 +251,30 @@ class PartitionReader:
             known = {tp.topic for tp in partitions if next_offset((tp.topic, tp.partition)) is not None}
             if only is not None:
                 partitions = [tp for tp in partitions if tp == TopicPartition(*only)]
-            for found in bounds(self.consumer, partitions):
-                wanted = next_offset((found.topic, found.partition))
-                if wanted is None:
-                    # A partition added to a topic that is being read came after the reading began: all of it counts.
-                    latest = self._kafka.start == "latest" and found.topic not in known
-                    begin = found.end if latest else found.log_start
-                else:
-                    begin = self._checked(found, wanted)
-                starts.append(Start(found.topic, found.partition, begin, found.end))
+            all_bounds, self._missing = known_bounds(self.consumer, partitions)
+        for found in all_bounds:
+            wanted = next_offset((found.topic, found.partition))
+            if wanted is None:
+                # A partition added to a topic that is being read came after the reading began: all of it counts.
+                latest = self._kafka.start == "latest" and found.topic not in known
+                begin = found.end if latest else found.log_start
+            else:
+                begin = self._checked(found, wanted)
+            starts.append(Start(found.topic, found.partition, begin, found.end))
+        unknown: dict[TopicPartition, str] = {}
+        for tp, why in self._missing.items():
+            wanted = next_offset((tp.topic, tp.partition))
+            if wanted is None:
+                unknown[tp] = why
+            else:  # its bounds are checked once a leader serves it
+                starts.append(Start(tp.topic, tp.partition, wanted, wanted))
+        if unknown:
+            raise NoLeaderError(unknown)
         return starts
+
+    def _described(self, _: object) -> None:
+        """Brokers have described topics and their leaders; called by a thread of the client."""
+        self._described_s = time.monotonic()
 
     def _all_read(self) -> bool:
         return all(self._next[tp] >= end for tp, end in self._end.items() if tp not in self._held)
@@ -235,21 +283,23 @@ class PartitionReader:
         self._poll_once()
         if not self._waiting and self.answers.due(ASK_S):
             self.ask()
-        elif quiet := self._quiet.to_ask():
-            self._ask(quiet)
+        elif quiet := self._quiet.to_ask(self._missing):
+            led = quiet - leaderless(self.consumer, quiet).keys()  # asking for the others would only wait
+            if led:
+                self._ask(sorted(led))
 
-    def _ask(self, partitions: list[TopicPartition]) -> KafkaError | None:
+    def _ask(self, partitions: list[TopicPartition]) -> TimeoutError | None:
         """Ask where partitions end; returns why there was no answer in time, None if there was one."""
         self._quiet.asked()
+        asked_s, ask = time.monotonic(), partial(written_ends, self.consumer)
         with kafka_failures(self._kafka.bootstrap, "asking for the ends of the topics"):
-            try:
-                self._end |= self.consumer.end_offsets(partitions, timeout_ms=ANSWER_MS)
-            except KafkaError as error:
-                if not getattr(error, "retriable", False):
-                    raise
-                return error
-        for tp in partitions:
+            found, missing = offsets_by_leader(self.consumer, partitions, ask, ANSWER_MS)
+        self._end |= found
+        self._missing = {tp: why for tp, why in self._missing.items() if tp not in partitions} | missing
+        for tp in found:
             self._quiet.said(tp, unread=self._next[tp] < self._end[tp])
+        if not found and self._described_s < asked_s - FRESH_S:
+            return TimeoutError(str(NoLeaderError(missing)))
         if self.answers.heard():
             self.last_arrival_s = time.monotonic()
         return None
@@ -277,6 +327,7 @@ class PartitionReader:
                     self._end[tp] = max(self._end[tp], records.end_offset)
                     self._quiet.said(tp, unread=records.end_offset < self._end[tp], messages=True)
                     self._waiting[tp] = self._batch(tp, first, records)
+                    self._missing.pop(tp, None)
                 elif self._next[tp] < self._end[tp]:
                     self._quiet.said(tp, unread=True)
         if polled:
@@ -300,7 +351,7 @@ class PartitionReader:
         )
 
     def _gap(self, partitions: list[TopicPartition]) -> None:
-        for found in bounds(self.consumer, partitions):
+        for found in known_bounds(self.consumer, partitions)[0]:
             tp = TopicPartition(found.topic, found.partition)
             after = self._checked(found, self._next[tp])
             first, self._next[tp], self._end[tp] = self._next[tp], after, found.end

@@ -9,11 +9,15 @@ from schemas.config import Kafka
 from stream.service.failure import Failure
 
 
+class CredentialError(Failure):
+    """A certificate, or a file with one, a key or a password, can't be used: a job that has begun waits for another one."""
+
+
 def tls_context(kafka: Kafka) -> ssl.SSLContext | None:
     """The configured context: TLS 1.2 or newer, certificates and host names always checked; None without TLS.
 
     Raises:
-        Failure: A file can't be read or used; the sentence names its key.
+        CredentialError: A file can't be read or used; the sentence names its key.
     """
     if not kafka.uses_tls:
         return None
@@ -26,7 +30,9 @@ def tls_context(kafka: Kafka) -> ssl.SSLContext | None:
         try:
             context.load_verify_locations(kafka.ssl_cafile)
         except ssl.SSLError as error:
-            raise Failure(f"kafka.ssl_cafile: {kafka.ssl_cafile} holds no certificate in PEM form") from error
+            raise CredentialError(
+                f"kafka.ssl_cafile: {kafka.ssl_cafile} holds no certificate in PEM form"
+            ) from error
     if kafka.ssl_certfile is not None:
         _load_own(context, kafka, kafka.ssl_certfile)
     return context
@@ -38,7 +44,7 @@ def secret(key: str, value: SecretStr | None, file: str | None) -> str | None:
     A file is read at every call, so that a changed password applies from the next connection on.
 
     Raises:
-        Failure: The file can't be read or is empty.
+        CredentialError: The file can't be read or is empty.
     """
     if file is None:
         return None if value is None else value.get_secret_value()
@@ -48,7 +54,7 @@ def secret(key: str, value: SecretStr | None, file: str | None) -> str | None:
     except UnicodeDecodeError:  # its text quotes the content
         content = ""
     if not content:
-        raise Failure(f"kafka.{key}_file: {file} is empty or not text, expected the password")
+        raise CredentialError(f"kafka.{key}_file: {file} is empty or not text, expected the password")
     return content
 
 
@@ -62,7 +68,7 @@ def _load_own(context: ssl.SSLContext, kafka: Kafka, certificate: str) -> None:
         context.load_cert_chain(certificate, kafka.ssl_keyfile, password or "")
     except (ssl.SSLError, ValueError) as error:
         key = kafka.ssl_keyfile or certificate
-        raise Failure(
+        raise CredentialError(
             f"kafka.ssl_certfile and kafka.ssl_keyfile: {certificate} and {key} are not a certificate and its key in "
             "PEM form, or kafka.ssl_password is not the key's"
         ) from error
@@ -73,4 +79,4 @@ def _readable(key: str, file: str) -> None:
         with Path(file).open("rb"):
             pass
     except OSError as error:
-        raise Failure(f"kafka.{key}: {file} cannot be read: {error.strerror}") from error
+        raise CredentialError(f"kafka.{key}: {file} cannot be read: {error.strerror}") from error

@@ -1,24 +1,28 @@
 """Topics and their partitions: which exist, their bounds, and making one."""
 
 import time
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import NewTopic
 from kafka.errors import (
+    KafkaError,
     TopicAlreadyExistsError,
     TopicAuthorizationFailedError,
     UnknownBrokerIdError,
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
+from kafka.protocol.consumer import IsolationLevel
 
 from schemas.config import Kafka
+from schemas.errors import one_line
 from stream.kafka.client import WRITING, client_settings, connected, kafka_failures
-from stream.kafka.greeting import greet
+from stream.kafka.greeting import NoBrokerError, greet
 from stream.service.failure import Failure
 
 NONE, UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED = 0, 3, 29
@@ -29,6 +33,35 @@ METADATA_WAIT_S = 5.0
 
 METADATA_LOOK_S = 0.2
 """How often they are asked meanwhile."""
+
+BOUNDS_MS = 5_000
+"""How long a leader has to say where its partitions begin, and where they end."""
+
+NAMED = 3
+"""Most partitions that a sentence names."""
+
+NO_LEADER = -1
+"""The client's number of the leader of a partition without one."""
+
+
+class NoLeaderError(NoBrokerError):
+    """Nothing is known of a topic partition, because no broker leads it: a job waits."""
+
+    def __init__(self, missing: Mapping[TopicPartition, str]) -> None:
+        """Name topic partitions, each with a clause that says what is wrong with its leader."""
+        places = [f"topic {tp.topic} partition {tp.partition} {why}" for tp, why in missing.items()]
+        more = f", and {len(places) - NAMED} more" if len(places) > NAMED else ""
+        super().__init__(
+            f"{', '.join(places[:NAMED])}{more}. Start the brokers of these partitions (kafka-topics.sh --describe names them)"
+        )
+
+
+class Ask(Protocol):
+    """``beginning_offsets`` or ``end_offsets`` of a consumer."""
+
+    def __call__(self, partitions: list[TopicPartition], *, timeout_ms: int) -> dict[TopicPartition, int]:
+        """Offsets of all partitions."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +88,7 @@ def topic_partitions(consumer: KafkaConsumer, topics: list[str], kafka: Kafka) -
     found: list[TopicPartition] = []
     for topic in topics:
         deadline = time.monotonic() + METADATA_WAIT_S
-        while not (partitions := consumer.partitions_for_topic(topic)):
+        while not (partitions := _numbers(consumer, topic, deadline)):
             if time.monotonic() > deadline:
                 _require_described(topic, kafka)
                 there = ", ".join(sorted(consumer.topics())[:10]) or "none"
@@ -69,9 +102,79 @@ def topic_partitions(consumer: KafkaConsumer, topics: list[str], kafka: Kafka) -
 
 
 def bounds(consumer: KafkaConsumer, partitions: list[TopicPartition]) -> list[PartitionBounds]:
-    """Ask the brokers where partitions begin and end."""
-    starts, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
-    return [PartitionBounds(tp.topic, tp.partition, starts[tp], ends[tp]) for tp in partitions]
+    """Ask the brokers where partitions begin and end.
+
+    Raises:
+        NoLeaderError: One has no leader that answers.
+    """
+    found, missing = known_bounds(consumer, partitions)
+    if missing:
+        raise NoLeaderError(missing)
+    return found
+
+
+def known_bounds(
+    consumer: KafkaConsumer, partitions: list[TopicPartition]
+) -> tuple[list[PartitionBounds], dict[TopicPartition, str]]:
+    """As ``bounds``, of the partitions whose leaders answer; for the others, why they don't."""
+    missing = leaderless(consumer, partitions)  # asking for them would only wait
+    led = [tp for tp in partitions if tp not in missing]
+    starts, silent = offsets_by_leader(consumer, led, consumer.beginning_offsets, BOUNDS_MS)
+    ends, lost = offsets_by_leader(consumer, starts, consumer.end_offsets, BOUNDS_MS)
+    found = [PartitionBounds(tp.topic, tp.partition, starts[tp], ends[tp]) for tp in partitions if tp in ends]
+    return found, missing | silent | lost
+
+
+def offsets_by_leader(
+    consumer: KafkaConsumer, partitions: Iterable[TopicPartition], ask: Ask, timeout_ms: int
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, str]]:
+    """Ask each leader for itself: the client has no answer for all if one leader is missing.
+
+    Args:
+        consumer: Knows the leaders.
+        partitions: Topic partitions.
+        ask: Of the same consumer.
+        timeout_ms: How long each leader has.
+
+    Returns:
+        Offsets, and for partitions without one what is wrong with the leader.
+
+    Raises:
+        KafkaError: A broker refuses.
+    """
+    led: dict[int | None, list[TopicPartition]] = defaultdict(list)
+    for tp in partitions:
+        led[consumer._cluster.leader_for_partition(tp)].append(tp)
+    found: dict[TopicPartition, int] = {}
+    missing: dict[TopicPartition, str] = {}
+    for leader, of_leader in led.items():
+        try:
+            found |= ask(of_leader, timeout_ms=timeout_ms)
+        except KeyError:  # the client leaves out partitions that have just lost their leader
+            missing |= dict.fromkeys(of_leader, "has no leader")
+        except KafkaError as error:
+            if not getattr(error, "retriable", False):
+                raise
+            missing |= dict.fromkeys(of_leader, _silence(consumer, leader, error))
+    return found, missing
+
+
+def written_ends(
+    consumer: KafkaConsumer, partitions: list[TopicPartition], *, timeout_ms: int
+) -> dict[TopicPartition, int]:
+    """Ends of topic partitions with the messages of open transactions, which ``end_offsets`` leaves out."""
+    fetcher = consumer._fetcher
+    level, fetcher._isolation_level = fetcher._isolation_level, IsolationLevel.READ_UNCOMMITTED
+    try:
+        return dict(consumer.end_offsets(partitions, timeout_ms=timeout_ms))
+    finally:
+        fetcher._isolation_level = level
+
+
+def leaderless(consumer: KafkaConsumer, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+    """Partitions without a leader, as far as the client was told, as for ``NoLeaderError``."""
+    leader = consumer._cluster.leader_for_partition
+    return {tp: "has no leader" for tp in partitions if leader(tp) == NO_LEADER}
 
 
 def ensure_topic(settings: dict[str, Any], bootstrap: str, topic: str, partitions: int) -> int:
@@ -146,6 +249,25 @@ def _require_described(topic: str, kafka: Kafka) -> None:
             raise TopicAuthorizationFailedError(topic)
     finally:
         admin.close()
+
+
+def _numbers(consumer: KafkaConsumer, topic: str, until_s: float) -> set[int]:
+    """Partitions of a topic, empty if it is unknown. A broker that does not answer is no reason: others are asked."""
+    while True:
+        try:
+            return set(consumer.partitions_for_topic(topic))
+        except KafkaError as error:
+            if not getattr(error, "retriable", False) or time.monotonic() > until_s:
+                raise
+            time.sleep(METADATA_LOOK_S)
+
+
+def _silence(consumer: KafkaConsumer, leader: int | None, error: KafkaError) -> str:
+    if leader is None or leader == NO_LEADER:
+        return "has no leader"
+    broker = consumer._cluster.broker_metadata(leader)
+    place = f"broker {leader}" if broker is None else f"broker {leader} at {broker.host}:{broker.port}"
+    return f"has a leader that does not answer, {place} ({one_line(error)})"
 
 
 def _described(admin: KafkaAdminClient, topic: str) -> int:

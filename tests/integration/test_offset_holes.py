@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import NewTopic
+from running_job import Running, reached
 from streaming import T0, configuration, edge, fresh_topic, log_table, run_job, settings, settled, triples
 
+from schemas.config import StreamConfig
+from stream.kafka.reader import PartitionReader
 from stream.store.log.reader import LogReader
 
 pytestmark = pytest.mark.integration
@@ -50,7 +53,7 @@ def end_of(kafka: str, topic: str) -> int:
 
 
 def test_only_committed_transactions_are_in_the_log_and_their_marks_hold_nothing_up(
-    kafka: str, tmp_path: Path
+    kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, store = fresh_topic(kafka), tmp_path / "store"
     content = configuration(store, kafka, topic)
@@ -67,14 +70,27 @@ def test_only_committed_transactions_are_in_the_log_and_their_marks_hold_nothing
     assert run_job(content)[0].events == 0
 
     transaction(producer, topic, [edge(7, i, T0 + 90_000 + i) for i in range(3)], LEAVE_OPEN)
-    stable = read_next(store)
-    assert run_job(content)[0].events == 0, "an open transaction is nothing to read"
-    assert read_next(store) == stable
-    producer.commit_transaction()
-    settled(kafka, topic)
-    assert run_job(content)[0].events == 3
+    stable, asked = read_next(store), []
+    caught_up = PartitionReader.caught_up
+
+    def counted(reader: PartitionReader) -> bool:
+        asked.append(reader.lag())
+        return caught_up(reader)
+
+    monkeypatch.setattr(PartitionReader, "caught_up", counted)
+    running = Running(StreamConfig(**content), until_idle_s=0.2)
+    try:
+        reached(lambda: len(asked) > 3 or running.ran)
+        assert not running.ran, "what is unread is not idle"
+        assert asked[-1] == {(topic, 0): 3}
+        assert read_next(store) == stable, "an open transaction is nothing to read"
+        producer.commit_transaction()
+        running.thread.join(timeout=60)
+    finally:
+        running.close()
+        producer.close()
+    assert [(ran.events, ran.idle) for ran in running.ran] == [(3, True)]
     assert read_next(store) == end_of(kafka, topic) == stable + 4
-    producer.close()
 
 
 def test_a_compacted_topic_is_read_as_it_is_with_its_tombstones_counted(kafka: str, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_a_partition_that_holds_event_time_back_is_named_until_it_is_read_again(
             )
             assert re.fullmatch(
                 rf"topic {topic} partition 1 has held event time back for \d+ s, and nothing is sealed: it had no event yet\. "
-                r"Find out why its 5 unread messages do not arrive, for example from its leader\. "
+                r"Find out why its 5 unread messages do not arrive: look at its leader, and for an open transaction\. "
                 r"A partition with nothing unread no longer counts after snapshots\.idle_timeout_s \(0\.3 s\)\n",
                 told,
             )

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
 import urllib.error
@@ -14,9 +15,11 @@ from typing import Any
 
 import psutil
 import pytest
+from certificates import Authority
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.admin import ACL, ACLFilter, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
 from log_lines import error_of, served_at
+from running_job import Running, reached, read_of
 from secure_broker import KEY_PASSWORD, PASSWORD, USER, SecureBroker
 from streaming import (
     COMMAND,
@@ -35,10 +38,13 @@ from streaming import (
     written,
 )
 from structlog.testing import capture_logs
+from tls_proxy import TlsProxy
 from typer.testing import CliRunner
 
-from schemas.config import Kafka
+from schemas.config import Kafka, StreamConfig
+from stream import background
 from stream.cli import app
+from stream.kafka import dead_letters, greeting, group_offsets, reader
 from stream.kafka.greeting import greet
 from stream.kafka.tls import secret
 from stream.service.failure import Failure
@@ -330,6 +336,89 @@ def test_no_output_log_metric_error_or_process_list_holds_a_password(
         assert PASSWORD.encode() not in (value or b"")
     assert LogReader(tmp_path / "store").last is not None
     assert USER in "".join(said)  # the login that was refused is named
+
+
+ADVERTISED = {
+    "a name that does not resolve": (
+        "UNKNOWN",
+        r"nowhere\.invalid:9092 \((the name nowhere\.invalid|its name) does not",
+    ),
+    "a closed port": ("PROXIED", r"127\.0\.0\.1:\d+ \(connection refused\)"),
+    "a socket that never answers": (
+        "PROXIED",
+        r"127\.0\.0\.1:\d+ \(it accepts the connection and does not answer\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ADVERTISED)
+def test_an_advertised_address_that_fails_is_named_with_the_broker_that_gave_it(
+    secure: SecureBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    monkeypatch.setattr(greeting, "PATIENCE_S", 1.0)
+    for name in ("configure_logs", "calm_collector"):  # which are the process's
+        monkeypatch.setattr(f"stream.commands.run.{name}", lambda **_: None)
+    listener, told = ADVERTISED[case]
+    address = secure.addresses[listener]
+    path = written(tmp_path, configured(tmp_path / "store", "edges", {"bootstrap": address}))
+    with socket.socket() as silent:
+        if "never" in case:
+            host, _, port = secure.proxy.rpartition(":")
+            silent.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            silent.bind((host, int(port)))
+            silent.listen(16)  # the kernel takes connections that nobody ever looks at
+        done = CliRunner().invoke(app, ["run", "--config", str(path)])
+    assert done.exit_code == 1, done.output
+    found = re.search(
+        rf"{address} answers, but advertises {told}.*\. Correct advertised\.listeners", error_of(done.stderr)
+    )
+    assert found, done.stderr
+
+
+def test_certificates_that_change_on_both_sides_are_read_again_in_the_outage(
+    secure: SecureBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "ASK_S", 0.5)
+    monkeypatch.setattr(reader, "RECONNECT_S", 1.0)
+    monkeypatch.setattr(background, "RETRY_S", 0.5)
+    monkeypatch.setattr(dead_letters, "FLUSH_S", 2.0)
+    monkeypatch.setattr(group_offsets, "COMMIT_TIMEOUT_MS", 2_000)
+    ca, certificate, key = (tmp_path / name for name in ("ca.pem", "client.pem", "client.key"))
+
+    def give_out(authority: Authority) -> None:
+        client = authority.issue("client", host=None)
+        for file, source in ((ca, authority.file), (certificate, client.certificate), (key, client.key)):
+            file.write_bytes(source.read_bytes())
+
+    before, after = Authority(tmp_path, "before"), Authority(tmp_path, "after")
+    give_out(before)
+    plain, store = secure.addresses["PLAIN"], tmp_path / "store"
+    topic, dead = fresh_topic(plain), fresh_topic(plain, stem="dead")
+    send(plain, topic, [edge(1, i, T0 + i) for i in range(5)])
+    files = {"ssl_cafile": str(ca), "ssl_certfile": str(certificate), "ssl_keyfile": str(key)}
+    keys = {
+        "bootstrap": secure.proxy,
+        "security_protocol": "SSL",
+        "dead_letters": dead,
+        "group": topic,
+        **files,
+    }
+    proxy = TlsProxy(secure.proxy, secure.addresses["PROXIED"])
+    proxy.serve(before.issue("proxy"), before.file)
+    running = Running(StreamConfig(**configured(store, topic, keys)))
+    try:
+        reached(lambda: read_of(store) == {0: 5} and running.ready() == (200, "ready"))
+        proxy.serve(after.issue("proxy"), after.file)
+        reached(lambda: f"the certificate of {secure.proxy} is not trusted" in running.ready()[1])
+        give_out(after)
+        send(plain, topic, [edge(1, 5, T0 + 5), b"{"])
+        reached(lambda: read_of(store) == {0: 7} and running.ready() == (200, "ready"))
+        reached(lambda: group_offset(plain, topic, topic) == 7)
+        reached(lambda: [json.loads(value or b"")["offset"] for _, value in read_topic(plain, dead)] == [6])
+    finally:
+        running.close()
+        proxy.close()
+    assert [ran.events for ran in running.ran] == [6]
 
 
 def test_a_password_in_the_environment_is_used_and_shown_nowhere(

@@ -11,7 +11,20 @@ from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import NewPartitions
 from kafka.errors import KafkaTimeoutError, TopicAlreadyExistsError
 from running_job import Running, reached, read_of
-from streaming import T0, configuration, edge, fresh_topic, log_table, run_job, send, settings, triples
+from streaming import (
+    T0,
+    configuration,
+    edge,
+    fresh_topic,
+    log_table,
+    result,
+    run_job,
+    send,
+    settings,
+    started,
+    triples,
+    written,
+)
 
 from schemas.config import StreamConfig
 from stream.kafka.reader import PartitionReader
@@ -20,6 +33,7 @@ from stream.metrics import StreamMetrics
 from stream.microbatch import RawBatch
 from stream.service.failure import Failure
 from stream.store.errors import OffsetGapError
+from stream.store.log.reader import LogReader
 
 pytestmark = pytest.mark.integration
 
@@ -57,6 +71,32 @@ def test_new_partitions_are_read_within_seconds_and_from_their_first_message_on(
     reached(lambda: len(admin_partitions(admin, topic)) == 4)
     send(kafka, topic, [edge(3, 3, T0 + 90_000)], partition=3)
     assert run_job(content)[0].events == 1, "also those added while no job ran"
+
+
+def test_a_start_at_the_latest_message_is_in_the_log_at_once_also_of_a_topic_that_comes_later(
+    kafka: str, tmp_path: Path
+) -> None:
+    topics, store = [fresh_topic(kafka), fresh_topic(kafka)], tmp_path / "store"
+    for topic in topics:
+        send(kafka, topic, [edge(0, i, T0 + i) for i in range(3)])  # before the job: not wanted
+    late = {"kafka": {"start": "latest"}, "snapshots": {"commit_every_s": 3_600}}
+
+    def positions() -> dict[str, int]:
+        last = LogReader(store).last if (store / "log" / "log.json").exists() else None
+        return {each.topic: each.next for each in last.positions} if last else {}
+
+    for known in (topics[:1], topics):
+        path = written(tmp_path, configuration(store, kafka, *known, **late))
+        job = started("run", "--config", path, log=tmp_path / "out")
+        try:
+            reached(lambda known=known: positions() == dict.fromkeys(known, 3))  # type: ignore[misc]  # bound here
+            for topic in known:
+                send(kafka, topic, [edge(1, i, T0 + i) for i in range(5)])
+        finally:
+            job.kill()
+            job.wait()
+    assert positions() == dict.fromkeys(topics, 3)
+    assert result("run", "--config", path, "--until-idle", "0.5")["events"] == 15
 
 
 def admin_partitions(admin: KafkaAdminClient, topic: str) -> list[int]:

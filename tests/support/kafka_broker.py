@@ -1,9 +1,11 @@
 """A real Apache Kafka for the tests that need one, started by deploy/kafka once a test run."""
 
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,15 @@ def broker(*arguments: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stderr
     return (done.stdout.splitlines() or [""])[-1]
+
+
+def free_addresses(names: Sequence[str]) -> dict[str, str]:
+    """host:port that nothing listens on, for each name."""
+    with ExitStack() as stack:
+        probes = {name: stack.enter_context(socket.socket()) for name in names}
+        for probe in probes.values():
+            probe.bind(("127.0.0.1", 0))
+        return {name: f"127.0.0.1:{probe.getsockname()[1]}" for name, probe in probes.items()}
 
 
 @pytest.fixture(scope="session")

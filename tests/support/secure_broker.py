@@ -1,8 +1,6 @@
 """A real Apache Kafka with TLS and SASL listeners beside the plain one that its tests set it up through."""
 
-import socket
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +9,10 @@ import pytest
 from certificates import Authority, Issued
 from kafka import KafkaAdminClient
 from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
-from kafka_broker import broker
+from kafka_broker import broker, free_addresses
 from streaming import settings
 
+UNKNOWN = "nowhere.invalid:9092"
 USER, PASSWORD = "freshet", "c4nary-p4ssw0rd"
 KEY_PASSWORD = "c4nary-k3y"
 SCRAM = {"SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256, "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512}
@@ -21,6 +20,7 @@ SCRAM = {"SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256, "SCRAM-SHA-512": ScramMe
 _PROTOCOLS = {
     "CONTROLLER": "PLAINTEXT", "PLAIN": "PLAINTEXT", "TLS": "SSL", "MUTUAL": "SSL", "EXPIRED": "SSL",
     "OTHERHOST": "SSL", "LOGIN": "SASL_SSL", "OPENLOGIN": "SASL_PLAINTEXT",
+    "PROXIED": "PLAINTEXT", "UNKNOWN": "PLAINTEXT",
 }  # fmt: skip
 
 
@@ -30,13 +30,16 @@ class SecureBroker:
 
     Attributes:
         addresses: host:port by name: PLAIN, TLS, MUTUAL (a client certificate is required), EXPIRED and OTHERHOST
-            (whose certificates are), LOGIN (SASL over TLS), OPENLOGIN (SASL without).
+            (whose certificates are), LOGIN (SASL over TLS), OPENLOGIN (SASL without), PROXIED (plain, advertises ``proxy``),
+            UNKNOWN (plain, advertises a name that does not resolve).
+        proxy: Where nothing listens unless a test does.
         ca: The authority that signed them.
         stranger_ca: One that did not.
         client: A client's certificate, its key encrypted with KEY_PASSWORD.
     """
 
     addresses: dict[str, str]
+    proxy: str
     ca: Path
     stranger_ca: Path
     client: Issued
@@ -74,21 +77,24 @@ def secure(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sec
         "EXPIRED": authority.issue("expired", days=(-9, -2)),
         "OTHERHOST": authority.issue("elsewhere", host="kafka.example.org"),
     }  # fmt: skip
-    addresses = {name: f"127.0.0.1:{port}" for name, port in _free_ports(list(_PROTOCOLS)).items()}
-    extra = _properties(addresses, stores, authority.file)
+    addresses = free_addresses([*_PROTOCOLS, "PROXY"])
+    proxy = addresses.pop("PROXY")
+    extra = _properties(addresses, {"PROXIED": proxy, "UNKNOWN": UNKNOWN}, stores, authority.file)
     data = str(folder / "kafka")
     broker("start", "--data", data, *(f"--property={key}={value}" for key, value in extra.items()))
     try:
         _add_users(addresses["PLAIN"])
         client = authority.issue("client", host=None, password=KEY_PASSWORD)
-        yield SecureBroker(addresses, authority.file, stranger.file, client)
+        yield SecureBroker(addresses, proxy, authority.file, stranger.file, client)
     finally:
         broker("stop", "--data", data)
 
 
-def _properties(addresses: dict[str, str], stores: dict[str, Issued], ca: Path) -> dict[str, str]:
+def _properties(
+    addresses: dict[str, str], elsewhere: dict[str, str], stores: dict[str, Issued], ca: Path
+) -> dict[str, str]:
     login = "org.apache.kafka.common.security"
-    open_ = {name: address for name, address in addresses.items() if name != "CONTROLLER"}
+    open_ = {name: address for name, address in addresses.items() if name != "CONTROLLER"} | elsewhere
     properties = {
         "listeners": ",".join(f"{name}://{address}" for name, address in addresses.items()),
         "advertised.listeners": ",".join(f"{name}://{address}" for name, address in open_.items()),
@@ -127,11 +133,3 @@ def _add_users(bootstrap: str) -> None:
         answers = admin.alter_user_scram_credentials([wanted])
         assert not any(answers.values()), answers
     admin.close()
-
-
-def _free_ports(names: list[str]) -> dict[str, int]:
-    with ExitStack() as stack:
-        probes = {name: stack.enter_context(socket.socket()) for name in names}
-        for probe in probes.values():
-            probe.bind(("127.0.0.1", 0))
-        return {name: int(probe.getsockname()[1]) for name, probe in probes.items()}
