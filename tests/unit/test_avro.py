@@ -188,14 +188,14 @@ def fixed(size: Any) -> dict[str, Any]:
     ("schema", "words"),
     [
         (record("Loop", src="long", next=["null", "Loop"]), "recursive: Loop is inside of itself"),
-        (record("Edge", src="long", dst="long", t="long", x=NOTHING), "8 values per byte in the items of x"),
+        (record("Edge", src="long", dst="long", t="long", x=NOTHING), "3 values per byte in the items of x"),
         (
             record("Edge", src="long", dst="long", t="long", x=WIDE),
-            "8 values per byte in the items of x.wide",
+            "3 values per byte in the items of x.wide",
         ),
         (
             record("Edge", src="long", dst="long", t="long", x=EMPTY),
-            "messages of more than 8 values per byte",
+            "messages of more than 3 values per byte",
         ),
         (record("Edge", src="long", dst="long", t="long", x=DEEP), "nested deeper than 64 types"),
         (record("Edge", src="long", dst="long", t="long", x=fixed("x")), "a fixed type Fixed of size 'x'"),

@@ -19,9 +19,9 @@ MOST_TYPES = 20_000
 """Most types in a schema once every name is replaced by its type."""
 MOST_DEPTH = 64
 """Most types inside of each other."""
-VALUES_PER_BYTE = 8
-"""Most values that a byte of a message may stand for: a null takes none, and a record only those of its fields. An optional
-field that is absent has two (the union and the null) in one byte."""
+VALUES_PER_BYTE = 3
+"""Most values that a byte of a message may stand for: a null takes none, and a record only those of its fields. A record whose
+only field is optional and absent has three (itself, the union and the null) in one byte."""
 FREE_VALUES = 256
 """Values of a message beyond these, such as columns that are always null."""
 

@@ -18,12 +18,13 @@ import pyarrow.types as pt
 from schemas.config import Kafka, Topic
 from schemas.events import IdKind, Op, Reason
 from schemas.fields import PathKeys
-from stream.arrays.kinds import Bool, Int64
+from stream.arrays.kinds import Bool, Int8, Int64
 from stream.decode.encode import encode_json
 from stream.decode.formats.avro import AvroMessages, AvroReader, Columns, event_record, event_rows
 from stream.decode.formats.interface import FORMATS, MessageFormat, Read
 from stream.decode.formats.plain import JsonFormat
 from stream.decode.json_events import read_json
+from stream.decode.json_message import NOT_JSON
 from stream.decode.mapping import FIELDS, Mapping, Target
 from stream.decode.reading import REFUSAL_SCHEMA, Limits, RefusedError, Rows, in_order, refused_alike
 from stream.decode.times import TimeUnit
@@ -31,6 +32,8 @@ from stream.decode.times import TimeUnit
 AFTER, BEFORE = "after", "before"
 CREATED, READ, UPDATED, DELETED = "c", "r", "u", "d"
 INSERTS = (CREATED, READ, UPDATED)
+_EITHER, _PLAIN, _WRAPPED = range(3)
+"""Forms of JSON: plain, or with the schema around it."""
 
 _UNAVAILABLE = b"__debezium_unavailable_value"
 UNAVAILABLE = (_UNAVAILABLE.decode(), base64.b64encode(_UNAVAILABLE).decode(), _UNAVAILABLE.hex())
@@ -188,29 +191,36 @@ class DebeziumFormat(Envelope):
     columns: ClassVar[dict[str, str]] = {name: name for name in FIELDS}
 
     def _images(self, values: pa.LargeBinaryArray) -> tuple[Images, list[pa.Table]]:
+        form = np.full(len(values), _PLAIN, np.int8)
+        form[_may_hold(values, "payload")] = _EITHER
         may_delete = _may_hold(values, DELETED)
-        deleted, not_deleted = self._pass(values, may_delete, BEFORE, {DELETED: Op.INSERT})
+        deleted, not_deleted = self._pass(values, may_delete, BEFORE, {DELETED: Op.INSERT}, form)
         gone = np.concatenate([np.empty(0, np.int64), *(rows.messages for rows in deleted)])
         rest = np.setdiff1d(np.arange(len(values)), gone, assume_unique=True)
         words = dict.fromkeys(INSERTS, Op.INSERT) | {DELETED: Op.DELETE}
-        inserted, refused = self._pass(values, rest, AFTER, words)
+        inserted, refused = self._pass(values, rest, AFTER, words, form)
         # A deletion without its row has no row after either: the first pass names the cause.
         refused = _preferred(not_deleted, refused, unless=Reason.UNKNOWN_OP)
         there = np.concatenate([np.empty(0, np.int64), *(rows.messages for rows in inserted)])
         may_move = np.intersect1d(_may_hold(values, UPDATED), there, assume_unique=True)
-        replaced, _ = self._pass(values, may_move, BEFORE, {UPDATED: Op.INSERT})
+        replaced, _ = self._pass(values, may_move, BEFORE, {UPDATED: Op.INSERT}, form)
         return Images(inserted, deleted, replaced), [refused] if len(refused) else []
 
     def _pass(
-        self, values: pa.LargeBinaryArray, which: Int64, image: str, words: dict[str, Op]
+        self, values: pa.LargeBinaryArray, which: Int64, image: str, words: dict[str, Op], form: Int8
     ) -> tuple[list[Rows], pa.Table]:
-        """Read one row of some messages; with the schema around them they are ``{"schema": …, "payload": …}``."""
-        wrapped = which[np.isin(which, _may_hold(values, "payload"), assume_unique=True)]
-        found, refused = self._read_json(values, wrapped, self._mapping(image, words, ("payload",)))
-        known = np.concatenate([np.empty(0, np.int64), *(rows.messages for rows in found)])
-        plain = np.setdiff1d(which, known, assume_unique=True)
+        """Read one row of some messages; with the schema around them they are ``{"schema": …, "payload": …}``.
+
+        A message that is read in one ``form``, or refused for its op there, has that form. The others are read in both.
+        """
+        perhaps = which[form[which] != _PLAIN]
+        found, refused = self._read_json(values, perhaps, self._mapping(image, words, ("payload",)))
+        _note(form, _WRAPPED, found, refused)
+        plain = which[form[which] != _WRAPPED]
         more, refused_plain = self._read_json(values, plain, self._mapping(image, words))
-        return in_order([*found, *more]), _preferred(refused, refused_plain)
+        _note(form, _PLAIN, more, refused_plain)
+        wrapped = refused.filter(pa.array(form[refused["message"].to_numpy()] == _WRAPPED))
+        return in_order([*found, *more]), pa.concat_tables([wrapped, _preferred(refused, refused_plain)])
 
     def _read_json(
         self, values: pa.LargeBinaryArray, which: Int64, mapping: Mapping
@@ -382,6 +392,14 @@ def _may_hold(values: pa.LargeBinaryArray, word: str) -> Int64:
     plain = pc.match_substring(values, f'"{word}"')
     escaped = pc.match_substring(values, f"\\u00{ord(word[0]):02x}", ignore_case=True)
     return np.flatnonzero(pc.or_(plain, escaped).to_numpy(zero_copy_only=False))
+
+
+def _note(form: Int8, kind: int, found: list[Rows], refused: pa.Table) -> None:
+    """Note the form of messages that have rows in it, or an op that is none, or are no JSON in either."""
+    for rows in found:
+        form[rows.messages] = kind
+    known = refused.filter(pc.is_in(refused["reason"], pa.array([str(Reason.UNKNOWN_OP), NOT_JSON])))
+    form[known["message"].to_numpy()] = kind
 
 
 def _preferred(first: pa.Table, second: pa.Table, *, unless: str = "") -> pa.Table:
