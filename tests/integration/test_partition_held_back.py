@@ -60,7 +60,7 @@ def test_a_partition_that_holds_event_time_back_is_named_until_it_is_read_again(
     config = StreamConfig(**configuration(tmp_path / "store", kafka, topic, snapshots=snapshots))
     metrics = StreamMetrics(config)
     with ExitStack() as stack:
-        job, _ = _here(config, metrics, None, False, stack)
+        job, _ = _here(config, metrics, None, False, lambda: None, stack)
         assert isinstance(job, StreamJob)
         thread = threading.Thread(target=job.run)
         thread.start()

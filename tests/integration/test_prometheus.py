@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 T0 = 1_700_000_000
 SNAPSHOTS, INTERVAL_S = 12, 10
-NEEDS_TRAFFIC = ("gap", "restarts", "duplicates", "late", "refused", "tombstones", "held_since")
+NEEDS_TRAFFIC = ("gap", "restarts", "duplicates", "late", "refused", "tombstones", "held_since", "topic_held")
 """What a healthy stream may leave at nothing."""
 OF_EVENT_MODELS = ("remembered", "evicted")
 """Series of what snapshot models, such as the one watched here, do not have."""
@@ -247,7 +247,7 @@ def test_prometheus_scrapes_every_target(prometheus: str) -> None:
 def test_prometheus_has_the_figures_of_the_stream_and_of_the_model(prometheus: str) -> None:
     events = ask(prometheus, 'sum(freshet_stream_events_total{op="insert"})')
     assert float(events[0]["value"][1]) == SNAPSHOTS * 150 + 1
-    refused = ask(prometheus, "freshet_stream_refused_total")
+    refused = ask(prometheus, "freshet_stream_refused_total > 0")
     assert [(sample["metric"]["reason"], sample["value"][1]) for sample in refused] == [("not_json", "1")]
     scorers = {
         s["metric"]["scorer"] for s in ask(prometheus, 'freshet_trainer_score{metric="ap",subset="all"}')

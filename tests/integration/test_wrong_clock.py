@@ -203,7 +203,7 @@ def test_files_are_not_read_by_a_wrong_clock(kafka: str, tmp_path: Path, host: H
     host.set(IN_2001)
     with pytest.raises(Failure, match="this host's clock says 2001-"):
         backfill(config, [past])
-    assert not store.exists()
+    assert LogReader(store).last is None, "only that there will be a history is known"
     host.mend()
     assert backfill(config, [past]).events == 1
 

@@ -84,7 +84,7 @@ def test_the_command(tmp_path):
     shown = CliRunner().invoke(app, [*options, "--dry-run"])
     assert (shown.exit_code, said["dry_run"]) == (0, True)
     assert "if it were compacted" in shown.stdout
-    assert " MiB" in shown.stdout
+    assert " KiB" in shown.stdout
     assert files_of(store) == before
     done = json.loads(CliRunner().invoke(app, [*options, "--json"]).stdout)
     assert {**done, "dry_run": True, "indexed": sorted(done["indexed"])} == {

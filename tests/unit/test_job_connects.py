@@ -47,6 +47,7 @@ def test_the_end_of_a_wait_that_a_cycle_meets_while_it_connects_counts_as_an_arr
     faults: list[Failure], made: Connecting, fault: Failure
 ) -> None:
     assert made.reader(lambda key: None, ARRIVAL_S) is not None
+    made.begin()
     faults += [fault, fault]
     after_wait, after_that = (made.reader(lambda key: None, ARRIVAL_S) for _ in range(2))
     assert after_wait is not None and after_wait.last_arrival_s == MADE_S
@@ -75,6 +76,7 @@ def test_the_reason_of_a_wait_is_known_while_it_lasts(
     faults.append(NO_LEADER)
     made.reader(lambda key: None, ARRIVAL_S)
     assert told.pop() == (str(NO_LEADER), None)
+    made.begin()
     faults.append(UNTRUSTED)
     made.reader(lambda key: None, ARRIVAL_S)
     assert told == [(None, f"no broker of b:1 has answered for 0 s: {UNTRUSTED}")]

@@ -204,7 +204,7 @@ def figures(**more: Any) -> dict[str, Any]:
     reasons = {"feature_width": {"count": 2, "example": "a[0] offset 0: features has 2 values"}}
     return {
         "snapshots": 0, "events": 0, "refused": 2, "late": 0, "seconds": 0.1, "events_per_s": 0.0, "ended": "idle",
-        "duplicates": 0, "in_history": 0, "refused_by_reason": reasons, **more,
+        "duplicates": 0, "in_history": 0, "refused_by_reason": reasons, "held": [], **more,
     }  # fmt: skip
 
 

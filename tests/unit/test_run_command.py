@@ -29,7 +29,7 @@ def test_a_run_whose_events_were_mostly_late_says_what_to_do(
         "snapshots": {"interval_s": 60},
     }
     (tmp_path / "stream.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
-    figures = {"snapshots": 1, "events": 100, "refused": 0, "late": late}
+    figures = {"snapshots": 1, "events": 100, "refused": 0, "late": late, "held": []}
     clean_environment.setattr(run_module, "run_job", lambda config, **options: figures)
     shown = CliRunner().invoke(app, ["run", "--config", str(tmp_path / "stream.yaml"), "--json"])
     assert shown.exit_code == 0
