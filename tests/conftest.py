@@ -77,9 +77,12 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.Monkey
     yield monkeypatch
 
 
-@pytest.fixture(params=["folder", "bucket"])
+@pytest.fixture(params=["folder", pytest.param("bucket", marks=pytest.mark.slow)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """An empty place for a store, in a folder and in a bucket: what holds in the one holds in the other."""
+    """An empty place for a store, in a folder and in a bucket: what holds in the one holds in the other.
+
+    ``make test`` has buckets in memory (``places``), and those of the tests about buckets.
+    """
     if request.param == "folder":
         return tmp_path
     server: S3Server = request.getfixturevalue("s3")

@@ -32,6 +32,7 @@ from structlog.testing import capture_logs
 
 from schemas.config import StreamConfig
 from stream.decode.event_file import read_events
+from stream.kafka import reader
 from stream.kafka.producer import replay
 from stream.store.log.reader import LogReader
 
@@ -39,8 +40,9 @@ pytestmark = pytest.mark.integration
 
 
 def test_a_killed_broker_shows_in_readiness_seals_nothing_and_is_found_again_at_another_address(
-    own: Own, tmp_path: Path
+    own: Own, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(reader, "RECONNECT_S", 2.0)
     topic, elsewhere = fresh_topic(own.address), free_addresses(["second"])["second"]
     bootstrap = f"{own.address},{elsewhere}"
     send(own.address, topic, [edge(1, i, T0 + i) for i in range(5)])

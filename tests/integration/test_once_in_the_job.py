@@ -16,6 +16,7 @@ from forked import Commands
 from s3_server import S3Server
 from streaming import T0, configuration, edge, fresh_topic, log_table, read_topic, run_job, send, written
 from structlog.testing import capture_logs
+from sweeps import sweep
 
 from stream.job import room
 from stream.store.log.reader import LogReader
@@ -83,9 +84,10 @@ def content(store: str) -> tuple[list[int], dict[str, int], list[int]]:
     return sorted(log_table(store)["src"].to_pylist()), log.last.refused, [p.next for p in log.last.positions]  # type: ignore[arg-type]
 
 
+@sweep
 @pytest.mark.parametrize("where", WHERE)
 def test_each_message_is_in_the_store_and_the_dead_letters_once(
-    kafka: str, s3: S3Server, tmp_path: Path, refusals: Refusals, where: str
+    kafka: str, s3: S3Server, tmp_path: Path, refusals: Refusals, where: str, step: int
 ) -> None:
     topic = fresh_topic(kafka)
     # The first ten lie in one day, so that tail files are absorbed before it is sealed.
@@ -96,7 +98,7 @@ def test_each_message_is_in_the_store_and_the_dead_letters_once(
         [b"{" if i in REFUSED else edge(i, 1, T0 + 86_400 * day + i) for i, day in enumerate(days)],
     )
     expected = sorted(set(range(EVENTS)) - set(REFUSED))
-    for at in count():
+    for at in count(0, step):
         letters = fresh_topic(kafka, stem="dead")
         store = s3.store(lease_s=60) if where == "bucket" else str(tmp_path / str(at))
         more = {

@@ -101,6 +101,7 @@ def test_evaluate_tells_them_too(tmp_path: Path) -> None:
     assert sum(told["comm_seconds"].values()) == pytest.approx(told["wait_s"])
 
 
+@pytest.mark.slow
 def test_a_shape_error_inside_a_rank_ends_the_run_and_is_not_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -375,6 +375,7 @@ def test_an_advertised_address_that_fails_is_named_with_the_broker_that_gave_it(
     assert found, done.stderr
 
 
+@pytest.mark.slow
 def test_certificates_that_change_on_both_sides_are_read_again_in_the_outage(
     secure: SecureBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -196,6 +196,7 @@ def test_it_waits_for_a_store_serves_its_metrics_and_trains_once_there_is_one(tm
         assert json.loads(out)["snapshots"] == 6
 
 
+@pytest.mark.slow
 def test_an_event_model_learns_with_one_thread_and_waiting_threads_would_block(tmp_path: Path) -> None:
     """With the defaults, and without a variable: OpenMP itself says how it was set when torch was loaded."""
     make_lane(tmp_path / "store", events=meetings(snapshots=2, features=False))

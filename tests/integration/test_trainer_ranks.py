@@ -76,6 +76,7 @@ def test_several_processes_compute_what_one_computes(size: int, parts: int, tmp_
     )
 
 
+@pytest.mark.slow
 def test_a_rank_without_any_node_takes_part_without_hanging(tmp_path: Path) -> None:
     """Three parts of which the partitioner, seeing two nodes only, leaves some empty."""
     make_lane(

@@ -265,6 +265,7 @@ def test_freed_bytes_are_those_of_the_files_that_went(copy):
         assert done.freed_bytes == sum(size for path, size in before.items() if path not in after)
 
 
+@pytest.mark.slow
 def test_a_lane_is_filled_from_a_year_of_log_and_its_space_freed(places, scratch):
     """365 days without a lane, half of them known from an index; every snapshot of the lane is rebuilt and compared."""
     store, days = (places.new(), 24) if places.in_bucket else (scratch, 365)

@@ -292,6 +292,7 @@ def turnover(snapshots: int, a_generation: int, nodes: int) -> pa.Table:
     )
 
 
+@pytest.mark.slow
 def test_memory_follows_the_nodes_that_live(tmp_path: Path) -> None:
     """1,000 snapshots, all nodes turn over every 20: what the last half holds is flat, however many ids there were."""
     lane = make_lane(tmp_path / "store", events=turnover(1000, 20, 12))
