@@ -59,7 +59,8 @@ def tried(size: int, script: Path, *arguments: str) -> tuple[list[int], str]:
     return [rank.returncode for rank in ranks], "\n".join(errors)
 
 
-@pytest.mark.parametrize(("size", "parts"), [(2, 2), pytest.param(3, 4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "parts"), [(2, 2), (3, 4)])
 def test_several_processes_compute_what_one_computes(size: int, parts: int, tmp_path: Path) -> None:
     """Losses, gradients, weights, predictions and embeddings, in float64 to 1e-10 and in float32 to 1e-5."""
     make_lane(tmp_path / "store", events=meetings(snapshots=5, a_snapshot=40), parts=parts)

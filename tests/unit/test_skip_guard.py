@@ -63,10 +63,13 @@ def test_a_skip_that_hides_a_missing_broker_fails_the_run(
 @pytest.mark.parametrize(
     "body",
     [
-        "import pytest\npytest.skip('no broker', allow_module_level=True)",
-        "import pytest\ndef test_a(): pytest.skip('neither Java nor Docker')",
+        pytest.param("import pytest\npytest.skip('no broker', allow_module_level=True)", id="module"),
+        pytest.param(
+            "import pytest\ndef test_a(): pytest.skip('neither Java nor Docker')",
+            id="test",
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["module", "test"],
 )
 def test_it_fails_a_run_in_two_processes_too(tmp_path: Path, body: str) -> None:
     run = run_tests(tmp_path, body, required=True, processes=2)

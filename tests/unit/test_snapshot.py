@@ -71,8 +71,17 @@ def all_learned(session: Session) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("model", ["cdgcn", "tmgcn", "dysat", "evolvegcn-h"])
-@pytest.mark.parametrize("supervise", ["newest", "horizon"])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("model", "supervise"),
+    [
+        ("cdgcn", "newest"), ("tmgcn", "horizon"), ("dysat", "newest"), ("evolvegcn-h", "horizon"),
+        pytest.param("cdgcn", "horizon", marks=SLOW), pytest.param("tmgcn", "newest", marks=SLOW),
+        pytest.param("dysat", "horizon", marks=SLOW), pytest.param("evolvegcn-h", "newest", marks=SLOW),
+    ],
+)  # fmt: skip
 def test_one_rank_and_one_block_learn_what_whole_learns_to_the_bit(
     model: str, supervise: str, lane: LaneReader
 ) -> None:
@@ -94,7 +103,7 @@ LAYOUTS = [
 """Supervision, task, ranks, blocks, rows, mesh: in some, blocks have fewer snapshots than there are ranks."""
 
 ALL_CASES = [
-    pytest.param(model, *layout, marks=() if (first + second) % len(LAYOUTS) in (0, 3) else pytest.mark.slow)
+    pytest.param(model, *layout, marks=() if (first + second) % len(LAYOUTS) in (0, 3) else SLOW)
     for first, model in enumerate(MODELS)
     for second, layout in enumerate(LAYOUTS)
 ]
@@ -122,7 +131,7 @@ def test_blocks_and_ranks_learn_what_whole_learns(
         require_equal(found, one, torch.float64)
 
 
-@pytest.mark.parametrize("model", ["cdgcn", "sage-linear"])
+@pytest.mark.parametrize("model", ["cdgcn", pytest.param("sage-linear", marks=SLOW)])
 def test_overlap_changes_no_bit(model: str, lane: LaneReader) -> None:
     """Three ranks with up to two snapshots each, and half of the nodes in a mesh."""
     for size, mesh in ((3, []), (4, [2, 2])):
@@ -138,18 +147,20 @@ def test_overlap_changes_no_bit(model: str, lane: LaneReader) -> None:
             assert all(torch.equal(ours[key].nan_to_num(), theirs[key].nan_to_num()) for key in ours)
 
 
-def test_pairs_of_every_snapshot_are_learned_alike_on_any_number_of_ranks(lane: LaneReader) -> None:
+@pytest.mark.parametrize("model", ["cdgcn", pytest.param("evolvegcn-h", marks=SLOW)])
+def test_pairs_of_every_snapshot_are_learned_alike_on_any_number_of_ranks(
+    model: str, lane: LaneReader
+) -> None:
     """Questions about snapshots that several ranks hold, whose ends several ranks hold."""
-    for model in ("cdgcn", "evolvegcn-h"):
-        one = all_learned(begun_with(lane, model, Ranks(), "whole", supervise="horizon"))
-        for size, mesh in ((2, []), (3, []), (4, [2, 2])):
-            for found in side_by_side(
-                size,
-                lambda ranks, model=model, mesh=mesh: all_learned(
-                    begun_with(lane, model, ranks, supervise="horizon", blocks=2, mesh=mesh)
-                ),
-            ):
-                require_equal(found, one, torch.float64)
+    one = all_learned(begun_with(lane, model, Ranks(), "whole", supervise="horizon"))
+    for size, mesh in ((2, []), (3, []), (4, [2, 2])):
+        for found in side_by_side(
+            size,
+            lambda ranks, mesh=mesh: all_learned(
+                begun_with(lane, model, ranks, supervise="horizon", blocks=2, mesh=mesh)
+            ),
+        ):
+            require_equal(found, one, torch.float64)
 
 
 def test_smoothed_snapshots_and_operators_of_several_are_shared_alike(lane: LaneReader) -> None:
