@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 FUZZ = Path(__file__).resolve().parents[2] / "benchmarks" / "fuzz.py"
+MESSAGES = 5_000
 
 
 def fuzzed(messages: int, *options: str) -> tuple[int, dict[str, Any], str]:
@@ -31,20 +34,16 @@ def fuzzed(messages: int, *options: str) -> tuple[int, dict[str, Any], str]:
     return done.returncode, json.loads(done.stdout), done.stderr
 
 
-@pytest.mark.parametrize("messages", [2_500, pytest.param(5_000, marks=pytest.mark.slow)])
-def test_hostile_messages_crash_nothing_leave_nothing_and_each_ends_as_events_or_with_a_reason(
-    messages: int,
-) -> None:
-    code, told, errors = fuzzed(messages, "--leak", "50")
+def test_hostile_messages_crash_nothing_leave_nothing_and_each_ends_as_events_or_with_a_reason() -> None:
+    code, told, errors = fuzzed(MESSAGES, "--leak", "50")
     assert code == 0, told.get("failure", errors)
     counts = told["counts"]
     ended = counts["taken, whole or in part"] + counts["refused, whole"] + counts["tombstones"]
-    assert ended == counts["messages"] >= 2 * messages
+    assert ended == counts["messages"] >= 2 * MESSAGES
     reasons = {name.removeprefix("reason ") for name in counts if name.startswith("reason ")}
     assert reasons >= {"not_json", "not_arrow", "wrong_type", "bad_id", "too_large", "not_finite"}
 
 
-@pytest.mark.slow
 def test_a_leak_of_a_hundred_bytes_a_message_is_found() -> None:
     code, told, _ = fuzzed(1_500, "--hold", "100", "--leak", "50")
     assert code == 1
