@@ -14,14 +14,14 @@ from double_precision import double  # noqa: F401  a fixture for all tests
 from forked import commands, processes, warm  # noqa: F401  fixtures for all tests
 from hypothesis import HealthCheck, settings
 from kafka_broker import kafka  # noqa: F401  a fixture for all tests
-from once import trouble  # noqa: F401  likewise
-from own_broker import own, pair  # noqa: F401  likewise
-from placed import change, places  # noqa: F401  likewise
+from once import trouble  # noqa: F401  for all tests
+from own_broker import own, pair  # noqa: F401  for all tests
+from placed import change, places  # noqa: F401  for all tests
 from s3_server import (
     S3Server,
-    s3,  # noqa: F401  likewise
+    s3,  # noqa: F401  for all tests
 )
-from secure_broker import secure  # noqa: F401  likewise
+from secure_broker import secure  # noqa: F401  for all tests
 
 from stream.store.places.place import Place, place_of
 

@@ -2,7 +2,8 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -177,8 +178,8 @@ def test_a_topic_made_again_is_not_read_also_where_the_first_look_at_its_id_fail
 
 
 @pytest.fixture
-def paused(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """While it is set, nothing is polled, as when a disk is slow."""
+def paused(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
+    """Inside of it nothing is polled, as when a disk is slow."""
     event, take = threading.Event(), PartitionReader.take
 
     def wait(self: PartitionReader, topic: str, partition: int) -> RawBatch:
@@ -186,23 +187,30 @@ def paused(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
             time.sleep(0.02)
         return take(self, topic, partition)
 
+    @contextmanager
+    def pause() -> Iterator[None]:
+        event.set()
+        try:
+            time.sleep(0.6)  # a fetch that is under way comes back
+            yield
+        finally:
+            event.clear()
+
     monkeypatch.setattr(PartitionReader, "take", wait)
-    return event
+    return pause
 
 
 def test_nothing_of_a_topic_made_anew_is_committed_before_its_id_is_looked_at(
-    kafka: str, tmp_path: Path, admin: KafkaAdminClient, paused: threading.Event
+    kafka: str, tmp_path: Path, admin: KafkaAdminClient, paused: Callable[[], AbstractContextManager[None]]
 ) -> None:
     """Nobody looks between commits, and it is longer than what was read when it is first read from."""
     topic, store = fresh_topic(kafka), tmp_path / "store"
     send(kafka, topic, [edge(0, i, T0 + i) for i in range(5)])
 
     def longer() -> None:
-        paused.set()
-        time.sleep(0.6)  # a fetch that is under way comes back
-        made_again(kafka, admin, topic)
-        send(kafka, topic, [edge(9, i, T0 + i) for i in range(20)])
-        paused.clear()
+        with paused():
+            made_again(kafka, admin, topic)
+            send(kafka, topic, [edge(9, i, T0 + i) for i in range(20)])
 
     content = configuration(store, kafka, topic, kafka={"metadata_refresh_s": 3_600})
     thread = in_the_middle(store, 5, longer)
@@ -210,24 +218,25 @@ def test_nothing_of_a_topic_made_anew_is_committed_before_its_id_is_looked_at(
         with pytest.raises(OffsetGapError, match="made again"):
             run_job(content, until_idle_s=10)
     finally:
-        paused.clear()
         thread.join()
     assert read_of(store) == {0: 5}
 
 
 @pytest.mark.parametrize("on_gap", ["fail", "skip"])
 def test_retention_that_overtakes_a_running_job(
-    kafka: str, tmp_path: Path, admin: KafkaAdminClient, paused: threading.Event, on_gap: str
+    kafka: str,
+    tmp_path: Path,
+    admin: KafkaAdminClient,
+    paused: Callable[[], AbstractContextManager[None]],
+    on_gap: str,
 ) -> None:
     topic, store = fresh_topic(kafka), tmp_path / "store"
     send(kafka, topic, [edge(0, i, T0 + i) for i in range(5)])
 
     def overtake() -> None:
-        paused.set()
-        time.sleep(0.6)  # a fetch that is under way comes back
-        send(kafka, topic, [edge(1, i, T0 + 100 + i) for i in range(20)])
-        admin.delete_records({TopicPartition(topic, 0): 17})
-        paused.clear()
+        with paused():
+            send(kafka, topic, [edge(1, i, T0 + 100 + i) for i in range(20)])
+            admin.delete_records({TopicPartition(topic, 0): 17})
 
     content = configuration(store, kafka, topic, kafka=LOOK | {"on_gap": on_gap})
     thread = in_the_middle(store, 5, overtake)
@@ -241,7 +250,6 @@ def test_retention_that_overtakes_a_running_job(
             assert (ran.events, read_of(store)) == (13, {0: 25})
             assert gaps(metrics, topic) == 12
     finally:
-        paused.clear()
         thread.join()
 
 

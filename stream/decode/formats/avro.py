@@ -19,7 +19,7 @@ from stream.decode.arrow_fields import mapped
 from stream.decode.columns import canonical
 from stream.decode.confluent import HEADER_BYTES, schema_ids
 from stream.decode.formats.avro_schema import UNKNOWN_SCHEMA, AvroSchema
-from stream.decode.formats.interface import FORMATS, MessageFormat, Read, UnavailableError
+from stream.decode.formats.interface import FORMATS, MessageFormat, Read
 from stream.decode.formats.plain import refuses_columns
 from stream.decode.formats.schema_registry import RegistryClient, UnknownSchemaError
 from stream.decode.mapping import Mapping
@@ -66,12 +66,6 @@ class AvroReader:
                 self.client.schema(number)
             except UnknownSchemaError:
                 unknown += 1
-            except UnavailableError:
-                raise
-            except Exception as error:  # noqa: BLE001  what is registered may be anything
-                self._compiled[number] = RefusedError(
-                    UNKNOWN_SCHEMA, f"schema {number} cannot be read: {one_line(error)[:200]}"
-                )
 
     def read(self, values: pa.LargeBinaryArray) -> tuple[list[Columns], list[pa.Table]]:
         """The wanted columns of messages, by schema, and refusals."""

@@ -63,7 +63,7 @@ class ExportReader:
                 return
 
     def table(self, commit: ExportCommit, kind: ExportKind) -> pa.Table | None:
-        """The file of one kind, memory-mapped; None: the commit has none.
+        """The file of one kind, not copied; None: the commit has none.
 
         Raises:
             RetainedError: The export is no longer kept.

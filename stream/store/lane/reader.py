@@ -154,7 +154,7 @@ class LaneReader:
         return follow(self.root / COMMITS, refreshed, first, timeout_s=timeout_s, stop=stop, watch=watch)
 
     def changes(self, manifest: LaneManifest, parts: list[int], *, discarded: bool = False) -> LaneChanges:
-        """The stored changes of a snapshot for some parts; memory-mapped for one part.
+        """The stored changes of a snapshot for some parts; not copied for one part.
 
         Args:
             manifest: The snapshot's.

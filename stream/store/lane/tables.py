@@ -153,7 +153,7 @@ def bundle_batches(tables: Mapping[str, pa.Table | list[pa.RecordBatch]]) -> lis
 
 
 def open_bundle(root: Place, reference: FileRef) -> dict[str, pa.ipc.RecordBatchFileReader]:
-    """Readers of the tables of a bundle by name, views of the mapped file.
+    """Readers of the tables of a bundle by name, views of the file.
 
     Raises:
         CorruptError: The file doesn't match its record, or isn't a bundle.

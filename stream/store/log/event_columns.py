@@ -14,7 +14,7 @@ from stream.arrays.kinds import Bool, Float32, Int8, Int32, Int64
 class EventColumns:
     """Edge events of one snapshot in log order, all arrays of shape (E,).
 
-    The arrays are views of the mapped file if the snapshot has no node events.
+    The arrays are views of the file if the snapshot has no node events.
 
     Attributes:
         op: int8, 1 insert or −1 delete.

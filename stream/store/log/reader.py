@@ -1,4 +1,4 @@
-"""The reader of the log: sealed snapshots in order, memory-mapped, while another process writes."""
+"""The reader of the log: sealed snapshots in order, without copies, while another process writes."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -150,7 +150,7 @@ class LogReader:
         """The live graph before the first kept snapshot, as events; None: no snapshot was dropped.
 
         Returns:
-            ``stream.store.log.base.base_schema``, memory-mapped.
+            ``stream.store.log.base.base_schema``, not copied.
 
         Raises:
             CorruptError: Its file doesn't match the index.
@@ -179,7 +179,7 @@ class LogReader:
         return self.snapshots[self.number(tau)]
 
     def events(self, tau: int) -> pa.Table:
-        """Events of snapshot τ in order: ``log_event_schema``, memory-mapped, verified at the first read.
+        """Events of snapshot τ in order: ``log_event_schema``, not copied, verified at the first read.
 
         Raises:
             RetainedError: There is no such snapshot.
@@ -197,7 +197,7 @@ class LogReader:
         return table
 
     def nodes(self, tau: int) -> pa.Table:
-        """Ids first seen in snapshot τ, in dense order: ``node_schema``, memory-mapped; raises as ``events`` does."""
+        """Ids first seen in snapshot τ, in dense order: ``node_schema``, not copied; raises as ``events`` does."""
         snapshot = self.snapshot(tau)
         table = self._table(tau, snapshot.nodes, node_schema(self.header.ids))
         self._checked.add((tau, snapshot.nodes.path))

@@ -38,7 +38,7 @@ def tail_schema(ids: IdKind) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class TailFile:
-    """One file of the open tail, memory-mapped."""
+    """One file of the open tail, not copied."""
 
     reference: FileRef
     table: pa.Table

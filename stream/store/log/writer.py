@@ -142,7 +142,7 @@ class LogWriter:
         return self.snapshots[-1].num_nodes if self.snapshots else 0
 
     def open_tail(self) -> pa.Table:
-        """Committed events that are still open, in order of arrival: ``tail_schema``, memory-mapped."""
+        """Committed events that are still open, in order of arrival: ``tail_schema``, not copied."""
         return open_rows(self._tail, self.sealed_through, self.header.ids)
 
     @property
