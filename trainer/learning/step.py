@@ -93,7 +93,8 @@ class Learner:
         if self._averages_every is None and not summed:
             self._ranks.sum_gradients(self._weights)
         began = self._lap("synchronise", began)
-        norm = _clipped([each.grad for each in self._weights if each.grad is not None], self._limit)
+        gradients = [each.grad for each in self._weights if each.grad is not None]
+        norm = _clipped(gradients, self._limit, self._ranks.device)
         left_out = self.rate.step(norm)
         found = torch.zeros_like(norm) if loss is None else loss.detach()
         self._outcomes.append(torch.stack([found.double(), left_out.double()]))
@@ -170,10 +171,10 @@ class Learner:
 
 
 @torch.no_grad()
-def _clipped(gradients: list[Tensor], limit: float | None) -> Tensor:
+def _clipped(gradients: list[Tensor], limit: float | None, device: torch.device) -> Tensor:
     """The norm of all gradients, which are made shorter if it is above the limit; torch's utilities take thrice as long."""
     if not gradients:
-        return torch.zeros(())
+        return torch.zeros((), device=device)
     norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     if limit:
         torch._foreach_mul_(gradients, (limit / (norm + 1e-6)).clamp(max=1.0))

@@ -110,7 +110,7 @@ class Horizon:
         """Bool (t, n): the node had come by that snapshot."""
         host = self._view.timeline
         come = [self.nodes < host.snapshots[host.place(tau)].num_nodes for tau in self.taus]
-        return torch.from_numpy(np.stack(come) & (self.nodes != FREE)).to(self._timeline.transfer.device)
+        return to_device(np.stack(come) & (self.nodes != FREE), self._timeline.transfer.device)
 
     def inputs(self, at: int) -> NodeInputs:
         """The inputs of every node in the snapshot at a place; zeros before a node has come."""

@@ -9,6 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trainer.device import to_device
+
 Mode = Literal["whole", "esdg", "derived", "counts", "auto"]
 MODES: tuple[Mode, ...] = ("whole", "esdg", "derived", "counts", "auto")
 Kind = Literal["indices", "values", "features", "counts"]
@@ -82,10 +84,13 @@ class Transfer:
         # the widest first, so that each begins where its type may
         order = sorted(range(len(message.parts)), key=lambda at: -message.parts[at][1].itemsize)
         arrays = [np.ascontiguousarray(message.parts[at][1]) for at in order]
-        flat = np.concatenate(
-            [np.empty(0, np.uint8), *(array.reshape(-1).view(np.uint8) for array in arrays)]
+        # written once, where the device reads it
+        flat = torch.empty(
+            sum(array.nbytes for array in arrays), dtype=torch.uint8, pin_memory=self._side is not None
         )
-        sent, begin = self._copied(torch.from_numpy(flat)), 0
+        if arrays:
+            np.concatenate([array.reshape(-1).view(np.uint8) for array in arrays], out=flat.numpy())
+        sent, begin = self._copied(flat), 0
         found: dict[int, Tensor] = {}
         for at, array in zip(order, arrays, strict=True):
             dtype = torch.from_numpy(array[:0]).dtype
@@ -108,10 +113,10 @@ class Transfer:
 
     def _copied(self, tensor: Tensor) -> Tensor:
         if self._side is None:
-            return tensor.to(self.device)
-        pinned, now = tensor.pin_memory(), torch.cuda.current_stream(self.device)
+            return to_device(tensor, self.device)
+        now = torch.cuda.current_stream(self.device)
         with torch.cuda.stream(self._side):
-            copy = pinned.to(self.device, non_blocking=True)
+            copy = to_device(tensor, self.device)
         now.wait_stream(self._side)
         copy.record_stream(now)
         return copy

@@ -27,13 +27,13 @@ class Averager:
 
     Attributes:
         count: Averages since ``since_last``.
-        divergence: The largest ‖x − x̄‖ / ‖x̄‖ of this rank's weights before one of them.
     """
 
     def __init__(self, learner: Learner, ranks: Ranks, kind: str, every: float) -> None:
         self._learner, self._ranks, self._kind, self._every = learner, ranks, kind, every
         self._flight: tuple[Handle[list[Tensor]], list[Tensor]] | None = None
-        self.count, self.divergence = 0, 0.0
+        self.count = 0
+        self._divergences: list[Tensor] = []  # of each average since then, on the device
         self.begin()
 
     @property
@@ -71,10 +71,12 @@ class Averager:
         self.begin()
 
     def since_last(self) -> tuple[int, float]:
-        """Averages and divergence since the last call."""
-        found = self.count, self.divergence
-        self.count, self.divergence = 0, 0.0
-        return found
+        """Averages since the last call, and the largest ‖x − x̄‖ / ‖x̄‖ of this rank's weights before one of them."""
+        count, largest = self.count, 0.0
+        if self._divergences:
+            largest = float(torch.stack(self._divergences).max())  # the only question to the device
+        self.count, self._divergences = 0, []
+        return count, largest
 
     def _weight(self) -> float:
         """Ranks that learned nothing have next to no weight; if none has learned, all weigh the same."""
@@ -89,13 +91,13 @@ class Averager:
         # moments that did not exist when the average began stay this rank's own until the next one
         _set(tables, [mean + (now - then) for mean, now, then in zip(means, tables, began, strict=False)])
 
+    @torch.no_grad()
     def _note(self, before: Sequence[Tensor], means: Sequence[Tensor]) -> None:
-        weights = self._learner.num_weights
-        apart = sum(
-            float((own - mean).square().sum()) for own, mean in zip(before[:weights], means, strict=False)
-        )
-        norm = sum(float(mean.square().sum()) for mean in means[:weights])
-        self.divergence = max(self.divergence, (apart / norm) ** 0.5 if norm else 0.0)
+        means = means[: self._learner.num_weights]
+        apart = _norm([own - mean for own, mean in zip(before, means, strict=False)])
+        self._divergences.append(
+            torch.nan_to_num(apart / _norm(means), posinf=0.0)
+        )  # where all weights are 0
         self.count += 1
 
 
@@ -103,3 +105,8 @@ class Averager:
 def _set(tables: Sequence[Tensor], values: Sequence[Tensor]) -> None:
     for table, value in zip(tables, values, strict=False):
         table.copy_(value)
+
+
+def _norm(tables: Sequence[Tensor]) -> Tensor:
+    """Of all numbers together, a scalar."""
+    return torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(table) for table in tables]))

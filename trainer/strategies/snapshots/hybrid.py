@@ -288,7 +288,7 @@ class HybridStrategy(WindowedStrategy):
         """Embeddings (t, n, width) of a closure's nodes; without snapshots (1, n, width), those before any."""
         if not closure.lowest_of:
             return before_any(model, len(closure.nodes)).unsqueeze(0)
-        layout = ClosedLayout(closure, inputs.to(self._device), self._device)
+        layout = ClosedLayout(closure, to_device(inputs, self._device), self._device)
         return unroll(model.stages, layout, last=last)[0]
 
     def _embed_all(self, model: SnapshotModel, taus: Sequence[int], nodes: Int64) -> Tensor:
