@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib.metadata import version
 from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -15,6 +14,7 @@ from schemas.config import StreamConfig
 from schemas.events import US_PER_S, Op, Reason
 from schemas.quality import FIGURES
 from schemas.store import CommitRecord, LaneManifest, SealedSnapshot
+from schemas.version import version
 from stream.observer import SinkObserver
 from stream.service.heartbeat import beat
 from stream.snapshots.held_back import Held, OpenEventTime
@@ -132,7 +132,7 @@ class StreamMetrics(SinkObserver):
                     made[name] = gauge(name, text, "lane", *labels)
                 self._figures.append((figure, made[name], () if kind is None else (kind,)))
 
-        gauge("build_info", "Always 1", "version").labels(self._graph, version("freshet")).set(1)
+        gauge("build_info", "Always 1", "version").labels(self._graph, version()).set(1)
         gauge("config_info", "Always 1", "hash").labels(self._graph, config.digest()).set(1)
         # Counters begin at zero: rate() and increase() do not see the first value of a series.
         for cause in ("cycle", "partitions", "disk", "lane", "compaction"):

@@ -79,6 +79,7 @@ def launch(arguments: Sequence[str], ranks: RankRange) -> dict[str, Any]:
     with scratch_folder("ranks") as folder:
         os.environ[_OUTCOME] = os.environ[WITHIN] = str(folder)
         os.environ.setdefault(STARTED, str(time.time()))
+        os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SHUTDOWN_S))  # older torch ignores it
         if sys.platform == "linux":
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are local: no name has to resolve
         try:
@@ -124,7 +125,6 @@ def _ended(arguments: Sequence[str], ranks: int, restarts: int, folder: Path) ->
         max_restarts=restarts,
         monitor_interval=0.2,
         logs_specs=DefaultLogsSpecs(log_dir=str(folder)),
-        shutdown_timeout=_SHUTDOWN_S,
     )
     try:
         elastic_launch(settings, sys.executable)("-m", "trainer.cli", *arguments)

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from importlib.metadata import version
 from typing import Any, TypeVar
 
 import psutil  # type: ignore[import-untyped]  # no stubs in the development set
@@ -12,6 +11,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from schemas.events import US_PER_S
 from schemas.trainer_config import TrainerConfig
+from schemas.version import version
 from trainer.batch_metrics import BatchMetrics
 from trainer.scoring.figures import Figures
 from trainer.strategies.batches import Batches
@@ -161,7 +161,7 @@ class TrainerMetrics:
     def graph(self, name: str) -> None:
         """Name the graph, the label of every series; empty until the lane is open."""
         self._graph = name
-        for gauge, label in (self._build, version("freshet")), (self._config, self._digest):
+        for gauge, label in (self._build, version()), (self._config, self._digest):
             gauge.clear()
             gauge.labels(name, label).set(1)
         for gauge, value in (

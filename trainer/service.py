@@ -5,13 +5,13 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from importlib.metadata import version
 from typing import Any
 
 import structlog
 import torch
 
 from schemas.trainer_config import TrainerConfig
+from schemas.version import version
 from stream.service.endpoint import Endpoint
 from stream.service.failure import Failure
 from stream.service.logs import take_over
@@ -64,7 +64,7 @@ def train(
     ranks = join_ranks(config)
     structlog.contextvars.bind_contextvars(rank=ranks.rank)
     log.info(
-        "starting", ranks=ranks.size, version=version("freshet"), config=config.digest(), store=config.store,
+        "starting", ranks=ranks.size, version=version(), config=config.digest(), store=config.store,
         lane=config.lane, attempt=restarts(),
     )  # fmt: skip
     heartbeats = Heartbeats.from_environment(ranks.rank, ranks.size)

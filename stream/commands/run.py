@@ -6,7 +6,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +14,7 @@ import structlog
 import typer
 
 from schemas.config import StreamConfig
+from schemas.version import version
 from stream.commands.config import require_parts
 from stream.commands.progress import Display, Rate
 from stream.service.config_file import load_config
@@ -114,7 +114,7 @@ def run_job(
     _log.info(
         "starting",
         graph=config.graph,
-        version=version("freshet"),
+        version=version(),
         config=config.digest(),
         store=config.store,
         topics=[topic.name for topic in config.kafka.topics],

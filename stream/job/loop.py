@@ -21,7 +21,6 @@ from stream.kafka.broker_clock import BrokerClock
 from stream.kafka.present import Present
 from stream.kafka.reader import PartitionReader
 from stream.metrics import StreamMetrics
-from stream.pipeline import InProcess, run_locally
 from stream.service.full_disk import room_to_begin
 from stream.service.memory import give_back_memory
 from stream.sink.snapshot_sink import log_header
@@ -180,6 +179,8 @@ class StreamJob:
 
     def _cycle(self, arrival_s: float) -> float:
         """Run one pipeline from the last commit; returns when the last message came."""
+        from stream.pipeline import InProcess, run_locally  # loads Beam, which nothing else of a job needs
+
         log = self.log
         reader = self._connecting.reader(log.sink.next_offset, arrival_s)
         if reader is None:

@@ -2,11 +2,11 @@
 
 import sys
 from collections.abc import Callable, Collection
-from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
 
+from schemas.version import version
 from stream.service.failure import FAILED, complain
 from stream.service.json_lines import lines_are_json, take_to_json_lines
 
@@ -24,7 +24,7 @@ def application(name: str, about: str, *commands: Callable[..., Any]) -> typer.T
 
     def show(wanted: bool) -> None:
         if wanted:
-            typer.echo(f"{name} {version('freshet')}")
+            typer.echo(f"{name} {version()}")
             raise typer.Exit
 
     @app.callback()

@@ -29,6 +29,7 @@ from trainer_streams import held_back, make_lane, meetings
 from stream.store.plan import Stream, plan
 
 IMPATIENT = Path(__file__).parent / "impatient"
+ROOT = Path(__file__).resolve().parents[2]
 SNAPSHOTS = 30
 
 
@@ -46,6 +47,33 @@ def straight(store: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict
     result = run_to_end(configure(folder, store=str(store)), 2)
     assert result["snapshots"] == SNAPSHOTS
     return scored(folder)
+
+
+@pytest.mark.slow
+def test_two_ranks_learn_the_same_on_an_older_torch(
+    store: Path, straight: list[dict], tmp_path: Path
+) -> None:
+    """2.11, with the CUDA libraries of the one that is installed: its launcher takes fewer settings."""
+    older = tmp_path / "older"
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--no-deps",
+        "--no-compile",
+        "--target",
+        older,
+        "torch==2.11.0",
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    config = configure(tmp_path, store=str(store))
+    arguments = "run", "--config", str(config), "--ranks", "2", "--until-idle", "0.5", "--json"
+    with started(*arguments, cold=True, PYTHONPATH=f"{older}{os.pathsep}{ROOT}") as process:
+        out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, err
+    assert json.loads(out)["snapshots"] == SNAPSHOTS
+    assert [line["tau"] for line in scored(tmp_path)] == [line["tau"] for line in straight]
 
 
 @pytest.mark.parametrize("victim", ["rank", "launcher"])

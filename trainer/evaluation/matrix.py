@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from rich.text import Text
 from schemas.errors import one_line, system_call
 from schemas.matrix import Matrix, MatrixData
 from schemas.trainer_config import TrainerConfig
+from schemas.version import version
 from stream.partition.interface import PartitionError
 from stream.service.config_file import validated
 from stream.service.failure import Failure
@@ -267,7 +267,7 @@ def evaluated(cell: Cell, progress: Callable[[str], None]) -> dict[str, Any]:
         **dict(zip(IDENTITY, cell.key, strict=True)),
         "config": json.dumps(cell.compared, sort_keys=True),
         "split": cell.split,
-        "version": version("freshet"),
+        "version": version(),
         "finished": datetime.now(UTC).replace(microsecond=0),
         "seconds": time.monotonic() - began,
         "error": None,
