@@ -365,6 +365,19 @@ def test_a_registry_that_wants_a_login_gets_it(registry: Registry, tmp_path: Any
     assert read(registry, edge(number, 1), section=section).events.num_rows == 1
 
 
+@pytest.mark.parametrize("key", ["password_file", "ssl_cafile"])
+def test_messages_are_kept_while_a_file_of_the_registry_is_replaced(
+    registry: Registry, key: str, tmp_path: Any
+) -> None:
+    url = registry.url if key == "password_file" else registry.url.replace("http:", "https:")
+    login = {"username": "reader"} if key == "password_file" else {}
+    section = {"url": url, **login, key: str(tmp_path / "gone")}
+    given = decoder(topic={"format": "avro"}, registry=section)
+    with pytest.raises(UnavailableError, match=rf"kafka\.schema_registry\.{key}"):
+        given.prepare(poll([edge(registry.add(EDGE), 1)] * 3))
+    assert registry.asked == []
+
+
 @pytest.mark.parametrize(
     ("section", "words"),
     [

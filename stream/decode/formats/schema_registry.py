@@ -69,7 +69,8 @@ class RegistryClient:
 
         Raises:
             UnknownSchemaError: There is none; the sentence names the id and the registry.
-            UnavailableError: The registry does not answer, or not as one.
+            UnavailableError: The registry does not answer, or not as one; or the file of its password or of certificates
+                can't be read, as for a moment while it is replaced.
         """
         if number in self._schemas:
             self._schemas.move_to_end(number)
@@ -234,7 +235,7 @@ class RegistryClient:
             try:
                 password = Path(config.password_file).read_text(encoding="utf-8").rstrip("\r\n")
             except (OSError, ValueError) as error:
-                raise Failure(f"kafka.schema_registry.password_file: {one_line(error)}") from error
+                raise UnavailableError(f"kafka.schema_registry.password_file: {one_line(error)}") from error
         else:
             password = config.password.get_secret_value() if config.password is not None else ""
         token = base64.b64encode(f"{config.username}:{password}".encode()).decode()
@@ -245,8 +246,8 @@ class RegistryClient:
             try:
                 self._context = ssl.create_default_context(cafile=self._config.ssl_cafile)
             except (OSError, ssl.SSLError) as error:
-                raise Failure(
-                    f"kafka.schema_registry.ssl_cafile {self._config.ssl_cafile}: {error}"
+                raise UnavailableError(
+                    f"kafka.schema_registry.ssl_cafile {self._config.ssl_cafile}: {error.strerror or error}"
                 ) from error
         return self._context
 
