@@ -9,10 +9,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WARM := $(VENV)/.warm
 PYTEST_ARGS ?=
+GPU_ARGS ?=
 TEST_PROCESSES ?= 4
 KAFKA_PORT ?= 0
 
-.PHONY: help setup demo test test-slow explore docs lint format bench kafka kafka-stop flink flink-stop clean
+.PHONY: help setup demo test test-slow explore docs lint format bench gpu gpu-kit kafka kafka-stop flink flink-stop clean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +73,12 @@ format: $(STAMP) ## Put code into form and mend what can be mended mechanically
 bench: $(STAMP) ## Run the benchmarks; each prints a table
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
 
+gpu: $(STAMP) ## On a machine with a GPU: is the trainer right there, and how fast (GPU_ARGS="--device cpu --small": tries it)
+	@$(BIN)/python benchmarks/gpu.py $(GPU_ARGS)
+
+gpu-kit: $(STAMP) ## Lay what a machine with a GPU but without a network needs into .build/gpu
+	@PYTHON=$(BIN)/python deploy/gpu/prepare.sh
+
 kafka: ## Start a fresh development broker; its host:port is the last line printed (KAFKA_PORT=9092: that port)
 	@$(PYTHON) deploy/kafka/broker.py start --port $(KAFKA_PORT) --property auto.create.topics.enable=true
 
@@ -85,7 +92,7 @@ flink-stop: ## Stop the development job server
 	@$(PYTHON) deploy/flink/job_server.py stop
 
 clean: kafka-stop flink-stop ## Remove caches, build products and the demo's output (.venv stays)
-	rm -rf deploy/kafka/target deploy/flink/target build dist site target .build demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .numba_cache
+	rm -rf deploy/kafka/target deploy/flink/target build dist site target .build demo-output gpu-output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .numba_cache
 	rm -f $(WARM)
 	find . -path ./$(VENV) -prune -o -type d -name __pycache__ -exec rm -rf {} +
 	find . -path ./$(VENV) -prune -o -type d -name '*.egg-info' -exec rm -rf {} +

@@ -1,285 +1,121 @@
-"""Whether trainers run on a GPU as they do on the CPU, and how fast: python benchmarks/gpu.py.
+"""All that is to be known of a GPU, within eight minutes: python benchmarks/gpu.py (`make gpu`).
 
-Within ten minutes on a machine with CUDA it prints three tables with the hardware. Every strategy learns two snapshots of
-made-up events on one GPU and, where there are two, on two by NCCL, and predicts three; ``whole`` does so with every
-snapshot model. Then ``tgn`` and ``tgn-history`` are timed beside PyG's building blocks (``pip install torch_geometric``;
-without it their rows are left out). Columns:
+The most valuable parts come first, and each has a limit and a file in --out:
 
-- *scores differ*: the largest difference of a logit from that of the CPU, which learned and predicted the same; dropout
-  is off. At most 0.0001, or the command ends with 1;
-- *waits a step*: operations of a training step for which the host waits for the GPU, as torch's sync debug mode counts
-  them; below the table, where they are;
-- *ms a step*, *of it kernels*: of training the second snapshot, on the wall, and what torch's profiler saw on the GPU;
-- *events/s*: of training, on the wall;
-- *MiB*: most memory that torch held on the GPU (of ranks, the largest).
+1. ``machine``: versions and hardware; if torch finds no CUDA device, or the project cannot be imported, nothing else is tried;
+2. ``right``: every strategy with all its models comes to the host's numbers (gpu_right.py), while kernels are compiled beside;
+3. ``speed``: ceilings of the machine, event models beside PyG, epochs beside plain PyTorch, transfers, memory (gpu_speed.py),
+   on two cores;
+4. ``ranks``: one to eight ranks with a core each (gpu_ranks.py) on the other cores meanwhile, then ``stream``: the path from
+   messages to windows (path.py), and the demo with its embedded broker where Beam is installed.
 
-A second table has the epochs of every snapshot model under ``whole`` over a horizon of 800,000 events: seconds, and
-most memory that torch held. A third has the ways to tell a snapshot of a timeline to the GPU, beside coordinates with
-values from page-locked memory: milliseconds until its compressed graph is there, and MB.
-
-Without CUDA it says so and ends with 0. ``--device cpu --small`` tries the script itself.
+A table of all rows comes last, in ``table.txt``, with the lines that begin with WRONG. One GPU is used, by one rank; ranks
+beside each other are processes on cores, because NCCL refuses two on one GPU. --device cpu --small tries the command where
+there is none.
 """
 
 import argparse
-import json
-import math
 import os
-import platform
-import socket
+import signal
 import subprocess
 import sys
-import tempfile
 import time
-import traceback
-import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from threading import Lock
 
-import numpy as np
-import torch
-from event_training import Interactions, Ours, Peer
-from snapshot_epochs import TITLES, epochs, snapshot_models, store_of
-from timeline import table, transfers
-from torch import nn
-
-from schemas.config import Lane
-from schemas.trainer_config import Optimisation, TrainerConfig
-from stream.store.lane.reader import LaneReader
-from trainer.ranks import Ranks
-from trainer.session.session import Session
-from trainer.tasks.link_prediction import predict
-
-AGREE = 1e-4
-KINDS = [
-    ("vertex", "sage-linear", "hash", (1, 2)),
-    ("sequential", "tgn-history", "sep", (1,)),
-    ("pac", "tgn-history", "sep", (1, 2)),
-    *(("whole", name, "hash", (1,)) for name in snapshot_models()),
-]
-"""Strategies, the models and lanes that they learn, and numbers of ranks."""
-SOURCES, DESTINATIONS = 1000, 200
-SNAPSHOTS, SNAPSHOT_S = 3, 3600
 ROOT = Path(__file__).resolve().parents[1]
+HERE = ROOT / "benchmarks"
+STRATEGIES = "sequential", "pac", "vertex", "whole", "snapshot", "group", "hybrid"
 
 
-def interactions(events: int) -> Interactions:
-    """Made-up ones: every source has a few destinations that it comes back to."""
-    rng = np.random.default_rng(0)
-    src = rng.integers(0, SOURCES, events)
-    dst = SOURCES + (src * 7 + rng.geometric(0.3, events)) % DESTINATIONS
-    t = np.sort(rng.integers(0, SNAPSHOTS * SNAPSHOT_S, events))
-    return src, dst, t, SOURCES + rng.integers(0, DESTINATIONS, events)
+class Parts:
+    """Runs parts of a whole that has a limit, each on cores of its own.
 
+    Args:
+        out: Folder of their output.
+        most_s: Seconds of all together.
+        environment: Of all.
+    """
 
-def make_store(folder: Path, events: int) -> None:
-    src, dst, t, _ = interactions(events)
-    lanes = [Lane(name=name, algorithm=name, parts=2) for name in ("hash", "sep")]
-    store_of(folder, src, dst, t * 1_000_000, interval_us=SNAPSHOT_S * 1_000_000, lanes=lanes)
+    def __init__(self, out: Path, most_s: float, environment: dict[str, str]) -> None:
+        self._out, self._environment = out, environment
+        self._ends_s, self._writing = time.monotonic() + most_s, Lock()
+        self.cores = sorted(os.sched_getaffinity(0))
 
-
-@contextmanager
-def waits(device: torch.device, found: Counter[str]) -> Iterator[None]:
-    """Count what the host waits for, by the place in our code."""
-    if device.type != "cuda":
-        yield
-        return
-
-    def note(message: Any, *_: Any, **__: Any) -> None:
-        if "synchronizing CUDA operation" not in str(message):
-            return
-        ours = [frame for frame in traceback.extract_stack() if f"{ROOT}/trainer/" in frame.filename]
-        place = ours[-1] if ours else None
-        found[f"{Path(place.filename).relative_to(ROOT)}:{place.lineno}" if place else "elsewhere"] += 1
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-        warnings.showwarning = note
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            yield
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-
-
-def settled(device: torch.device) -> float:
-    """Seconds, once the device has done all that it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
-
-
-def learn(spec: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
-    """Two snapshots learned, three predicted; of the second one's training what ``watch`` looks at."""
-    lane, watch = LaneReader(spec["store"], spec["lane"]), spec["watch"]
-    config = TrainerConfig(
-        lane=spec["lane"],
-        model=spec["model"],
-        strategy=spec["strategy"],
-        window=2,
-        optimisation=Optimisation(batch_size=spec["batch"]),
-    )
-    session = Session(config, lane, ranks)
-    model, strategy = session.model, session.strategy
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-    found: dict[str, Any] = {"scores": []}
-    places: Counter[str] = Counter()
-    if ranks.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    for sequence, manifest in enumerate(lane.manifests[number] for number in range(SNAPSHOTS)):
-        session.advance(manifest)
-        lesson = session.task.lesson(session.view, strategy)
-        predicted = predict(strategy, model, None, lesson.only_random(), ranks)
-        if predicted is not None:
-            found["scores"] += [predicted.positive[:, 0].tolist(), predicted.negative[:, 0].tolist()]
-        if sequence == SNAPSHOTS - 1:
-            break
-        second = sequence == 1
-        began = settled(ranks.device)
-        if second and watch == "kernels":
-            with torch.profiler.profile(activities=_activities(ranks.device)) as profile:
-                report = strategy.learn([lesson], 0)
-            found["kernels_s"] = _kernels_us(profile) / 1e6
-        elif second and watch == "waits":
-            with waits(ranks.device, places):
-                report = strategy.learn([lesson], 0)
-        else:
-            report = strategy.learn([lesson], 0)
-        found |= {"seconds": settled(ranks.device) - began, "steps": report.steps, "events": report.events}
-    found["places"] = dict(places)
-    found["peak"] = torch.cuda.max_memory_allocated() if ranks.device.type == "cuda" else 0
-    (found["peak"],) = ranks.maximum([found["peak"]])
-    return found
-
-
-def _activities(device: torch.device) -> list[Any]:
-    kinds = torch.profiler.ProfilerActivity
-    return [kinds.CPU, kinds.CUDA] if device.type == "cuda" else [kinds.CPU]
-
-
-def _kernels_us(profile: Any) -> float:
-    """Time of kernels and copies on the GPU; 0 without one."""
-    of_device = [each for each in profile.key_averages() if "CUDA" in str(each.device_type)]
-    return sum(each.self_device_time_total for each in of_device)
-
-
-def started(spec: dict[str, Any]) -> dict[str, Any]:
-    """What ``learn`` finds with so many ranks: one in this process, several in processes of their own."""
-    if spec["ranks"] == 1:
-        return learn(spec, Ranks.from_environment(spec["device"]))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    size = spec["ranks"]
-    shared = {
-        **os.environ, "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo",
-    }  # fmt: skip
-    out = Path(spec["store"]).parent / "rank0.json"
-    command = [sys.executable, __file__, "--rank-of", json.dumps({**spec, "out": str(out)})]
-    processes = [
-        subprocess.Popen(command, env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
-        for rank in range(size)
-    ]
-    codes = [process.wait() for process in processes]
-    if any(codes):
-        sys.exit(f"a rank of {spec} failed")
-    found: dict[str, Any] = json.loads(out.read_text())
-    return found
-
-
-def as_rank(spec: dict[str, Any]) -> None:
-    ranks = Ranks.from_environment(spec["device"])
-    found = learn(spec, ranks)
-    if ranks.rank == 0:
-        Path(spec["out"]).write_text(json.dumps(found))
-    ranks.close()
-
-
-def difference(ours: list[list[float]], theirs: list[list[float]]) -> float:
-    """The largest; NaN if one side has a number where the other has none, or more of them."""
-    if [len(each) for each in ours] != [len(each) for each in theirs]:
-        return math.nan
-    return float(max(np.abs(np.subtract(a, b)).max(initial=0) for a, b in zip(ours, theirs, strict=True)))
-
-
-def strategies(
-    store: Path, device: str, most: int, batch: int
-) -> Iterator[tuple[list[str], Counter[str], bool]]:
-    """A row of the table for every strategy and number of ranks, where the host waits, and whether scores agree."""
-    for kind, name, lane, sizes in KINDS:
-        for size in (size for size in sizes if size <= most):
-            spec = {
-                "store": str(store), "strategy": kind, "model": name, "lane": lane, "ranks": size, "batch": batch,
-                "device": device,
-            }  # fmt: skip
-            on_gpu = device == "cuda"
-            host = started({**spec, "device": "cpu", "watch": "clock"})
-            seen = started({**spec, "watch": "waits"}) if on_gpu or size == 1 else host
-            timed, traced = (
-                started({**spec, "watch": what}) if on_gpu else host for what in ("clock", "kernels")
-            )
-            apart = difference(seen["scores"], host["scores"])
-            places, steps = Counter(seen["places"]), seen["steps"]
-            yield (
-                [
-                    f"`{kind}`, `{name}`, batch {batch}", str(size), f"{apart:.1e}",
-                    f"{sum(places.values()) / steps:.2f}" if on_gpu else "–",
-                    f"{1000 * timed['seconds'] / timed['steps']:.2f}",
-                    f"{1000 * traced['kernels_s'] / traced['steps']:.2f}" if on_gpu else "–",
-                    f"{timed['events'] / timed['seconds']:.0f}",
-                    f"{seen['peak'] / 2**20:.0f}" if on_gpu else "–",
-                ],
-                places,
-                apart <= AGREE,
+    def run(self, file: str, most_s: float, cores: Sequence[int], command: Sequence[str]) -> bool:
+        """Run a part to its end or limit; whether it ended well. Its output is appended to a file once it ends."""
+        began = time.monotonic()
+        limit_s = min(most_s, self._ends_s - began)
+        text, ended = f"== {' '.join(command)}\n", "no time left"
+        if limit_s > 5:
+            process = subprocess.Popen(
+                command, cwd=ROOT, env=self._environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                start_new_session=True,
             )  # fmt: skip
+            os.sched_setaffinity(process.pid, cores)  # before it has threads
+            try:
+                told, _ = process.communicate(timeout=limit_s)
+                ended = f"ended with {process.returncode}"
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)  # with all that it has started
+                told, _ = process.communicate()
+                ended = f"WRONG: {' '.join(command[1:])}: out of time"
+            text += told
+        text += f"== {ended} after {time.monotonic() - began:.0f} s\n"
+        with self._writing, (self._out / f"{file}.txt").open("a", encoding="utf-8") as shown:
+            shown.write(text)
+        return ended == "ended with 0"
+
+    def some(self, first: int, count: int) -> list[int]:
+        """So many of the cores from one on, again from the first where there are fewer."""
+        return sorted({self.cores[(first + at) % len(self.cores)] for at in range(count)})
 
 
-def side_by_side(device: torch.device, events: int, batches: tuple[int, ...]) -> Iterator[list[str]]:
-    """Rows of event models and of PyG's building blocks: events/s of the second half of some events."""
-    data = interactions(events)
-    for batch in batches:
-        for name in ("tgn", "tgn-history", *(["torch_geometric"] if _has_peer() else [])):
-            if device.type == "cuda":
-                torch.cuda.reset_peak_memory_stats()
-            peer = name == "torch_geometric"
-            train = Peer(data, 0, device).train if peer else _ours(data, name, batch, device)
-            half = events // 2 // batch * batch
-            train(0, half, batch)
-            began = settled(device)
-            train(half, 2 * half, batch)
-            seconds = settled(device) - began
-            peak = f"{torch.cuda.max_memory_allocated() / 2**20:.0f}" if device.type == "cuda" else "–"
-            step = f"{1000 * seconds / (half / batch):.2f}"
-            yield [f"`{name}`, batch {batch}", "1", "–", "–", step, "–", f"{half / seconds:.0f}", peak]
+def everything(parts: Parts, device: str, *, small: bool) -> None:
+    """All parts but the first."""
+    python, count = sys.executable, len(parts.cores)
+    smaller = ["--small"] if small else []
+    with ThreadPoolExecutor(len(STRATEGIES) + 2) as beside:
+        warm = ["warm", "--json"]
+        beside.submit(parts.run, "warm", 150, parts.some(-1, 1), [python, "-m", "trainer.cli", *warm])
+        if find_spec("apache_beam"):
+            stream = [python, "-c", "from stream.start import main; main()", *warm]
+            beside.submit(parts.run, "warm", 150, parts.some(-2, 1), stream)
+        right = [python, str(HERE / "gpu_right.py"), "--device", device, "--strategy"]
+        for at, strategy in enumerate(STRATEGIES):
+            beside.submit(parts.run, "right", 600 if small else 130, parts.some(at, 1), [*right, strategy])
+    few = 2 if count > 4 else 0  # of the cores for what has the GPU
+    others = parts.some(few, count - few)
+    with ThreadPoolExecutor(1) as beside:
+        beside.submit(_on_cores, parts, others, smaller)
+        speed = [python, str(HERE / "gpu_speed.py"), "--device", device, *smaller]
+        for part, most_s in (("ceilings events", 120), ("epochs transfer", 100), ("memory", 90)):
+            parts.run("speed", 900 if small else most_s, parts.some(0, 2), [*speed, *part.split()])
 
 
-def _ours(data: Interactions, name: str, batch: int, device: torch.device) -> Callable[[int, int, int], None]:
-    ours = Ours(data, {}, "float32", 0, name=name, device=device)
-    ours.start(batch)
-    return ours.train
+def _on_cores(parts: Parts, cores: list[int], smaller: list[str]) -> None:
+    """What needs no GPU."""
+    python = sys.executable
+    parts.run("ranks", 900 if smaller else 170, cores, [python, str(HERE / "gpu_ranks.py"), *smaller])
+    path = ["--nodes", "2000", "--edges", "20000"] if smaller else []
+    parts.run("stream", 90, cores[:2], [python, str(HERE / "path.py"), *path])
+    if find_spec("apache_beam") and not smaller:
+        demo = ROOT / "deploy/demo/orchestrate.py"
+        parts.run("stream", 100, cores, [python, str(demo), "--events", "120000", "--seconds", "25"])
 
 
-def _has_peer() -> bool:
-    try:
-        import torch_geometric  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
-def hardware(device: str) -> str:
-    host = f"{os.cpu_count()} cores ({platform.processor() or platform.machine()})"
-    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
-    if device != "cuda":
-        return f"{host}, no GPU, {versions}"
-    properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-    gpus = ", ".join(f"{each.name} ({each.total_memory / 2**30:.0f} GiB)" for each in properties)
-    return f"{gpus}, {host}, {versions}, CUDA {torch.version.cuda}"
+def table(out: Path) -> str:
+    """The rows and the wrongs of all parts."""
+    found = []
+    for name in ("machine", "right", "speed", "ranks", "stream"):
+        path = out / f"{name}.txt"
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        shown = [line for line in lines if line.startswith(("|", "WRONG", "== WRONG")) or "events/s" in line]
+        found += [f"\n{name}: {sum('WRONG' in line for line in shown)} wrong", *dict.fromkeys(shown)]
+    return "\n".join(found)
 
 
 def main() -> None:
@@ -287,46 +123,29 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument(
-        "--ranks", type=int, help="at most; default: as many as there are GPUs, one on the CPU"
-    )
-    parser.add_argument("--small", action="store_true", help="a few events: whether the script works")
-    parser.add_argument("--rank-of", help=argparse.SUPPRESS)
+    parser.add_argument("--small", action="store_true", help="a few events: whether the command works")
+    parser.add_argument("--out", type=Path, default=Path("gpu-output"))
+    parser.add_argument("--most-s", type=float, help="seconds of all parts; default: 470, with --small 3600")
     given = parser.parse_args()
-    if given.rank_of:
-        as_rank(json.loads(given.rank_of))
+    given.out.mkdir(parents=True, exist_ok=True)
+    for each in given.out.glob("*.txt"):
+        each.unlink()
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, **threads, "PYTHONUNBUFFERED": "1", "PYTHONPATH": path}
+    most_s = given.most_s or (3600 if given.small else 470)
+    parts, began = Parts(given.out, most_s, environment), time.monotonic()
+    well = parts.run("machine", 120, parts.cores, [sys.executable, str(HERE / "gpu_common.py"), given.device])
+    print((given.out / "machine.txt").read_text(encoding="utf-8"), flush=True)
+    if not well:
+        print("The machine is not as expected, so nothing else was tried.")
         return
-    gpus = torch.cuda.device_count()
-    if given.device == "cuda" and not gpus:
-        print(
-            "torch finds no CUDA device here, so nothing is measured. --device cpu --small tries the script."
-        )
-        return
-    events, batch, batches = (360, 30, (30,)) if given.small else (24_000, 200, (200, 2000))
-    rows, places, agreed = [], Counter[str](), True
-    with tempfile.TemporaryDirectory(prefix="freshet-gpu-") as folder:
-        store = Path(folder) / "store"
-        make_store(store, events)
-        most = given.ranks or (gpus if given.device == "cuda" else 1)
-        for row, waited, agrees in strategies(store, given.device, most, batch):
-            rows.append(row)
-            places += waited
-            agreed &= agrees
-    rows += side_by_side(torch.device(given.device), events, batches)
-    print(hardware(given.device), end="\n\n")
-    titles = "what | ranks | scores differ | waits a step | ms a step | of it kernels | events/s | MiB"
-    print(f"| {titles} |", "|" + "---|" * len(rows[0]), *(f"| {' | '.join(row)} |" for row in rows), sep="\n")
-    table(TITLES, list(epochs(given.device, small=given.small)))
-    table(
-        "a snapshot of 10 intervals as | ms | MB | times faster than int64 COO",
-        list(transfers(torch.device(given.device), small=given.small)),
-    )
-    if not _has_peer():
-        print("\ntorch_geometric is not installed, so nothing is compared with it.")
-    for place, count in places.most_common():
-        print(f"\nThe host waited {count} times at {place}.")
-    if not agreed:
-        sys.exit(f"\nScores differ by more than {AGREE} from the CPU's.")
+    everything(parts, given.device, small=given.small)
+    shown = f"{table(given.out)}\n\nafter {time.monotonic() - began:.0f} s\n"
+    (given.out / "table.txt").write_text(shown, encoding="utf-8")
+    print(shown)
+    if "WRONG" in shown:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

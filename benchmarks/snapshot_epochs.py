@@ -45,11 +45,16 @@ def store_of(folder: Path, src: np.ndarray, dst: np.ndarray, t: np.ndarray, **mo
     build_store(pa.table(columns, schema=event_schema("int")), folder, **more)  # type: ignore[arg-type]
 
 
-def make_store(folder: Path, *, nodes: int, a_snapshot: int, snapshots: int) -> None:
+def made_up(*, nodes: int, a_snapshot: int, snapshots: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Sources, destinations and times, in microseconds; hubs are destinations of small numbers."""
     rng, events = np.random.default_rng(0), a_snapshot * snapshots
     src = rng.integers(0, nodes, events)
     dst = (nodes * rng.random(events) ** 2).astype(np.int64)
-    t = np.sort(rng.integers(0, snapshots * INTERVAL_US, events))
+    return src, dst, np.sort(rng.integers(0, snapshots * INTERVAL_US, events))
+
+
+def make_store(folder: Path, *, nodes: int, a_snapshot: int, snapshots: int) -> None:
+    src, dst, t = made_up(nodes=nodes, a_snapshot=a_snapshot, snapshots=snapshots)
     lanes = [Lane(name="hash", algorithm="hash", parts=1, edge_life=2)]
     store_of(folder, src, dst, t, interval_us=INTERVAL_US, lanes=lanes)
 

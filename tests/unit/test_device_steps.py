@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import structlog
 import torch
 
 from schemas.trainer_config import Optimisation
@@ -56,7 +57,7 @@ def test_an_optimiser_of_an_older_checkpoint_leaves_steps_out_too() -> None:
         ("cpu", 4, {}, "cpu"),
         ("cuda", 2, {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, "cuda:1"),
         ("auto", 2, {"LOCAL_RANK": "1", "WORLD_SIZE": "2"}, "cuda:1"),
-        ("auto", 1, {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, "cpu"),
+        ("auto", 1, {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}, "cpu"),
         ("cuda", 1, {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, "2 ranks share 1 CUDA"),
         ("cuda", 0, {}, "no CUDA device here"),
     ],
@@ -76,7 +77,10 @@ def test_every_rank_has_a_device_of_its_own_or_all_are_on_the_host(
         with pytest.raises(Failure, match=place):
             Ranks.from_environment(wanted)
         return
-    assert str(Ranks.from_environment(wanted).device) == place
+    with structlog.testing.capture_logs() as lines:
+        assert str(Ranks.from_environment(wanted).device) == place
+    shared = "LOCAL_RANK" in environment and devices == 1
+    assert [(line["ranks"], line["devices"]) for line in lines] == ([(2, 1)] if shared else [])
     assert [str(device) for device in chosen] == ([place] if place.startswith("cuda") else [])
 
 

@@ -4,6 +4,7 @@ import os
 from datetime import timedelta
 from typing import Literal
 
+import structlog
 import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional  # its defaults keep the group that exists when it is first imported: none yet
@@ -14,6 +15,8 @@ from trainer.lost_peer import peers_may_be_lost
 from trainer.wire.link import ProcessLink
 
 Device = Literal["auto", "cpu", "cuda"]
+
+log = structlog.get_logger()
 
 
 def join(
@@ -75,7 +78,14 @@ def _place(device: Device) -> torch.device:
             f"key device: cuda is set, but {local_ranks} ranks share {found} CUDA device(s) here. Start at most {found} on "
             "this machine, or set cpu"
         )
-    if not found or local_ranks > found:
+    if local_ranks > found:
+        if found and os.environ.get("LOCAL_RANK", "0") == "0":
+            log.warning(
+                "all ranks are on the CPU, because each would need a CUDA device of its own. Start at most as many ranks as "
+                "there are devices to train on them",
+                ranks=local_ranks,
+                devices=found,
+            )
         return torch.device("cpu")
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 

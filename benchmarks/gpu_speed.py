@@ -1,0 +1,372 @@
+"""How fast the trainer is on a device: python benchmarks/gpu_speed.py [ceilings events epochs transfer memory].
+
+- ``ceilings``: bytes a second of a copy on the device, products a second, bytes a second to it from page-locked and from
+  ordinary memory, and what a launch and a question to the device take;
+- ``events``: training steps of ``tgn`` and ``tgn-history`` beside PyG's building blocks (event_training.py) on the device,
+  and on one core. Launches are kernels (on the processor: operations). The shares are of the ceilings: float operations of
+  products, and bytes that all operations read and write, both counted by operation, over the step's time;
+- ``epochs``: every snapshot model under ``whole`` (snapshot_epochs.py) beside WD-GCN of the same widths over the same
+  snapshots, by ``torch.sparse`` in compressed rows and by PyG's ``GCNConv``, both with ``torch.nn.LSTM``;
+- ``transfer``: a snapshot that changes by 5 and by 50 % on its way to the device, beside its coordinates and values from
+  page-locked memory: until the host is free, until the device has the graph, and a copy of as many bytes alone;
+- ``memory``: most memory of an epoch in blocks and in batches, and of PAC beside ``sequential``.
+
+Everything is printed row by row.
+"""
+
+import argparse
+import itertools
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from event_training import Ours, Peer
+from gpu_common import (
+    fresh_peak,
+    hardware,
+    interactions,
+    make_store,
+    peak_mib,
+    print_rows,
+    seconds_of,
+    settled,
+    waits,
+)
+from snapshot_epochs import INTERVAL_US, epochs, follow, made_up
+from snapshot_epochs import make_store as make_snapshots
+from timeline import transfers
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+from schemas.trainer_config import Optimisation, TrainerConfig
+from stream.store.lane.reader import LaneReader
+from trainer.ranks import Ranks
+from trainer.session.session import Session
+
+PARTS = ("ceilings", "events", "epochs", "transfer", "memory")
+HOST = torch.device("cpu")
+Train = Callable[[int, int, int], None]
+"""Learn events from one number to another, so many at a time."""
+
+
+class Ceilings:
+    """What a device can do at most, as measured.
+
+    Attributes:
+        copy_bytes_s: Bytes read and written by a copy on the device.
+        product_flop_s: Float operations of a large float32 product, without TF32.
+    """
+
+    def __init__(self, device: torch.device, *, small: bool) -> None:
+        self._device, self._small = device, small
+        x = torch.randn(1 << (20 if small else 28), device=device)
+        y = torch.empty_like(x)
+        self.copy_bytes_s = 2 * x.nbytes / seconds_of(lambda: y.copy_(x), device)
+        self.product_flop_s = self._product(torch.float32, 256 if small else 4096)
+
+    def rows(self) -> Iterator[list[str]]:
+        """All of them, in words."""
+        device, size = self._device, 256 if self._small else 8192
+        yield ["copy on the device", f"{self.copy_bytes_s / 1e12:.2f} TB/s"]
+        yield ["product, float32", f"{self.product_flop_s / 1e12:.1f} TFLOP/s"]
+        yield ["product, bfloat16", f"{self._product(torch.bfloat16, size) / 1e12:.1f} TFLOP/s"]
+        for mib in (1, 64):
+            host = torch.randn(mib << 18)
+            out = torch.empty_like(host, device=device)
+            locked = host.pin_memory() if device.type == "cuda" else host
+            for name, source in (("page-locked", locked), ("ordinary", host)):
+                copied_s = seconds_of(
+                    lambda source=source, out=out: out.copy_(source, non_blocking=True), device
+                )
+                yield [f"{mib} MiB to the device, {name} memory", f"{host.nbytes / copied_s / 1e9:.1f} GB/s"]
+        number = torch.zeros(8, device=device)
+        began = settled(device)
+        for _ in range(2000):
+            number.add_(1)
+        yield ["a launch", f"{1e6 * (settled(device) - began) / 2000:.1f} µs"]
+        yield [
+            "a question to the device",
+            f"{1e6 * seconds_of(lambda: float(number[0]), device, 500):.1f} µs",
+        ]
+
+    def _product(self, dtype: torch.dtype, size: int) -> float:
+        a, b = (torch.randn(size, size, device=self._device, dtype=dtype) for _ in range(2))
+        return 2 * size**3 / seconds_of(lambda: a @ b, self._device)
+
+
+class Bytes(TorchDispatchMode):
+    """Bytes of tensors that operations on a device take and give; views and other sides are left out."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._type, self.total = device.type, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if not func.is_view:
+            tensors = [each for each in tree_leaves((args, kwargs, found)) if isinstance(each, Tensor)]
+            self.total += sum(each.nbytes for each in tensors if each.device.type == self._type)
+        return found
+
+
+def learners(names: list[str], events: int, batch: int, device: torch.device) -> Iterator[tuple[str, Train]]:
+    """Fresh ones on made-up events."""
+    data = interactions(events)
+    for name in names:
+        if name == "PyG":
+            yield name, Peer(data, 0, device).train
+            continue
+        ours = Ours(data, {}, "float32", 0, name=name, device=device)
+        ours.start(batch)
+        yield f"`{name}`", ours.train
+
+
+def steps(device: torch.device, ceilings: Ceilings, *, small: bool) -> Iterator[list[str]]:
+    """Rows of event models: milliseconds, kernels, launches, waits, memory, and shares of the ceilings."""
+    warm, timed, looked_at = (2, 2, 1) if small else (10, 30, 4)
+    for batch in (30,) if small else (200, 600, 2000, 8000):
+        events = (warm + timed + 3 * looked_at) * batch
+        on_core = dict(learners(["tgn", "tgn-history", *_peer()], events, batch, HOST))
+        for name, train in learners(["tgn", "tgn-history", *_peer()], events, batch, device):
+            fresh_peak(device)
+            train(0, warm * batch, batch)
+            at, began = warm * batch, settled(device)
+            train(at, at + timed * batch, batch)
+            step_s, at, peak = (settled(device) - began) / timed, at + timed * batch, peak_mib(device)
+            more = looked_at * batch
+            with profile(activities=_activities(device)) as traced:
+                train(at, at + more, batch)
+                settled(device)
+            kernels_s, launches = _kernels(traced, device)
+            places: Counter[str] = Counter()
+            with waits(device, places):
+                train(at + more, at + 2 * more, batch)
+            with FlopCounterMode(display=False) as products, Bytes(device) as moved:
+                train(at + 2 * more, at + 3 * more, batch)
+            core = on_core[name]
+            core(0, warm * batch, batch)
+            began = settled(HOST)
+            core(warm * batch, (warm + looked_at) * batch, batch)
+            core_s = (settled(HOST) - began) / looked_at
+            shown = ours_only(name, products.get_total_flops(), moved.total, device)
+            flop, size = (each and each / looked_at / step_s for each in shown)
+            yield [
+                name, str(batch), f"{1000 * step_s:.2f}", f"{1000 * kernels_s / looked_at:.2f}",
+                f"{launches / looked_at:.0f}", f"{places.total() / looked_at:.2f}" if device.type == "cuda" else "–",
+                f"{batch / step_s:,.0f}", peak,
+                f"{flop / ceilings.product_flop_s:.1%}" if flop else "–",
+                f"{size / ceilings.copy_bytes_s:.1%}" if size else "–",
+                f"{1000 * core_s:.2f}",
+            ]  # fmt: skip
+
+
+def ours_only(name: str, flop: int, size: int, device: torch.device) -> tuple[int, int]:
+    """Counts where they hold everything: on the processor our compiled kernels are not seen."""
+    return (0, 0) if device.type == "cpu" and name != "PyG" else (flop, size)
+
+
+def _activities(device: torch.device) -> list[ProfilerActivity]:
+    on_device = [ProfilerActivity.CUDA] if device.type == "cuda" else []
+    return [ProfilerActivity.CPU, *on_device]
+
+
+def _kernels(traced: profile, device: torch.device) -> tuple[float, int]:
+    """Seconds and number of kernels and copies on the device; of the processor: of operations."""
+    if device.type == "cuda":
+        found = [each for each in traced.key_averages() if "CUDA" in str(each.device_type)]
+        return sum(each.self_device_time_total for each in found) / 1e6, sum(each.count for each in found)
+    found = [each for each in traced.key_averages() if each.key.startswith("aten::")]
+    return sum(each.self_cpu_time_total for each in found) / 1e6, sum(each.count for each in found)
+
+
+def _peer() -> list[str]:
+    try:
+        import torch_geometric  # noqa: F401
+    except ImportError:
+        return []
+    return ["PyG"]
+
+
+class PlainWdGcn(nn.Module):
+    """WD-GCN as a programmer without this project writes it: a convolution in each snapshot, then an LSTM over them.
+
+    Args:
+        inputs: Width of the nodes' inputs.
+        width: Of all rows above.
+        layers: Convolutions, each with its LSTM.
+        convolve: Makes a layer that maps rows and a snapshot's graph to rows.
+    """
+
+    def __init__(
+        self, inputs: int, width: int, layers: int, convolve: Callable[[int, int], nn.Module]
+    ) -> None:
+        super().__init__()
+        widths = [inputs, *[width] * layers]
+        self.convolutions = nn.ModuleList(convolve(a, b) for a, b in itertools.pairwise(widths))
+        self.recurrences = nn.ModuleList(nn.LSTM(width, width) for _ in range(layers))
+        self.decoder = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU(), nn.Linear(width, 1))
+
+    def forward(self, x: Tensor, graphs: list[Any], asked: Tensor) -> Tensor:
+        rows = [x] * len(graphs)
+        for convolve, recur in zip(self.convolutions, self.recurrences, strict=True):
+            convolved = torch.stack([torch.relu(convolve(*at)) for at in zip(rows, graphs, strict=True)])
+            rows = list(recur(convolved)[0])
+        return self.decoder(rows[-1][asked].flatten(1)).squeeze(1)
+
+
+class SparseProduct(nn.Module):
+    """D^-½ (A + I) D^-½ X W by ``torch.sparse``."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Linear(inputs, outputs, bias=False)
+
+    def forward(self, x: Tensor, operator: Tensor) -> Tensor:
+        return operator @ self.weight(x)
+
+
+def plain_epochs(device: torch.device, *, small: bool, repeat: int = 5) -> Iterator[list[str]]:
+    """Rows of the peers: an epoch over the same snapshots, with as many questions."""
+    nodes, a_snapshot, window = (100, 300, 2) if small else (20_000, 100_000, 8)
+    src, dst, t = made_up(nodes=nodes, a_snapshot=a_snapshot, snapshots=window + 1)
+    tau = t // INTERVAL_US
+    with tempfile.TemporaryDirectory(prefix="freshet-epochs-") as folder:
+        make_snapshots(Path(folder) / "store", nodes=nodes, a_snapshot=a_snapshot, snapshots=window + 1)
+        session = follow(Path(folder) / "store", "wdgcn", Ranks(), window=window)
+        inputs, width = session.model.inputs, session.model.width
+        layers = sum(type(each).__name__ == "Lstm" for each in session.model.stages)
+        session.close()
+    edges = []
+    for number in range(window):  # a pair lives for two snapshots
+        live = (tau == number) | (tau == number - 1)
+        pairs = np.unique(np.sort(np.stack([src[live], dst[live]]), axis=0), axis=1)
+        pairs = pairs[:, pairs[0] != pairs[1]]
+        both = np.concatenate([pairs, pairs[::-1]], axis=1)
+        edges.append(torch.from_numpy(both).to(device))
+    newest = np.stack([src, dst])[:, tau == window]
+    random = np.stack([newest[0], np.random.default_rng(1).permutation(newest[1])])
+    asked = torch.from_numpy(np.concatenate([newest, random], axis=1).T.copy()).to(device)
+    truth = torch.cat([torch.ones(newest.shape[1]), torch.zeros(newest.shape[1])]).to(device)
+    x = torch.randn(nodes, inputs, device=device)
+    kinds: list[tuple[str, Callable[[int, int], nn.Module], list[Any]]] = [
+        ("WD-GCN by `torch.sparse`, CSR", SparseProduct, [_operator(each, nodes) for each in edges])
+    ]
+    if _peer():
+        from torch_geometric.nn import GCNConv
+
+        kinds.append(("WD-GCN by `GCNConv`", lambda a, b: GCNConv(a, b, cached=False), edges))
+    for name, convolve, graphs in kinds:
+        model = PlainWdGcn(inputs, width, layers, convolve).to(device)
+        optimiser = torch.optim.Adam(model.parameters(), fused=True)
+
+        def epoch(model: nn.Module = model, optimiser: Any = optimiser, graphs: Any = graphs) -> None:
+            optimiser.zero_grad()
+            loss = nn.functional.binary_cross_entropy_with_logits(model(x, graphs, asked), truth)
+            loss.backward()
+            optimiser.step()
+
+        fresh_peak(device)
+        yield [name, f"{seconds_of(epoch, device, repeat):.4f}", peak_mib(device)]
+
+
+def _operator(edges: Tensor, nodes: int) -> Tensor:
+    """D^-½ (A + I) D^-½ in compressed rows."""
+    loops = torch.arange(nodes, device=edges.device)
+    rows, columns = torch.cat([edges, torch.stack([loops, loops])], dim=1)
+    scale = torch.bincount(rows, minlength=nodes).float().rsqrt()
+    found = torch.sparse_coo_tensor(
+        torch.stack([rows, columns]), scale[rows] * scale[columns], (nodes, nodes)
+    )
+    return found.coalesce().to_sparse_csr()
+
+
+def memories(device: str, *, small: bool) -> Iterator[list[str]]:
+    """Rows: strategy, model and blocks; most memory, and seconds, of an epoch."""
+    nodes, a_snapshot, horizon = (100, 300, 4) if small else (50_000, 200_000, 16)
+    with tempfile.TemporaryDirectory(prefix="freshet-memory-") as folder:
+        graph, events = Path(folder) / "graph", Path(folder) / "events"
+        make_snapshots(graph, nodes=nodes, a_snapshot=a_snapshot, snapshots=horizon + 1)
+        make_store(events, 900 if small else 60_000)
+        for model in ("wdgcn", "tgcn"):
+            for strategy, numbers in (
+                ("whole", (1,)),
+                ("snapshot", (1, 2, 4) if small else (1, 2, 4, 8)),
+                ("hybrid", (1,)),
+            ):
+                yield from _memory(graph, device, strategy, model, horizon=horizon, blocks=numbers)
+        for strategy in ("sequential", "pac"):
+            yield from _memory(events, device, strategy, "tgn", lane="sep")
+
+
+def _memory(
+    store: Path,
+    device: str,
+    strategy: str,
+    model: str,
+    *,
+    lane: str = "hash",
+    horizon: int | None = None,
+    blocks: tuple[int, ...] = (1,),
+) -> Iterator[list[str]]:
+    ranks = Ranks.from_environment(device)  # type: ignore[arg-type]
+    keys = {"lane": lane, "model": model, "strategy": strategy, "window": 2, "horizon": horizon}
+    config = TrainerConfig(**keys, optimisation=Optimisation())  # type: ignore[arg-type]
+    reader = LaneReader(store, lane)
+    session = Session(config, reader, ranks)
+    lessons = []
+    for number in range(len(reader.manifests)):
+        session.advance(reader.manifests[number])
+        lessons.append(session.task.lesson(session.view, session.strategy))
+    for number in blocks:
+        if strategy == "snapshot":
+            session.strategy.number_of_blocks = number  # type: ignore[attr-defined]
+        session.strategy.learn(lessons[-1:], 0)
+        fresh_peak(ranks.device)
+        began = settled(ranks.device)
+        for epoch in (1, 2, 3):
+            session.strategy.learn(lessons[-1:], epoch)
+        seconds = (settled(ranks.device) - began) / 3
+        shown = f", blocks {number}" if strategy == "snapshot" else ""
+        yield [f"`{strategy}`, `{model}`{shown}", peak_mib(ranks.device), f"{seconds:.3f}"]
+    session.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"some of {', '.join(PARTS)}; default: all")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--small", action="store_true", help="a few events: whether the script works")
+    given = parser.parse_args()
+    if unknown := set(given.parts) - set(PARTS):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}. Choose among {', '.join(PARTS)}")
+    parts, device, small = given.parts or PARTS, torch.device(given.device), given.small
+    torch.set_num_threads(1)
+    print(hardware(given.device), flush=True)
+    ceilings = Ceilings(device, small=small) if {"ceilings", "events"} & set(parts) else None
+    if "ceilings" in parts and ceilings:
+        print_rows("at most | measured", ceilings.rows())
+    if "events" in parts and ceilings:
+        titles = "model | events a step | ms a step | of it kernels | launches | waits | events/s | MiB"
+        print_rows(f"{titles} | of products | of copies | one core, ms", steps(device, ceilings, small=small))
+    if "epochs" in parts:
+        print_rows("an epoch of `whole` | s | MiB", epochs(given.device, small=small))
+        print_rows("an epoch of a peer | s | MiB", plain_epochs(device, small=small))
+    if "transfer" in parts:
+        for length, share in ((20, "5 %"), (2, "50 %")):
+            titles = f"{share} changed | host, ms | there, ms | MB | a copy of them, ms | times faster than int64 COO"
+            print_rows(titles, transfers(device, small=small, length=length))
+    if "memory" in parts:
+        print_rows("memory of | MiB | s an epoch", memories(given.device, small=small))
+
+
+if __name__ == "__main__":
+    main()
