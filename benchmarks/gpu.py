@@ -79,14 +79,14 @@ def everything(parts: Parts, device: str, *, small: bool) -> None:
     python, count = sys.executable, len(parts.cores)
     smaller = ["--small"] if small else []
     with ThreadPoolExecutor(len(STRATEGIES) + 2) as beside:
-        warm = ["warm", "--json"]
-        beside.submit(parts.run, "warm", 150, parts.some(-1, 1), [python, "-m", "trainer.cli", *warm])
+        warm, most_s = ["warm", "--json"], 900 if small else 150
+        beside.submit(parts.run, "warm", most_s, parts.some(-1, 1), [python, "-m", "trainer.cli", *warm])
         if find_spec("apache_beam"):
             stream = [python, "-c", "from stream.start import main; main()", *warm]
-            beside.submit(parts.run, "warm", 150, parts.some(-2, 1), stream)
+            beside.submit(parts.run, "warm", most_s, parts.some(-2, 1), stream)
         right = [python, str(HERE / "gpu_right.py"), "--device", device, "--strategy"]
         for at, strategy in enumerate(STRATEGIES):
-            beside.submit(parts.run, "right", 600 if small else 130, parts.some(at, 1), [*right, strategy])
+            beside.submit(parts.run, "right", 900 if small else 130, parts.some(at, 1), [*right, strategy])
     few = 2 if count > 4 else 0  # of the cores for what has the GPU
     others = parts.some(few, count - few)
     with ThreadPoolExecutor(1) as beside:
