@@ -111,25 +111,28 @@ class Decoder:
         if self._format.many:
             self._schema = self._schema.append(pa.field("row", pa.int32(), nullable=False))
 
-    def prepare(self, raw: RawBatch) -> None:
-        """Fetch what decoding a poll needs from elsewhere, such as schemas.
+    def prepare(self, raw: RawBatch) -> str | None:
+        """Fetch what decoding a poll needs from elsewhere, such as schemas, for a few seconds.
+
+        Returns:
+            None: everything is there. Otherwise how far it is: call again.
 
         Raises:
             UnavailableError: It cannot be had now. Keep the poll and try again.
         """
-        self._prepare(raw.values)
+        return self._prepare(raw.values)
 
-    def _prepare(self, values: pa.LargeBinaryArray) -> None:
+    def _prepare(self, values: pa.LargeBinaryArray) -> str | None:
         try:
-            self._format.prepare(values)
+            return self._format.prepare(values)
         except UnavailableError:
             raise
         except Exception:  # noqa: BLE001  a format's code may raise anything on content
             half = len(values) // 2
-            if half:  # one message alone is named when it is read
-                beat()
-                self._prepare(values[:half])
-                self._prepare(values[half:])
+            if not half:  # one message alone is named when it is read
+                return None
+            beat()
+            return self._prepare(values[:half]) or self._prepare(values[half:])
 
     def batches(self, raw: RawBatch) -> Iterator[MicroBatch]:
         """Decode one poll that ``prepare`` has seen, at most one message's limits at a time.
@@ -156,7 +159,8 @@ class Decoder:
         Raises:
             UnavailableError: See ``prepare``.
         """
-        self.prepare(raw)
+        while self.prepare(raw) is not None:
+            beat()
         return self._decoded(raw, 0, None)[0]
 
     def _decoded(self, whole: RawBatch, first: int, at_once: Limits | None) -> tuple[MicroBatch, int]:

@@ -78,8 +78,9 @@ class Cycle:
         late = not reader.has_waiting and now_s - (reader.first_poll_s or now_s) >= self._cycle_s
         if late and not reader.answers.out and reader.ask():  # the next cycle has to connect
             return True
-        if self._until_idle_s is not None and reader.idle_s >= self._until_idle_s and reader.caught_up():
-            self.idle = True
+        if self._until_idle_s is None or self._decoding.reason is not None:
+            return False
+        self.idle = reader.idle_s >= self._until_idle_s and reader.caught_up()
         return self.idle
 
     @contextmanager

@@ -26,21 +26,31 @@ class Decoding:
     Args:
         config: Topics and rules.
         present: Bounds event times.
-        wait: Waits for some seconds; True: drop the poll, which will be read again. None: an obstacle ends the job.
+        wait: Waits for some seconds; True: drop the poll, which will be read again.
         shown: Called with the error of this host's clock, seconds, while there is an obstacle, and with 0 after it.
+        gives_up: Whether an obstacle ends the job.
     """
 
     def __init__(
         self,
         config: StreamConfig,
         present: Present,
-        wait: Callable[[float], bool] | None,
+        wait: Callable[[float], bool],
         shown: Callable[[float], None],
+        *,
+        gives_up: bool = False,
     ) -> None:
-        self._present, self._wait, self._shown = present, wait, shown
+        self._present, self._wait, self._shown, self._gives_up = present, wait, shown, gives_up
         self._decoders = {
             topic.name: Decoder(topic, config, now_us=present.now_us) for topic in config.kafka.topics
         }
+        self._kept: dict[tuple[str, int], str] = {}  # on a cluster, several at once
+
+    @property
+    def reason(self) -> str | None:
+        """Why polls are kept; None: none is. For any thread."""
+        kept = list(self._kept.items())
+        return "; ".join(f"topic {topic} partition {n} waits: {why}" for (topic, n), why in kept) or None
 
     def warm_up(self) -> None:
         """Compile or load the kernels, on a made-up message."""
@@ -52,46 +62,52 @@ class Decoding:
     def batches(self, raw: RawBatch) -> Iterator[MicroBatch]:
         """Validate one poll, a bounded part of it at a time.
 
-        While this host's clock can't be believed, or a schema registry doesn't answer, the poll is kept. Empty batches in
-        its place let the sink commit what it has.
+        While this host's clock can't be believed, or a schema registry doesn't answer or takes long, the poll is kept. Empty
+        batches in its place let the sink commit what it has.
 
         Raises:
-            Failure: There is such an obstacle, and the job doesn't wait.
+            Failure: There is an obstacle, and the job doesn't wait.
         """
-        decoder = self._decoders[raw.topic]
+        decoder, key = self._decoders[raw.topic], (raw.topic, raw.partition)
         met: set[str] = set()
-        while (obstacle := self._obstacle(decoder, raw)) is not None:
-            event, reason = obstacle
-            if event not in met:
-                _log.error(event, topic=raw.topic, reason=reason)
-            met.add(event)
-            self._shown(self._present.error_s)
-            if self._wait is None:
-                raise Failure(reason)
-            nothing = replace(
-                raw,
-                end_offset=raw.first_offset,
-                offsets=raw.offsets[:0],
-                values=raw.values[:0],
-                quiet=None,
-                skipped=0,
-            )
-            yield decoder.decode(nothing)
-            beat()
-            if self._wait(LOOK_S):
-                return
+        try:
+            while (obstacle := self._obstacle(decoder, raw)) is not None:
+                event, reason, pause_s = obstacle
+                self._kept[key] = reason
+                if pause_s:
+                    if event not in met:
+                        _log.error(event, topic=raw.topic, reason=reason)
+                    met.add(event)
+                    self._shown(self._present.error_s)
+                    if self._gives_up:
+                        raise Failure(reason)
+                nothing = replace(
+                    raw,
+                    end_offset=raw.first_offset,
+                    offsets=raw.offsets[:0],
+                    values=raw.values[:0],
+                    quiet=None,
+                    skipped=0,
+                )
+                yield from decoder.batches(nothing)
+                beat()
+                if self._wait(pause_s):
+                    return
+        finally:
+            self._kept.pop(key, None)
         if met:
             self._shown(0.0)
             _log.info("messages are read again", topic=raw.topic)
         yield from decoder.batches(raw)
 
-    def _obstacle(self, decoder: Decoder, raw: RawBatch) -> tuple[str, str] | None:
-        """Why a poll can't be decoded now: the event for the log, and a sentence."""
+    def _obstacle(self, decoder: Decoder, raw: RawBatch) -> tuple[str, str, float] | None:
+        """Why a poll can't be decoded now: the event for the log, a sentence, and seconds before it is looked at again."""
         reason = self._present.check(raw)
         if reason is not None:
-            return "nothing is read by a clock that can't be right", reason
+            return "nothing is read by a clock that can't be right", reason, LOOK_S
+        event = "a topic waits for the schemas of its messages"
         try:
-            decoder.prepare(raw)
+            progress = decoder.prepare(raw)
         except UnavailableError as error:
-            return "a topic waits for the schemas of its messages", str(error)
-        return None
+            return event, str(error), LOOK_S
+        return None if progress is None else (event, progress, 0.0)

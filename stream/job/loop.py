@@ -69,8 +69,13 @@ class StreamJob:
             config.store, stop=lambda: self._stopping, retried=lambda: metrics.restarted("disk")
         )
         self._present = Present(config)
-        wait = None if until_idle_s is not None else lambda s: not self._reader or self._reader.stop.wait(s)
-        self._decoding = Decoding(config, self._present, wait, metrics.clock_error)
+        self._decoding = Decoding(
+            config,
+            self._present,
+            lambda s: not self._reader or self._reader.stop.wait(s),
+            metrics.clock_error,
+            gives_up=until_idle_s is not None,
+        )
         self._connecting = Connecting(config, lambda: self._stopping, metrics.skipped)
         self._reader: PartitionReader | None = None
         self._lanes: dict[str, LaneThread] = {}

@@ -344,15 +344,32 @@ def test_ids_at_random_are_not_a_request_each(registry: Registry, monkeypatch: A
     assert len(registry.asked) == 4
 
 
+def edges(registry: Registry, count: int) -> list[int]:
+    """Ids of so many schemas with the fields of ``EDGE``."""
+    return [registry.add(EDGE | {"name": f"Edge{i}"}) for i in range(count)]
+
+
 def test_of_too_many_schemas_the_least_recently_used_is_asked_for_again(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schema_registry, "KEPT_SCHEMAS", 2)
-    one, two, three = (registry.add(record(f"Edge{i}", src="long")) for i in range(3))
-    client = RegistryClient(SchemaRegistry(url=registry.url))
+    monkeypatch.setattr(avro, "KEPT_SCHEMAS", 2)
+    one, two, three = edges(registry, 3)
+    given = decoder(topic={"format": "avro"}, registry={"url": registry.url})
     for number in (one, two, one, three, one, three, two):
-        client.schema(number)
+        assert given.decode(poll([edge(number, 1)])).events.num_rows == 1
     assert registry.asked == [f"/schemas/ids/{number}" for number in (one, two, three, two)]
+
+
+def test_a_poll_may_have_more_schemas_than_are_kept(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(avro, "KEPT_SCHEMAS", 2)
+    numbers = edges(registry, 6)
+    given = decoder(topic={"format": "avro"}, registry={"url": registry.url})
+    for each in (numbers, numbers[::-1]):
+        batch = given.decode(poll([edge(number, number) for number in each]))
+        assert batch.events["src"].to_pylist() == each
+    assert len(registry.asked) == len(numbers), "those of the poll before are still known"
 
 
 def test_a_registry_that_wants_a_login_gets_it(registry: Registry, tmp_path: Any) -> None:
@@ -551,15 +568,66 @@ class Present:
     def check(self, raw: object) -> None: ...
 
 
+def decoding(registry: Registry, wait: Callable[[float], bool], **more: bool) -> Decoding:
+    config = decoder(topic={"format": "avro"}, registry={"url": registry.url}).config
+    kafka = config.kafka.model_copy(update={"topics": [Topic(name="edges", format="avro")]})
+    return Decoding(config.model_copy(update={"kafka": kafka}), Present(), wait, lambda _: None, **more)
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time for schemas is up after each request, as it is if one takes seconds."""
+    monkeypatch.setattr(avro, "PREPARE_S", 0.0)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_job_stops_between_the_schemas_of_a_poll(registry: Registry) -> None:
+    messages = poll([edge(number, 8) for number in edges(registry, 40)])
+    waits: list[float] = []
+
+    def stopped(seconds: float) -> bool:
+        waits.append(seconds)
+        return len(waits) == 3
+
+    given = decoding(registry, stopped)
+    batches, reasons = given.batches(messages), []
+    for batch in batches:
+        assert (batch.events.num_rows, batch.end_offset) == (0, 100), "what was read before can be committed"
+        reasons.append(given.reason)
+    assert (len(registry.asked), waits) == (3, [0, 0, 0])
+    wait = "topic edges partition 3 waits: {} of the 40 schemas of its messages were fetched so far"
+    assert reasons == [wait.format(n) for n in (1, 2, 3)]
+    assert given.reason is None
+    given = decoding(registry, lambda _: False, gives_up=True)
+    *_, batch = given.batches(messages)
+    assert batch.events.num_rows == 40, "schemas that come slowly don't end a job either"
+
+
+@pytest.mark.usefixtures("hasty")
+def test_an_unknown_id_is_asked_for_once_per_poll_however_long_it_takes(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(avro, "UNKNOWN_AT_ONCE", 5)
+    now = [1000.0]
+    monkeypatch.setattr(schema_registry.time, "monotonic", lambda: now[0])
+
+    def wait(_: float) -> bool:
+        now[0] += avro.UNKNOWN_S
+        return False
+
+    messages = poll([confluent(1000 + i, b"") for i in range(8)])
+    *_, batch = decoding(registry, wait).batches(messages)
+    assert len(registry.asked) == 5
+    unknown = [f"the schema registry at {registry.url} has no schema {1000 + i}" for i in range(5)]
+    not_asked = [
+        f"schema {1005 + i} was not asked for: 5 ids of this poll were unknown already" for i in range(3)
+    ]
+    assert batch.rejects["sentence"].to_pylist() == unknown + not_asked
+
+
 def test_messages_are_kept_while_the_registry_does_not_answer(registry: Registry) -> None:
     number = registry.add(EDGE)
     registry.status = 503
-    given = decoder(topic={"format": "avro"}, registry={"url": registry.url})
-    config = given.config.model_copy(
-        update={
-            "kafka": given.config.kafka.model_copy(update={"topics": [Topic(name="edges", format="avro")]})
-        }
-    )
     waits: list[float] = []
 
     def wait(seconds: float) -> bool:
@@ -568,12 +636,12 @@ def test_messages_are_kept_while_the_registry_does_not_answer(registry: Registry
             registry.status = None
         return False
 
-    read = list(Decoding(config, Present(), wait, lambda _: None).batches(poll([edge(number, 8)])))
+    read = list(decoding(registry, wait).batches(poll([edge(number, 8)])))
     assert [(batch.events.num_rows, batch.end_offset) for batch in read] == [(0, 100), (0, 100), (1, 102)]
     registry.status = 503
     unknown = poll([edge(number + 1, 8)])
     with pytest.raises(Failure, match="HTTP 503"):
-        list(Decoding(config, Present(), None, lambda _: None).batches(unknown))
+        list(decoding(registry, wait, gives_up=True).batches(unknown))
 
 
 def test_rows_of_several_reads_keep_their_sentences(registry: Registry) -> None:

@@ -153,6 +153,11 @@ def test_an_upper_bound_of_the_configuration_needs_no_clock() -> None:
     assert host.asked == 0
 
 
+def never(_: float) -> bool:
+    """The job is not told to stop."""
+    return False
+
+
 def decoding(host: Host, mended_after: int | None, *, at_s: float = NOW_S) -> Decoding:
     """Whose clock is put right after so many waits; None: the job is told to stop then."""
 
@@ -192,7 +197,7 @@ def test_a_job_that_is_told_to_stop_takes_nothing_of_the_poll_in() -> None:
 def test_a_job_that_ends_by_itself_does_not_wait() -> None:
     host = Host(IN_2001)
     with pytest.raises(Failure, match="this host's clock says 2001-"):
-        list(Decoding(host.config, host.present, None, host.shown.append).batches(raw(LIVE)))
+        list(Decoding(host.config, host.present, never, host.shown.append, gives_up=True).batches(raw(LIVE)))
     assert host.shown[0] < 0
 
 
@@ -200,6 +205,6 @@ def test_events_of_the_future_are_refused_by_the_newest_time_that_is_known() -> 
     host = Host(NOW_S - 200)
     host.brokers_s = NOW_S
     late, early = (b'{"src":1,"dst":2,"t":%d}' % (NOW_S + more) for more in (299, 302))
-    (batch,) = Decoding(host.config, host.present, None, host.shown.append).batches(raw(late, early))
+    (batch,) = Decoding(host.config, host.present, never, host.shown.append).batches(raw(late, early))
     assert (len(batch.events), batch.rejects["reason"].to_pylist()) == (1, ["time_out_of_bounds"])
     assert isinstance(batch.events, pa.RecordBatch)

@@ -1,8 +1,11 @@
 """Avro messages behind Confluent's header: a zero byte, the id of the schema, and the value."""
 
+import time
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from io import BytesIO
+from threading import Lock
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,8 +35,14 @@ NOT_AVRO = "not_avro"
 
 BYTES_AT_ONCE = 4 << 20
 """Most bytes of messages turned into Python objects together; an object can take twenty times its message."""
+KEPT_SCHEMAS = 1024
+"""Most schemas in memory besides those of the poll in hand; the least recently used goes first."""
 UNKNOWN_AT_ONCE = 64
 """Ids without a schema that one poll may ask for; random ones must not become a request each."""
+UNKNOWN_S = 60.0
+"""How long an unknown id stays unknown before it is asked for again."""
+PREPARE_S = 2.0
+"""How long schemas are fetched before the job may commit, or stop."""
 
 Columns = tuple[Int64, pa.RecordBatch]
 """Indices of messages, and the wanted fields of each."""
@@ -45,27 +54,53 @@ class AvroReader:
     def __init__(self, registry: SchemaRegistry, paths: Iterable[PathKeys]) -> None:
         self.client = RegistryClient(registry)
         self._paths = tuple(paths)
-        self._compiled: dict[int, AvroSchema | RefusedError] = {}
+        # On a cluster several threads prepare and read polls of one topic. Only ``prepare`` forgets, and nothing that it has
+        # just seen, so ``read`` finds what was fetched for its poll.
+        self._preparing = Lock()
+        self._schemas: OrderedDict[int, AvroSchema | RefusedError] = OrderedDict()
+        self._unknown: dict[int, tuple[float, str]] = {}  # when they were asked for, and what was said
+        self._asked: set[int] = set()  # the unknown ids that the poll in hand has asked for
 
-    def prepare(self, values: pa.LargeBinaryArray) -> None:
-        """Fetch the schemas of messages, those of the most messages first.
+    def prepare(self, values: pa.LargeBinaryArray) -> str | None:
+        """Fetch the schemas of messages, those of the most messages first; see ``MessageFormat.prepare``.
 
         Raises:
             UnavailableError: The registry does not answer.
         """
         numbers = schema_ids(values)
         distinct, counts = np.unique(numbers[numbers >= 0], return_counts=True)
-        unknown = 0
-        for number in distinct[np.argsort(-counts, kind="stable")].tolist():
-            if self.client.known(number) or number in self._compiled:
-                continue
-            if unknown == UNKNOWN_AT_ONCE:
-                return
+        wanted = distinct[np.argsort(-counts, kind="stable")].tolist()
+        with self._preparing:
+            return self._fetch(wanted)
+
+    def _fetch(self, wanted: list[int]) -> str | None:
+        began_s = time.monotonic()
+        self._asked &= set(wanted)
+        for number, (asked_s, _) in list(self._unknown.items()):
+            if began_s - asked_s >= UNKNOWN_S and number not in self._asked:
+                del self._unknown[number]
+        for number in wanted:
+            if number in self._schemas:
+                self._schemas.move_to_end(number)
+        missing = [n for n in wanted if n not in self._schemas and n not in self._unknown]
+        for fetched, number in enumerate(missing):
+            if len(self._asked) >= UNKNOWN_AT_ONCE:
+                break
+            if fetched and time.monotonic() - began_s >= PREPARE_S:
+                there = len(wanted) - len(missing) + fetched
+                return f"{there:,} of the {len(wanted):,} schemas of its messages were fetched so far"
             beat()
             try:
-                self.client.schema(number)
-            except UnknownSchemaError:
-                unknown += 1
+                self._schemas[number] = AvroSchema.of(self.client.schema(number), self._paths)
+            except UnknownSchemaError as error:
+                self._unknown[number] = time.monotonic(), str(error)
+                self._asked.add(number)
+            except RefusedError as error:
+                self._schemas[number] = error
+        self._asked.clear()
+        while len(self._schemas) > max(KEPT_SCHEMAS, len(wanted)):
+            self._schemas.popitem(last=False)
+        return None
 
     def read(self, values: pa.LargeBinaryArray) -> tuple[list[Columns], list[pa.Table]]:
         """The wanted columns of messages, by schema, and refusals."""
@@ -89,22 +124,13 @@ class AvroReader:
         return read, refused
 
     def _schema(self, number: int) -> AvroSchema:
-        found = self._compiled.get(number)
+        found = self._schemas.get(number)
         if found is None:
-            if not self.client.known(number):
-                raise RefusedError(
-                    UNKNOWN_SCHEMA,
-                    f"schema {number} was not asked for: {UNKNOWN_AT_ONCE} ids of this poll were unknown already",
-                )
-            try:
-                found = AvroSchema.of(self.client.schema(number), self._paths)
-            except UnknownSchemaError as error:  # may be known later
-                raise RefusedError(UNKNOWN_SCHEMA, str(error)) from error
-            except RefusedError as error:
-                found = error
-            if len(self._compiled) >= 1024:
-                self._compiled.clear()
-            self._compiled[number] = found
+            not_asked = (
+                f"schema {number} was not asked for: {UNKNOWN_AT_ONCE} ids of this poll were unknown already"
+            )
+            _, sentence = self._unknown.get(number, (0.0, not_asked))
+            raise RefusedError(UNKNOWN_SCHEMA, sentence)
         if isinstance(found, RefusedError):
             raise RefusedError(found.reason, str(found))
         return found
@@ -160,9 +186,9 @@ class AvroMessages(MessageFormat):
             return f"the schemas of format {topic.format} are in a registry. Give its address in kafka.schema_registry.url"
         return super().refuses(topic, kafka) or refuses_columns(topic)
 
-    def prepare(self, values: pa.LargeBinaryArray) -> None:
+    def prepare(self, values: pa.LargeBinaryArray) -> str | None:
         """See ``MessageFormat.prepare``."""
-        self._reader.prepare(values)
+        return self._reader.prepare(values)
 
     def encode(self, events: pa.RecordBatch) -> Iterator[tuple[bytes, int | None]]:
         """See ``MessageFormat.encode``; the schema is registered under the subject ``<topic>-value``."""

@@ -78,12 +78,19 @@ class MessageFormat(ABC):
         """Why it cannot read such a topic, in a sentence without the topic's name; None if it can."""
         return None
 
-    def prepare(self, values: pa.LargeBinaryArray) -> None:  # noqa: B027  most formats need nothing
+    def prepare(self, values: pa.LargeBinaryArray) -> str | None:
         """Fetch what reading these messages needs from elsewhere.
+
+        The job neither commits nor stops meanwhile. So return after about two seconds, even if more is to be fetched: then
+        this is called again with the same messages.
+
+        Returns:
+            None: everything is there. Otherwise how far it is, in a few words.
 
         Raises:
             UnavailableError: It cannot be had now; try again.
         """
+        return None
 
     @abstractmethod
     def read(self, values: pa.LargeBinaryArray, at_once: Limits | None) -> Read:

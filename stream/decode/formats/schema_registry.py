@@ -1,4 +1,4 @@
-"""A client of Confluent's schema registry: schemas by id, kept for ever, and ids for schemas that are written."""
+"""A client of Confluent's schema registry: schemas by id, and ids for schemas that are written."""
 
 import base64
 import io
@@ -7,7 +7,7 @@ import socket
 import ssl
 import time
 import urllib.request
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
@@ -24,11 +24,6 @@ from stream.service.failure import Failure
 
 ANSWER_BYTES = 8 << 20
 """A longer answer is no schema."""
-KEPT_SCHEMAS = 1024
-"""Most schemas in memory; the least recently used goes first."""
-UNKNOWN_S = 60.0
-"""How long an unknown id stays unknown before it is asked for again."""
-KEPT_UNKNOWN = 100_000
 REFERENCES = 256
 """Most schemas that one refers to, directly or not."""
 REDIRECTIONS = 5
@@ -48,21 +43,12 @@ class UnknownSchemaError(Exception):
 
 
 class RegistryClient:
-    """Asks one registry and keeps every answer. Used by one thread at a time."""
+    """Asks one registry, at each call. Used by one thread at a time."""
 
     def __init__(self, config: SchemaRegistry) -> None:
         self._config = config
         self._urls = deque(config.urls)  # the first one answered last
-        self._schemas: OrderedDict[int, list[Any]] = OrderedDict()
-        self._unknown: dict[int, tuple[float, str]] = {}
         self._context: ssl.SSLContext | None = None
-
-    def known(self, number: int) -> bool:
-        """Whether ``schema`` answers without a request."""
-        if number in self._schemas:
-            return True
-        asked_s, _ = self._unknown.get(number, (0.0, ""))
-        return asked_s > 0 and time.monotonic() - asked_s < UNKNOWN_S
 
     def schema(self, number: int) -> list[Any]:
         """The schema with an id as parsed JSON, after those that it refers to.
@@ -72,23 +58,17 @@ class RegistryClient:
             UnavailableError: The registry does not answer, or not as one; or the file of its password or of certificates
                 can't be read, as for a moment while it is replaced.
         """
-        if number in self._schemas:
-            self._schemas.move_to_end(number)
-            return self._schemas[number]
-        if self.known(number):
-            raise UnknownSchemaError(self._unknown[number][1])
-        try:
-            found = self._fetched(number)
-        except UnknownSchemaError as error:
-            if len(self._unknown) >= KEPT_UNKNOWN:
-                self._unknown.clear()
-            self._unknown[number] = time.monotonic(), str(error)
-            raise
-        self._unknown.pop(number, None)
-        self._schemas[number] = found
-        if len(self._schemas) > KEPT_SCHEMAS:
-            self._schemas.popitem(last=False)
-        return found
+        until_s = self._until_s()
+        answer = self._ask(f"/schemas/ids/{number}", "schema", str, until_s)
+        where = f"the schema registry at {self._urls[0]}"
+        if "error_code" in answer:
+            raise UnknownSchemaError(f"{where} has no schema {number}")
+        kind = answer.get("schemaType", "AVRO")
+        if kind != "AVRO":
+            raise UnknownSchemaError(f"schema {number} of {where} is {kind}, expected AVRO")
+        found: dict[tuple[str, int], Any] = {}
+        self._follow(answer, found, number, until_s)
+        return [*found.values(), self._parsed(answer, number)]
 
     def register(self, subject: str, schema: dict[str, Any]) -> int:
         """The id of a schema under a subject, registered if it is new.
@@ -102,19 +82,6 @@ class RegistryClient:
         if "error_code" in answer:
             raise Failure(f"{self._urls[0]} refuses the schema of subject {subject}: {_reason(answer)}")
         return int(answer["id"])
-
-    def _fetched(self, number: int) -> list[Any]:
-        until_s = self._until_s()
-        answer = self._ask(f"/schemas/ids/{number}", "schema", str, until_s)
-        where = f"the schema registry at {self._urls[0]}"
-        if "error_code" in answer:
-            raise UnknownSchemaError(f"{where} has no schema {number}")
-        kind = answer.get("schemaType", "AVRO")
-        if kind != "AVRO":
-            raise UnknownSchemaError(f"schema {number} of {where} is {kind}, expected AVRO")
-        found: dict[tuple[str, int], Any] = {}
-        self._follow(answer, found, number, until_s)
-        return [*found.values(), self._parsed(answer, number)]
 
     def _follow(
         self, schema: dict[str, Any], found: dict[tuple[str, int], Any], number: int, until_s: float
