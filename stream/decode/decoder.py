@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.config import StreamConfig, Topic
-from schemas.errors import one_line
+from schemas.errors import FreshetError, one_line
 from schemas.events import REJECT_SCHEMA, Reason, event_schema
 from stream.arrays.kinds import Bool, Int64
 from stream.decode.formats.interface import UnavailableError, create_format
@@ -118,7 +118,8 @@ class Decoder:
             None: everything is there. Otherwise how far it is: call again.
 
         Raises:
-            UnavailableError: It cannot be had now. Keep the poll and try again.
+            UnavailableError: It cannot be had now, or the format raised a ``FreshetError`` or ``OSError``. Keep the poll and
+                try again.
         """
         return self._prepare(raw.values)
 
@@ -127,6 +128,8 @@ class Decoder:
             return self._format.prepare(values)
         except UnavailableError:
             raise
+        except (FreshetError, OSError) as error:  # of a file or a service, not of a message
+            raise UnavailableError(one_line(error)) from error
         except Exception:  # noqa: BLE001  a format's code may raise anything on content
             half = len(values) // 2
             if not half:  # one message alone is named when it is read

@@ -12,6 +12,7 @@ from schemas.events import Reason
 from stream.decode.formats.interface import Read
 from stream.decode.formats.plain import JsonFormat
 from stream.decode.reading import Limits, Rows, refused_alike
+from stream.service.failure import Failure
 
 NAME = "broken"
 
@@ -76,6 +77,15 @@ FAULTS: dict[str, Callable[[Read], Read]] = {
 }
 
 
+OBSTACLES = {
+    "in prepare": TypeError("string indices must be integers"),
+    "a file is away": FileNotFoundError(2, "", "descriptors.bin"),
+    "no answer in time": TimeoutError("timed out"),
+    "a sentence": Failure("topic edges: there are no descriptors. Name them"),
+}
+"""Errors of ``prepare``."""
+
+
 def asking(fault: str, src: int = 1) -> bytes:
     """A message on which the code fails so."""
     return json.dumps({"src": src, "dst": 2, "t": 1_082_040_961, "fault": fault}).encode()
@@ -88,8 +98,10 @@ class BrokenFormat(JsonFormat):
 
     def prepare(self, values: pa.LargeBinaryArray) -> None:
         """See ``MessageFormat.prepare``."""
-        if any(value is not None and b'"in prepare"' in value for value in values.to_pylist()):
-            raise TypeError("string indices must be integers")
+        for value in values.to_pylist():
+            for fault, error in OBSTACLES.items():
+                if value is not None and json.dumps(fault).encode() in value:
+                    raise error
 
     def read(self, values: pa.LargeBinaryArray, at_once: Limits | None) -> Read:
         """See ``MessageFormat.read``."""

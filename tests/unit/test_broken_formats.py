@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream.decode import decoder as decoder_module
-from stream.decode.formats.interface import FORMATS
+from stream.decode.formats.interface import FORMATS, UnavailableError
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -42,10 +42,26 @@ def test_neighbours_are_prepared_even_if_preparing_one_message_fails() -> None:
     given_ = decoder(topic={"format": NAME})
     prepared: list[int] = []
     prepare = given_._format.prepare
-    given_._format.prepare = lambda values: (prepare(values), prepared.append(len(values)))  # type: ignore[method-assign]
+    given_._format.prepare = lambda values: prepare(values) or prepared.append(len(values))  # type: ignore[method-assign, func-returns-value]
     batch = given_.decode(poll([GOOD, asking("in prepare"), *[GOOD] * 6]))
     assert sum(prepared) == 7
     assert batch.events.num_rows == 8
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        ("a file is away", "descriptors.bin: No such file or directory (ENOENT)"),
+        ("no answer in time", "timed out"),
+        ("a sentence", "topic edges: there are no descriptors. Name them"),
+    ],
+)
+def test_an_obstacle_to_preparing_keeps_all_messages(fault: str, sentence: str) -> None:
+    given_, messages = decoder(topic={"format": NAME}), poll([GOOD, asking(fault), GOOD])
+    for read in (given_.prepare, given_.decode):
+        with pytest.raises(UnavailableError) as caught:
+            read(messages)
+        assert str(caught.value) == sentence
 
 
 @settings(max_examples=40, deadline=None)

@@ -88,7 +88,8 @@ class MessageFormat(ABC):
             None: everything is there. Otherwise how far it is, in a few words.
 
         Raises:
-            UnavailableError: It cannot be had now; try again.
+            UnavailableError: It cannot be had now; try again. Any ``FreshetError`` or ``OSError`` counts as one, so catch those
+                that the content of a message causes.
         """
         return None
 
