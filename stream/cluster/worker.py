@@ -104,8 +104,9 @@ class Worker:
     def not_ready(self) -> str | None:
         """Why the log or a lane makes no progress here; None if they do."""
         log = self._log
-        if self._present.reason is not None:
-            return self._present.reason
+        waits_for = self._present.reason or self._decoding.reason
+        if waits_for is not None:
+            return waits_for
         if log is not None and log.waits_for is not None:
             return log.waits_for
         if log is not None and (stalled_s := time.monotonic() - log.last_batch_s) > STALLED_S:

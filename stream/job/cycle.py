@@ -50,7 +50,10 @@ class Cycle:
         """See ``Stages.write``."""
         with self._kept():
             begun_s = time.monotonic()
-            record = self._log.take_in(batch, self.reader.lag())
+            lag, key = self.reader.lag(), (batch.topic, batch.partition)
+            # The rest of its poll is in hand.
+            lag[key] = max(lag[key], batch.high_watermark - batch.end_offset)
+            record = self._log.take_in(batch, lag)
             if batch.topic in self._log.held:
                 self.reader.hold(batch.topic, self._log.sink.next_offset)
             now_s = time.monotonic()

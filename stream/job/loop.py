@@ -105,8 +105,9 @@ class StreamJob:
         """Why the job makes no progress; None if it does."""
         if self._alone.reason is not None:
             return f"standing by: {self._alone.reason}"
-        if self._room.reason is not None or self._present.reason is not None:
-            return self._room.reason or self._present.reason
+        waits_for = self._room.reason or self._present.reason or self._decoding.reason
+        if waits_for is not None:
+            return waits_for
         reader = self._reader
         no_leader = reader.no_leader if reader is not None else self._connecting.no_leader
         if self._busy.round_s is None:
@@ -126,7 +127,7 @@ class StreamJob:
     def lag(self) -> int | None:
         """Messages not read yet, over all topic partitions; None while that is not known."""
         reader = self._reader
-        return sum(reader.lag().values()) if reader is not None else None
+        return sum(reader.lag().values()) + self._decoding.unread if reader is not None else None
 
     def lane_lags(self) -> dict[str, int]:
         """Sealed snapshots that each lane lacks."""

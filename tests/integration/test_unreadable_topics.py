@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from registry_server import confluent, serving
 from running_job import Running, reached
 from streaming import T0, configuration, edge, fresh_topic, log_table, send, triples, written
 from typer.testing import CliRunner
@@ -76,3 +77,36 @@ def test_a_wrong_key_holds_its_topic_while_others_are_sealed_and_the_corrected_o
     done = CliRunner().invoke(app, ["run", "--config", str(path), "--until-idle", "0.5", "--json"])
     assert (done.exit_code, json.loads(done.stdout)["events"]) == (0, 120)
     assert sum(src == 7 for _, src, _, _ in triples(log_table(store))) == 120
+
+
+def test_an_absent_registry_is_the_reason_why_nothing_is_read(kafka: str, tmp_path: Path) -> None:
+    """Messages in hand are unread, and what was read before is committed."""
+    avro, other, store = fresh_topic(kafka, stem="avro"), fresh_topic(kafka), tmp_path / "store"
+    with serving() as registry:
+        names = ("src", "dst", "t")
+        schema = {"type": "record", "name": "E", "fields": [{"name": n, "type": "long"} for n in names]}
+        number = registry.add(schema)
+        topics = [{"name": avro, "format": "avro"}, other]
+        section = {"schema_registry": {"url": registry.url}}
+        running = Running(StreamConfig(**configuration(store, kafka, *topics, kafka=section)))
+        try:
+            send(kafka, other, [edge(1, i, T0 + i) for i in range(3)])
+            reached(lambda: offsets(store).get(other) == 3)
+            reached(lambda: running.ready()[0] == 200)
+            registry.status = 500
+            send(kafka, avro, [confluent(number, b"\x02\x04\x06")] * 7)  # 1, 2 and 3
+            reached(lambda: running.ready()[0] == 503)
+            assert running.ready()[1] == (
+                f"topic {avro} partition 0 waits: the schema registry at {registry.url} answers /schemas/ids/{number} "
+                "with HTTP 500. It is asked again"
+            )
+            lag = {"graph": "test", "topic": avro, "partition": "0"}
+            reached(lambda: running.job.lag() == 7)
+            metrics = running.job._metrics.registry
+            assert metrics.get_sample_value("freshet_stream_consumer_lag_messages", lag) == 7
+            registry.status = None
+            reached(lambda: offsets(store).get(avro) == 7)
+            assert (running.ready()[0], running.job.lag()) == (200, 0)
+        finally:
+            running.close()
+    assert running.totals.refused == 0
