@@ -18,7 +18,7 @@ RUNNER = CliRunner()
 @pytest.fixture(autouse=True)
 def _no_logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The runner's standard error is closed after each command, and configured loggers would keep it."""
-    for command in ("run", "evaluate"):
+    for command in ("run", "evaluate", "export"):
         module = import_module(f"trainer.commands.{command}")
         monkeypatch.setattr(module, "configure_logs", lambda **_: None)
     with capture_logs():

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sweeps import sweep
 
 from schemas.errors import one_line
 from stream.service.failure import Failure
@@ -54,6 +55,24 @@ def test_a_file_that_is_no_checkpoint_is_refused_by_name(content: bytes, tmp_pat
     (tmp_path / f"{3:016d}.pt").write_bytes(content)
     with pytest.raises(Failure, match=rf"checkpoint {tmp_path}/0*3\.pt cannot be read .*Remove it"):
         Checkpoints(tmp_path, 1).newest()
+
+
+@sweep
+def test_a_checkpoint_with_a_changed_byte_is_damaged_wherever_it_is(step: int, tmp_path: Path) -> None:
+    """torch loads most of them, with other numbers: it never compares the checksums of its own archive."""
+    checkpoints = Checkpoints(tmp_path, 1)
+    path = checkpoints.save(3, {"w": torch.arange(4), "n": {"s": "x"}})
+    whole = path.read_bytes()
+    mark = whole.rindex(b"xxh64:")
+    for place in range(0, len(whole), step):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1 :])
+        if mark <= place < mark + len(b"xxh64:"):  # it looks like an older one, and all of it is there
+            assert checkpoints.newest()[1]["w"].tolist() == [0, 1, 2, 3]
+            continue
+        with pytest.raises(Failure, match=rf"checkpoint {path} is damaged: it differs .*\. Remove it to"):
+            checkpoints.newest()
+    path.write_bytes(whole[:mark])  # as written before there were checksums
+    assert checkpoints.newest()[1]["w"].tolist() == [0, 1, 2, 3]
 
 
 def test_what_the_disk_refuses_is_told_with_the_key_and_no_checkpoint_is_given_up(

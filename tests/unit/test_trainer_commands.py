@@ -35,6 +35,13 @@ def test_run_prints_its_keys_and_goes_on_where_it_stopped(tmp_path: Path) -> Non
     assert first["checkpoint"] == str(tmp_path / "checkpoints" / f"{5:016d}.pt")
     code, second, _ = invoke("run", "--config", file, "--until-idle", "0.1")
     assert (code, second["snapshots"], second["total_snapshots"]) == (0, 0, 6)
+    path = Path(first["checkpoint"])
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    for command in (("run", "--until-idle", "0.1"), ("export", "--out", str(tmp_path / "vectors.arrow"))):
+        code, _, error = invoke(*command, "--config", file)
+        assert (code, f"checkpoint {path} is damaged" in error) == (1, True), error
 
 
 @pytest.mark.usefixtures("clean_environment")

@@ -1,6 +1,6 @@
 """Checkpoints: the state that a run resumes from, one file per snapshot, whole or absent.
 
-1. The state is written to a temporary file in the same folder, and flushed to disk.
+1. The state and its checksum are written to a temporary file in the same folder, and flushed to disk.
 2. The file is renamed to ``<sequence>.pt``; the folder is flushed to disk.
 3. Older checkpoints beyond the wanted number are removed. If that fails, the next write tries again.
 
@@ -16,11 +16,13 @@ from typing import Any
 
 import numpy as np
 import torch
+import xxhash
 
 from schemas.errors import one_line, system_call
 from stream.service.failure import Failure
 from stream.store.errors import LaneBusyError
 from stream.store.files.clean_up import CleanUp
+from stream.store.files.data import checksum
 from stream.store.files.lock import new_writer_id
 from stream.store.places.durable import make_folders, settle, sync_file, sync_folder
 from stream.store.places.folder_lock import FolderLock
@@ -31,6 +33,11 @@ LET_GO_S = 10.0
 
 _SUFFIX = ".pt"
 _TEMPORARY = ".pt.tmp"
+_MARK = b"xxh64:"
+"""Followed by 16 hexadecimal digits, after the bytes that they sum. torch's reader ignores both."""
+
+_TAIL_BYTES = len(_MARK) + 16
+_REMEDY = "Remove it to continue from the one before, or from the beginning"
 
 
 class Checkpoints:
@@ -83,6 +90,8 @@ class Checkpoints:
         try:
             with temporary.open("wb") as file:
                 torch.save({"format": FORMAT, "sequence": sequence, **_tensors(state)}, file)
+                file.flush()
+                file.write(_MARK + checksum(temporary).encode())
             sync_file(temporary)
         except Exception as error:
             temporary.unlink(missing_ok=True)  # a full disk has no room for half a file
@@ -120,16 +129,14 @@ class Checkpoints:
         path = self.newest_path()
         if path is None:
             return None
+        _require_checksum(path)
         try:
             state = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:
             if (refusal := _refusal(error)) is not None:
                 with system_call("read", path):
                     raise refusal from None
-            raise Failure(
-                f"checkpoint {path} cannot be read ({type(error).__name__}). Remove it to continue from the one "
-                "before, or from the beginning"
-            ) from error
+            raise Failure(f"checkpoint {path} cannot be read ({type(error).__name__}). {_REMEDY}") from error
         if not isinstance(state, dict) or state.get("format") != FORMAT:
             found = state.get("format") if isinstance(state, dict) else type(state).__name__
             raise Failure(f"checkpoint {path} has format {found}, this release reads {FORMAT}")
@@ -137,6 +144,23 @@ class Checkpoints:
 
     def _paths(self) -> list[Path]:
         return sorted(path for path in self.folder.glob(f"*{_SUFFIX}") if path.stem.isdigit())
+
+
+def _require_checksum(path: Path) -> None:
+    """Compare a checkpoint with its checksum. Older ones have none.
+
+    Raises:
+        Failure: They differ.
+        OSError: The disk refuses.
+    """
+    digest, tail = xxhash.xxh64(), b""
+    with system_call("read", path), path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            tail += piece
+            digest.update(tail[:-_TAIL_BYTES])
+            tail = tail[-_TAIL_BYTES:]
+    if tail.startswith(_MARK) and tail != _MARK + digest.hexdigest().encode():
+        raise Failure(f"checkpoint {path} is damaged: it differs from its checksum. {_REMEDY}")
 
 
 def _refusal(error: BaseException | None) -> OSError | None:
