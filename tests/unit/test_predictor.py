@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -77,7 +78,12 @@ def test_a_predictor_writes_nothing_and_says_what_it_does_not_know(tmp_path: Pat
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     with pytest.raises(Failure, match="node 5 is unknown to the checkpoint"):
         predictor.rank(1001, [1002, 5])
-    for t in (float("nan"), float("inf"), 1e18, "2024-01-01", 1j):
+    later = 2**31 - 1
+    for t in (np.int32(later), np.uint32(later), np.int64(later), np.float64(later), Fraction(later)):
+        assert predictor.rank(1001, [1002], t=t) == predictor.rank(1001, [1002], t=later)
+    assert predictor.rank(1001, [1002], t=np.uint8(1)) == predictor.rank(1001, [1002])
+    assert predictor.rank(1001, [1002], t=later) != predictor.rank(1001, [1002])
+    for t in (float("nan"), float("inf"), 1e18, 10**5000, -(10**5000), np.float16("inf"), "2024-01-01", 1j):
         with pytest.raises(Failure, match="t is seconds since 1970"):
             predictor.rank(1001, [1002], t=t)
     for top in (0, 2.5):

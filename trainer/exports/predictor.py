@@ -1,5 +1,6 @@
 """A trained model for questions: embeddings of nodes, and the likeliest next encounters of a node."""
 
+import math
 import threading
 from collections.abc import Iterable
 from numbers import Real
@@ -134,9 +135,7 @@ class Predictor:
             )
         if not isinstance(top, int | np.integer) or top < 1:
             raise Failure(f"top must be a whole number of at least 1, found {top}")
-        if t is not None and not (isinstance(t, Real) and abs(t) * US_PER_S < _FAR_US):  # NaN is not either
-            raise Failure(f"t is seconds since 1970, found {t}")
-        time_us = self._after_us if t is None else max(self._after_us, round(t * US_PER_S))
+        time_us = self._after_us if t is None else max(self._after_us, _microseconds(t))
         source = self._as_ids([node])
         ids = None if candidates is None else self._as_ids(candidates)
         with self._asking:
@@ -205,3 +204,13 @@ class Predictor:
                 "forgotten"
             )
         return dense, numbers
+
+
+def _microseconds(t: Any) -> int:
+    try:
+        seconds = float(t) if isinstance(t, Real) else math.nan  # a narrow integer of NumPy would overflow
+    except OverflowError:
+        seconds = math.inf
+    if not abs(seconds) * US_PER_S < _FAR_US:  # NaN is not either
+        raise Failure(f"t is seconds since 1970, found {seconds if isinstance(t, Real) else t}")
+    return round(seconds * US_PER_S)
