@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import pyarrow.compute as pc
 import structlog
 
 from schemas.config import StreamConfig
@@ -18,7 +19,7 @@ from stream.microbatch import MicroBatch
 from stream.snapshots.event_time import Key
 
 HOLD_MESSAGES = 100
-"""A topic is held once so many messages, all there were, are refused for one reason. Fewer may be a few bad ones at its begin."""
+"""A topic is held if the first so many messages read are all refused for one reason. Fewer may be a few bad ones at its begin."""
 
 MENDED_BY: Mapping[str, str] = {
     Reason.MISSING_FIELD: "kafka.topics.fields",
@@ -44,23 +45,21 @@ class HeldTopic:
 
     Attributes:
         name: The topic.
-        messages: Messages looked at, all of them refused.
         reason: Why, as in dead letters.
         key: Of the configuration, that mends it.
         example: Place and sentence of the first refusal.
     """
 
     name: str
-    messages: int
     reason: str
     key: str
     example: str
 
     def __str__(self) -> str:
         return (
-            f"topic {self.name} is held: all {self.messages:,} messages so far are refused for {self.reason} ({self.example}). "
-            f"Correct {self.key} and start again. They are not committed, and are read then. If the messages are wrong, not "
-            "the key, hold: false for the topic makes them dead letters"
+            f"topic {self.name} is held: its first {HOLD_MESSAGES} messages are all refused for {self.reason}. The first is "
+            f"{self.example}. Correct {self.key} and start again: the topic is then read from where it "
+            "began. If the messages are wrong, not the key, hold: false for the topic makes them dead letters"
         )
 
 
@@ -86,7 +85,8 @@ class HeldTopics:
 
     A topic is under suspicion from its first message until an event of it is accepted, or two reasons are found: then it is
     passed on for ever. Meanwhile its batches wait for each other, at most ``commit_every_s``, and fewer than ``HOLD_MESSAGES``
-    are passed on as they are. A held topic stays held until the job is started again, and its offsets are not committed.
+    are passed on as they are. The first ``HOLD_MESSAGES`` in the order of reading decide, of all partitions together, whatever
+    the same poll has after them. A held topic stays held until the job is started again, and its offsets are not committed.
 
     Args:
         config: Of the stream.
@@ -122,19 +122,25 @@ class HeldTopics:
             return [batch]
         if batch.topic in self.held:
             return []
-        reasons = set(batch.rejects["reason"].unique().to_pylist())
+        missing = HOLD_MESSAGES - suspect.passed - sum(map(_refused, suspect.waiting))
+        rejects, accepted = batch.rejects, batch.events.num_rows > 0
+        decisive = rejects["offset"].unique()[:missing]
+        enough = len(decisive) == missing
+        if enough:  # what comes after the last of them decides nothing
+            rejects = rejects.filter(pc.less_equal(rejects["offset"], decisive[-1]))
+            accepted = pc.any(pc.less_equal(batch.events["offset"], decisive[-1])).as_py() or False
+        reasons = set(rejects["reason"].unique().to_pylist())
         if suspect.reason is not None:
             reasons.add(suspect.reason)
-        if batch.events.num_rows or len(reasons) > 1 or not reasons <= MENDED_BY.keys():
+        if accepted or len(reasons) > 1 or not reasons <= MENDED_BY.keys():
             return [*self._suspects.pop(batch.topic).waiting, batch]
-        if not batch.rejects.num_rows and not any(w.partition == batch.partition for w in suspect.waiting):
+        if not rejects.num_rows and not any(w.partition == batch.partition for w in suspect.waiting):
             return [batch] if not self._due(suspect) else [*self._released(suspect), batch]
         suspect.reason = next(iter(reasons))
         suspect.since_s = suspect.since_s if suspect.waiting else self._clock()
         suspect.waiting.append(batch)
-        messages = suspect.passed + sum(map(_refused, suspect.waiting))
-        if messages >= HOLD_MESSAGES:
-            self._hold(batch.topic, suspect, messages)
+        if enough:
+            self._hold(batch.topic, suspect)
             return []
         return self._released(suspect) if self._due(suspect) else []
 
@@ -150,7 +156,7 @@ class HeldTopics:
         suspect.passed += sum(map(_refused, released))
         return released
 
-    def _hold(self, topic: str, suspect: _Suspect, messages: int) -> None:
+    def _hold(self, topic: str, suspect: _Suspect) -> None:
         first = (
             next(batch for batch in suspect.waiting if batch.rejects.num_rows)
             .rejects.slice(0, 1)
@@ -159,9 +165,9 @@ class HeldTopics:
         suspect.waiting = []
         reason, sentence = first["reason"], first["sentence"]
         example = f"{topic}[{first['partition']}] offset {first['offset']}: {sentence}"
-        held = HeldTopic(topic, messages, reason, _key(reason, sentence), example)
+        held = HeldTopic(topic, reason, _key(reason, sentence), example)
         self.held = self.held | {topic: held}
-        _log.error("topic held", topic=topic, reason=reason, key=held.key, messages=messages, example=example)
+        _log.error("topic held", topic=topic, reason=reason, key=held.key, example=example)
 
 
 def _refused(batch: MicroBatch) -> int:
