@@ -7,13 +7,14 @@
     python deploy/kafka/broker.py available
 
 ``start`` resolves the broker's jars with Maven once, formats a fresh data folder, starts the JVM, waits until it
-serves and prints ``host:port`` as the last line of standard output. A broker already running in that data folder
-is stopped first: a start is always fresh; ``resume`` starts a broker that was stopped or killed again, with its data and
-at its address. Where Java 17 and Maven are missing and a Docker engine answers, the
+serves and prints ``host:port`` as the last line of standard output. It refuses while a broker runs in that data folder,
+because a start is always fresh; ``resume`` starts a broker that was stopped or killed again, with its data and at its
+address. Where Java 17 and Maven are missing and a Docker engine answers, the
 official image of the same version is run instead. Needs nothing but Python's standard library.
 """
 
 import argparse
+import errno
 import fcntl
 import json
 import os
@@ -31,6 +32,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 POM = HERE / "pom.xml"
 JARS = HERE / "target" / "jars"
+DEVELOPMENT = HERE / "target" / "development"
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 180
 STOP_TIMEOUT_S = 30
@@ -65,7 +67,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("action", choices=["start", "stop", "resume", "available"])
     parser.add_argument("--port", type=int, default=0, help="0: any free port")
-    parser.add_argument("--data", type=Path, default=HERE / "target" / "development", help="data folder")
+    parser.add_argument("--data", type=Path, default=DEVELOPMENT, help="data folder")
     parser.add_argument(
         "--property", action="append", default=[], metavar="KEY=VALUE", help="broker property"
     )
@@ -93,8 +95,13 @@ def start(data: Path, port: int, extra: dict[str, str], cluster: str | None = No
     way = _way()
     if way == "none":
         raise BrokerError("neither Java 17 with Maven nor a Docker engine is here; install one of them")
-    if stop(data):
-        _say(f"stopped the broker that ran in {data}")
+    if runs_at := _runs_at(data):
+        end = "make kafka-stop" if data == DEVELOPMENT else f"{Path(__file__).name} stop --data {data}"
+        raise BrokerError(
+            f"a broker runs at {runs_at}. Use it, or end it ({end}): the next start deletes its topics"
+        )
+    _require_free(port)
+    stop(data)  # a container that has ended is removed
     if data.exists() and any(data.iterdir()) and not (data / STATE).exists():
         raise BrokerError(f"{data} is not empty and not a broker's data folder; give another --data")
     shutil.rmtree(data, ignore_errors=True)
@@ -111,7 +118,7 @@ def resume(data: Path) -> str:
     state = json.loads((data / STATE).read_text()) if (data / STATE).exists() else {}
     if "pid" not in state:
         raise BrokerError(f"no broker that ran as a process of this machine has its data in {data}")
-    if _is_ours(state["pid"], data):
+    if _runs_at(data):
         raise BrokerError(f"the broker of {data} runs, process {state['pid']}")
     address, log = state["address"], data / "broker.log"
     process = _launched(data, address)
@@ -268,6 +275,30 @@ def _run(command: list[str]) -> None:
     if done.returncode != 0:
         told = " ".join((done.stdout + done.stderr).split())[-600:]
         raise BrokerError(f"{command[0]} failed with exit code {done.returncode}: {told}")
+
+
+def _runs_at(data: Path) -> str | None:
+    """host:port of the broker that runs in a data folder."""
+    state = json.loads((data / STATE).read_text()) if (data / STATE).exists() else None
+    if state is None:
+        return None
+    if "container" in state:
+        command = ["docker", "inspect", "--format", "{{.State.Running}}", state["container"]]
+        runs = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() == "true"
+    else:
+        runs = _is_ours(state["pid"], data)
+    return str(state["address"]) if runs else None
+
+
+def _require_free(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the broker does
+        try:
+            probe.bind((HOST, port))
+        except (OSError, OverflowError) as error:
+            in_use = getattr(error, "errno", None) == errno.EADDRINUSE
+            why = "is in use" if in_use else f"can't be used: {error}".rstrip(".")
+            raise BrokerError(f"port {port} {why}. Choose another (KAFKA_PORT)") from error
 
 
 def _is_ours(pid: int, data: Path) -> bool:
