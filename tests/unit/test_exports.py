@@ -137,9 +137,15 @@ def test_a_run_that_goes_on_exports_each_snapshot_once(tmp_path: Path) -> None:
     config = config_for(tmp_path, checkpoint_every=4)
     run(config, snapshots=6)  # the checkpoint is of the fourth: two snapshots are learned and exported again
     before = [commit.model_dump() for commit in exports(config).commits]
-    run(config)
+    with capture_logs() as logs:
+        run(config)
+        run(config_for(tmp_path, checkpoint=str(tmp_path / "other")))  # of the same seed
     assert [commit.model_dump() for commit in exports(config).commits] == before
     assert [commit["sequence"] for commit in before] == list(range(6))
+    told = [entry for entry in logs if entry["event"].startswith("snapshots are exported already")]
+    assert [(entry["exports"], entry["tau"]) for entry in told] == [("hash", 4), ("hash", 0)], (
+        "once a trainer"
+    )
 
 
 def test_other_weights_for_an_old_snapshot_come_after_what_was_published(tmp_path: Path) -> None:

@@ -76,12 +76,23 @@ def test_a_predictor_writes_nothing_and_says_what_it_does_not_know(tmp_path: Pat
     assert predictor.sequence == 1
     predictor.rank(1001, [1002])
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-    with pytest.raises(Failure, match="node 5 is unknown to the checkpoint"):
+    unknown = (
+        r"node 5 is unknown to the checkpoint \S+: no event up to its snapshot has it, or it was forgotten\. "
+    )
+    with pytest.raises(Failure, match=f"{unknown}Leave it out$"):
         predictor.rank(1001, [1002, 5])
+    with pytest.raises(Failure, match=f"{unknown}Ask about another node, or a newer checkpoint"):
+        predictor.rank(5, [1002])
+    newest_s = predictor._lane.log.snapshots[1].max_t_us / 1e6
+    assert predictor.rank(1001, [1002], t=newest_s) == predictor.rank(1001, [1002])
+    early = (
+        r"t is 1970-01-01T00:00:00\.500000Z, before 1970-01-01T00:00:0\S+Z, the newest event .* Leave t out"
+    )
+    with pytest.raises(Failure, match=early):
+        predictor.rank(1001, [1002], t=0.5)
     later = 2**31 - 1
     for t in (np.int32(later), np.uint32(later), np.int64(later), np.float64(later), Fraction(later)):
         assert predictor.rank(1001, [1002], t=t) == predictor.rank(1001, [1002], t=later)
-    assert predictor.rank(1001, [1002], t=np.uint8(1)) == predictor.rank(1001, [1002])
     assert predictor.rank(1001, [1002], t=later) != predictor.rank(1001, [1002])
     for t in (float("nan"), float("inf"), 1e18, 10**5000, -(10**5000), np.float16("inf"), "2024-01-01", 1j):
         with pytest.raises(Failure, match="t is seconds since 1970"):
@@ -206,6 +217,8 @@ def test_candidates_are_a_list_or_a_prefix(kind: dict, tmp_path: Path) -> None:
         Failure, match=r"knows no node whose id begins with 'shop:'\. Ids look like '(card|merch)"
     ):
         predictor.rank("card:17", prefix="shop:")
+    with pytest.raises(Failure, match=r"node shop:9 is unknown .*\. Leave it out, or ask with prefix="):
+        predictor.rank("card:17", ["shop:9"])
     for wrong in ({}, {"candidates": merchants, "prefix": "merchant:"}):
         with pytest.raises(Failure, match="either candidates, a list of ids, or prefix"):
             predictor.rank("card:17", **wrong)

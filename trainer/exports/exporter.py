@@ -57,6 +57,7 @@ class Exporter:
         self._writer = (
             ExportWriter(config.store, config.exports.name or lane.header.lane) if ranks.rank == 0 else None
         )
+        self._found_one = False  # of the exports that it would make
 
     def export(
         self,
@@ -82,6 +83,13 @@ class Exporter:
         version = version_of(session.model)
         after = self._ranks.from_first(self._before(manifest.sequence, version))
         if after == manifest.sequence:
+            if self._writer is not None and not self._found_one:
+                log.info(
+                    "snapshots are exported already, with the same weights, and are not exported again",
+                    exports=wanted.name or self._lane.header.lane,
+                    tau=manifest.tau,
+                )
+            self._found_one = True
             return None
         touched = (
             touched_nodes(self._lane.log, self._lane.manifests[after + 1 : manifest.sequence + 1])

@@ -16,6 +16,7 @@ from schemas.errors import one_line
 from schemas.events import US_PER_S
 from schemas.trainer_config import TrainerConfig
 from stream.arrays.kinds import Float32, Int64
+from stream.decode.rules import show_time
 from stream.service.config_file import load_config
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
@@ -93,7 +94,7 @@ class Predictor:
         """
         ids = None if nodes is None else self._as_ids(nodes)
         with self._asking:
-            dense = np.arange(len(self._ids)) if ids is None else self._known(ids)[0]
+            dense = np.arange(len(self._ids)) if ids is None else self._known(ids, "Leave it out")[0]
             asked = Touched(dense, np.zeros(len(dense), np.int64))
             batches = embedded(
                 self._session.strategy, asked, self._session.names, self._lane, self._ranks, self.version
@@ -116,8 +117,7 @@ class Predictor:
             candidates: Destinations, by the producer's ids; or give ``prefix``.
             top: Largest number of results.
             prefix: Take all nodes that the model remembers and whose id begins with this, such as ``merchant:``.
-            t: Time of the encounter, in seconds; None, or an earlier time: right after the newest event that the model has
-                seen.
+            t: Time of the encounter, in seconds, not before the newest event that the model has seen; None: right after it.
 
         Returns:
             Pairs of a candidate and its score, the logit: log-odds against a random destination.
@@ -135,13 +135,21 @@ class Predictor:
             )
         if not isinstance(top, int | np.integer) or top < 1:
             raise Failure(f"top must be a whole number of at least 1, found {top}")
-        time_us = self._after_us if t is None else max(self._after_us, _microseconds(t))
+        time_us, newest_us = self._after_us if t is None else _microseconds(t), self._after_us - 1
+        if time_us < newest_us:
+            raise Failure(
+                f"t is {show_time(time_us)}, before {show_time(newest_us)}, the newest event of the checkpoint's snapshot. "
+                "Leave t out, or give a later time"
+            )
+        time_us = max(self._after_us, time_us)
         source = self._as_ids([node])
         ids = None if candidates is None else self._as_ids(candidates)
         with self._asking:
             chosen = self._beginning_with(prefix) if ids is None else ids
-            dst = self._known(chosen)[1]
-            src = np.repeat(self._known(source)[1], len(dst))
+            text = pa.types.is_string(self._ids.type)
+            dst = self._known(chosen, "Leave it out" + ", or ask with prefix=" * text)[1]
+            other = "Ask about another node, or a newer checkpoint with a new Predictor"
+            src = np.repeat(self._known(source, other)[1], len(dst))
             scores = self._scores(src, dst, time_us)
         best = np.argsort(-scores, kind="stable")[:top]
         return list(zip(chosen.take(pa.array(best)).to_pylist(), scores[best].tolist(), strict=True))
@@ -192,16 +200,16 @@ class Predictor:
                 f"nodes of this store have {kind} ids, but others were given: {one_line(error)}"
             ) from None
 
-    def _known(self, ids: pa.Array | pa.ChunkedArray) -> tuple[Int64, Int64]:
-        """Dense ids, and the model's numbers of these nodes."""
+    def _known(self, ids: pa.Array | pa.ChunkedArray, remedy: str) -> tuple[Int64, Int64]:
+        """Dense ids, and the model's numbers of these nodes; an unknown one is a failure with this remedy."""
         found = pc.index_in(ids, self._ids)
         dense: Int64 = found.fill_null(-1).to_numpy().astype(np.int64)
         numbers = np.where(dense >= 0, self._session.names.find(np.maximum(dense, 0)), -1)
         if (numbers < 0).any():
             first = int(np.flatnonzero(numbers < 0)[0])
             raise Failure(
-                f"node {ids[first].as_py()} is unknown to the checkpoint {self.checkpoint}: it came later, or was "
-                "forgotten"
+                f"node {ids[first].as_py()} is unknown to the checkpoint {self.checkpoint}: no event up to its snapshot has "
+                f"it, or it was forgotten. {remedy}"
             )
         return dense, numbers
 
