@@ -44,10 +44,10 @@ def _print_tables(store: str, found: dict[str, Any]) -> None:
 
     apart = ("lanes", "offsets", "refused_by_reason", "history", "assumptions")
     rows = {key: value for key, value in found.items() if key not in apart}
-    rows |= as_rows(found["refused_by_reason"])
-    for key, value in (found["history"] or {}).items():
+    rows |= as_rows(found.get("refused_by_reason", {}))
+    for key, value in (found.get("history") or {}).items():
         rows[f"history {key}"] = show_time(round(value * US_PER_S)) if key == "until" else value
-    for topic, partitions in found["offsets"].items():
+    for topic, partitions in found.get("offsets", {}).items():
         rows[f"offsets of {topic}"] = ", ".join(f"{p}: {offset:,}" for p, offset in partitions.items())
     print_table(f"Store {store}", with_units(rows))
     for name, lane in found["lanes"].items():

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Self
 
 from schemas.events import US_PER_S
+from stream.decode.rules import show_time
 from stream.store.errors import StoreError
 
 _SNAPSHOT = re.compile(r"-?\d{1,18}")
@@ -18,6 +19,9 @@ class AsOf:
 
     tau: int | None = None
     t_us: int | None = None
+
+    def __str__(self) -> str:
+        return str(self.tau) if self.t_us is None else show_time(self.t_us)
 
     @classmethod
     def parse(cls, text: str) -> Self:

@@ -196,15 +196,13 @@ def _number(
 ) -> int:
     """The number of the requested snapshot among those kept."""
     first, end = kept.first, len(kept)
+    if end == first:
+        raise RetainedError(f"{of} has no snapshots yet")
     number = end - 1 if as_of is None else log.count(as_of) - 1
     if first <= number < end:
         return number
-    has = (
-        f"it has {log.snapshots[first].tau} to {log.snapshots[end - 1].tau}"
-        if end > first
-        else "it has none yet"
-    )
-    if number >= end > first:
+    has = f"it has {log.snapshots[first].tau} to {log.snapshots[end - 1].tau}"
+    if number >= end:
         raise RetainedError(f"{of} has not come to snapshot {log.snapshots[number].tau}; {has}")
     raise RetainedError(f"{of} has no snapshot of that time or before; {has}")
 

@@ -30,21 +30,25 @@ ASSUMPTIONS = (
 )
 """How to read the figures."""
 
+_OF_NOW = frozenset(
+    {"committed", "open_events", "late", "refused", "refused_by_reason", "duplicates", "offsets", "history"}
+)
+"""Keys about the newest commit."""
+
 
 def inspect(store: str | Place, as_of: AsOf | None = None) -> dict[str, Any]:
     """Describe a store, as of its newest commits or of an earlier moment.
 
     Args:
         store: Folder of the store.
-        as_of: Count sealed snapshots up to this moment only. Open events, refused messages and offsets are always those
-            of the newest commit.
+        as_of: Count sealed snapshots up to this moment only. Keys about the newest commit (``_OF_NOW``) are left out then.
 
     Returns:
         The keys of the command line's contract (docs/cli.md); see also ``ASSUMPTIONS``.
 
     Raises:
         ConfigMissingError: There is no log at this place.
-        RetainedError: The moment is older than what is kept, or than the log.
+        RetainedError: No snapshot is that old, or it is no longer kept.
         CorruptError, FormatVersionError: A record is damaged, or from another release.
     """
     return undisturbed(store, lambda: _inspect(store, as_of))
@@ -61,7 +65,7 @@ def _inspect(store: str | Place, as_of: AsOf | None) -> dict[str, Any]:
     end = log.count(as_of)
     totals = log.totals if as_of is None else _totals(log, end)
     first, newest = log.snapshots.first, log.snapshots[end - 1] if end else None
-    return {
+    found = {
         "graph": log.header.graph,
         "interval_s": log.header.interval_us / 1_000_000,
         "snapshots": end,
@@ -87,6 +91,7 @@ def _inspect(store: str | Place, as_of: AsOf | None) -> dict[str, Any]:
         "assumptions": list(ASSUMPTIONS),
         "lanes": {lane.header.lane: _describe(lane, end, whole=as_of is None) for lane in lanes},
     }
+    return found if as_of is None else {key: value for key, value in found.items() if key not in _OF_NOW}
 
 
 def _totals(log: LogReader, end: int) -> LogTotals:

@@ -42,8 +42,7 @@ def read_source(source: str | Place, as_of: str | None = None, columns: str | No
     else:
         read = read_events(place.disk(), columns=FileColumns.parse(columns))
     if read.events.num_rows == 0:
-        when = "" if as_of is None else f" as of {as_of}. freshet-stream inspect shows its first snapshot"
-        raise Failure(f"{place} has no events{when}")
+        raise Failure(f"{place} has no events")
     return read
 
 
@@ -59,7 +58,7 @@ def store_events(store: str | Place, as_of: AsOf | None = None) -> EventFile:
 
     Raises:
         ConfigMissingError: There is no log at this place.
-        RetainedError: The moment is older than what is kept.
+        RetainedError: No snapshot is that old, or it is no longer kept.
         CorruptError: A file of the log is damaged.
     """
     return undisturbed(store, lambda: _store_events(store, as_of))

@@ -366,6 +366,19 @@ def test_a_store_can_be_described_as_of_an_earlier_moment(whole, short):
     earlier = inspect(whole, AsOf.parse("6"))
     assert (earlier["snapshots"], earlier["last"]) == (7, 6)
     assert earlier["lanes"]["distdy"]["snapshots"] == 7
+    of_now = {
+        "committed",
+        "open_events",
+        "late",
+        "refused",
+        "refused_by_reason",
+        "duplicates",
+        "offsets",
+        "history",
+    }
+    assert inspect(whole).keys() - earlier.keys() == of_now
+    with pytest.raises(RetainedError, match=r"log has no snapshot as old as -5; it holds 0 to \d+, "):
+        inspect(whole, AsOf.parse("-5"))
     assert inspect(whole, AsOf.parse("@7.5")) == earlier
     assert inspect(whole, AsOf.parse("1970-01-01T00:00:07")) == earlier
     fresh = inspect(whole, AsOf.parse("1999-01-01"))

@@ -20,6 +20,7 @@ from stream.store.errors import ConfigMissingError, RetainedError
 from stream.store.from_file import build_store
 from stream.store.graph import read_graph
 from stream.store.log.reader import LogReader
+from stream.store.log.writer import LogWriter
 
 PAGE = Path(__file__).parents[2] / "docs" / "store-format.md"
 LIBRARY = PAGE.with_name("library.md")
@@ -61,10 +62,13 @@ def test_a_lane_has_its_edge_life(store):
 def test_the_newest_snapshot_is_the_default_and_what_is_not_there_is_said(store, tmp_path):
     assert read_graph(store).tau == LogReader(store).snapshots[-1].tau
     assert read_graph(store, as_of=AsOf(t_us=3_500_000)).tau == 2  # the last that had ended by then
-    with pytest.raises(RetainedError, match="no snapshot of that time or before; it has 0 to 7"):
+    with pytest.raises(RetainedError, match="has no snapshot as old as -1; it holds 0 to 7"):
         read_graph(store, as_of=AsOf(tau=-1))
     with pytest.raises(ConfigMissingError):
         read_graph(tmp_path)
+    LogWriter.open(tmp_path / "empty", LogReader(store).header).close()
+    with pytest.raises(RetainedError, match=r"empty has no snapshots yet$"):
+        read_graph(tmp_path / "empty")
 
 
 def test_networkx_has_external_ids_weights_and_features(tmp_path):

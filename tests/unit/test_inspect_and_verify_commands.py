@@ -110,7 +110,9 @@ def test_inspect_prints_one_json_object_or_a_table(address):
     assert result.exit_code == 0
     assert json.loads(result.stdout)["lanes"]["distdy"]["snapshots"] == 8
     table = run.invoke(app, ["inspect", address]).stdout
-    assert "live_edges" in table and "Lane sep" in table
+    assert "live_edges" in table and "Lane sep" in table and "committed" in table
+    earlier = run.invoke(app, ["inspect", address, "--as-of", "2"]).stdout
+    assert "live_edges" in earlier and "Lane sep" in earlier and "committed" not in earlier
 
 
 def test_inspect_shows_dates_bytes_with_units_and_how_figures_are_meant(address, store):

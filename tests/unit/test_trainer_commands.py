@@ -60,7 +60,7 @@ def test_run_as_of_a_moment_learns_no_later_snapshot_and_can_go_on(tmp_path: Pat
     code, _, error = invoke("run", "--config", file, "--as-of", "3")
     assert (code, "after number 3 of --as-of" in error) == (1, True)
     code, _, error = invoke("run", "--config", file, "--as-of", "-1")
-    assert (code, "no snapshot as old as --as-of" in error) == (1, True)
+    assert (code, "no snapshot as old as -1; it holds 0 to 5" in error) == (1, True)
     code, _, error = invoke("run", "--config", file, "--as-of", "yesterday")
     assert (code, "--as-of takes a snapshot" in error) == (1, True)
 
@@ -124,7 +124,7 @@ def test_evaluate_takes_a_store_as_of_a_moment(tmp_path: Path) -> None:
     for key in ("ap", "mrr", "edgebank_ap", "events", "snapshots"):
         assert past[key] == wanted[key] != whole[key]
     code, _, error = invoke("evaluate", "--config", file, "--data", str(tmp_path / "store"), "--as-of", "-5")
-    assert (code, "has no events as of -5" in error) == (1, True)
+    assert (code, "no snapshot as old as -5; it holds 0 to 11" in error) == (1, True)
     code, _, error = invoke("evaluate", "--config", file, "--data", event_file(tmp_path), "--as-of", "5")
     assert (code, "--as-of needs a store's folder" in error) == (1, True)
 

@@ -38,7 +38,7 @@ def test_a_moment_before_the_first_event_is_named(tmp_path):
         app, ["partition", str(store), "--algorithm", "hash", "--parts", "2", "--as-of", "1969-01-01"]
     )
     assert result.exit_code == 1
-    assert "no events as of 1969-01-01" in result.stderr
+    assert "has no snapshot as old as 1969-01-01T00:00:00Z; it holds 0 to" in result.stderr
 
 
 def test_a_file_without_events_is_named(tmp_path):

@@ -16,9 +16,9 @@ from schemas.errors import one_line
 from schemas.events import US_PER_S
 from schemas.trainer_config import TrainerConfig
 from stream.arrays.kinds import Float32, Int64
-from stream.decode.rules import show_time
 from stream.service.config_file import load_config
 from stream.service.failure import Failure
+from stream.store.as_of import AsOf
 from stream.store.lane.reader import LaneReader
 from trainer.data.examples import Queries
 from trainer.device import to_device
@@ -138,7 +138,7 @@ class Predictor:
         time_us, newest_us = self._after_us if t is None else _microseconds(t), self._after_us - 1
         if time_us < newest_us:
             raise Failure(
-                f"t is {show_time(time_us)}, before {show_time(newest_us)}, the newest event of the checkpoint's snapshot. "
+                f"t is {AsOf(t_us=time_us)}, before {AsOf(t_us=newest_us)}, the newest event of the checkpoint's snapshot. "
                 "Leave t out, or give a later time"
             )
         time_us = max(self._after_us, time_us)

@@ -132,7 +132,7 @@ class LogReader:
             as_of: Only those up to this τ, or that end by this time; None: all.
 
         Raises:
-            RetainedError: All snapshots that old are no longer kept.
+            RetainedError: No snapshot is that old, or it is no longer kept.
         """
         kept = self.snapshots
         if as_of is None:
@@ -142,8 +142,9 @@ class LogReader:
             assert as_of.t_us is not None, "a moment is a snapshot or a time"
             tau = as_of.t_us // self.header.interval_us - 1
         end = bisect_right(kept, tau, lo=kept.first, key=lambda s: s.tau)
-        if kept.first and end == kept.first:
-            raise RetainedError(f"{self.root} keeps nothing as old as snapshot {tau}; {self._span()}")
+        if end == kept.first:
+            has = "keeps" if kept.first else "has"
+            raise RetainedError(f"{self.root} {has} no snapshot as old as {as_of}; {self._span()}")
         return end
 
     def base(self) -> pa.Table | None:
