@@ -226,7 +226,7 @@ class TrainerConfig(Service):
         "or pac; snapshot models need another one, such as vertex.",
     )
     model_params: dict[str, Any] = Field(
-        default_factory=dict, description="The model's own parameters, such as {hidden: 64}."
+        default_factory=dict, description="The model's own parameters, such as {memory: 64}."
     )
     task: str = Field(
         "link-prediction",

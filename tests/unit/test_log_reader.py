@@ -191,6 +191,17 @@ def test_a_folder_that_cannot_be_watched_costs_no_thread_and_no_inotify_instance
     assert threading.active_count() == before
 
 
+def test_a_watch_that_ends_while_its_thread_begins_to_read_logs_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with FolderWatch(tmp_path) as watch:
+        if watch._observer is None:
+            pytest.skip("no inotify: the folder is polled")
+        (emitter,) = watch._observer.emitters
+    emitter.queue_events(0)  # as the thread does that was about to when it was stopped
+    assert caplog.records == []
+
+
 def test_a_watch_wakes_at_a_new_name(tmp_path: Path) -> None:
     with FolderWatch(tmp_path) as watch:
         watch.wait(0)

@@ -1,20 +1,27 @@
 """The trainer's commands: their JSON, their exit codes, their sentences."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from structlog.testing import capture_logs
 from trainer_invoked import RUNNER, _no_logs, invoke, write  # noqa: F401  a fixture
 from trainer_streams import make_lane, meetings
 
 from schemas.events import US_PER_S
+from schemas.trainer_config import TrainerConfig
+from stream.partition.interface import create
 from stream.service.failure import Failure
 from trainer.cli import app
 from trainer.evaluation.split import parse_shares, split_by_time
+from trainer.models.interface import MODELS
+from trainer.parameters import check_parameters
 
 RUN_KEYS = {"snapshots", "steps", "events", "loss", "ap", "auc", "mrr", "seconds", "checkpoint"}
 EVALUATE_KEYS = {
@@ -260,6 +267,18 @@ def test_the_example_configuration_is_valid(tmp_path: Path) -> None:
         "model": "tgn-history",
         "strategy": "sequential",
     }
+
+
+def test_the_parameters_that_the_example_shows_are_those_of_the_default_model_and_lane() -> None:
+    fields = TrainerConfig.model_fields
+
+    def shown(key: str) -> dict[str, Any]:
+        found = re.search(r"\{.*\}", fields[key].description or "")
+        assert found is not None
+        return yaml.safe_load(found[0])  # type: ignore[no-any-return]
+
+    check_parameters(MODELS.find(fields["model"].default), shown("model_params"), "model_params")
+    create(fields["lane"].default, shown("lane_params"), parts=2)
 
 
 def test_starting_the_trainer_imports_neither_dgl_nor_torch() -> None:

@@ -1,5 +1,6 @@
 """Wait for a folder to change: by inotify if available, and by polling."""
 
+import logging
 import threading
 from pathlib import Path
 from typing import Self
@@ -15,6 +16,12 @@ POLL_S = 0.25
 
 BUCKET_POLL_S = 1.0
 """The same in a bucket, where every look costs requests."""
+
+
+# Its thread may be about to read when a watch ends, and then logs an error, although nothing is wrong.
+logging.getLogger("watchdog.observers.inotify").addFilter(
+    lambda record: "called when the thread is inactive" not in record.getMessage()
+)
 
 
 class FolderWatch(FileSystemEventHandler):
