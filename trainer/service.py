@@ -100,8 +100,7 @@ def train(
             follow(trainer, follower)
         elif not shutdown.wanted:
             raise Failure(
-                f"no lane {config.lane} appeared in {config.store} within {until_idle_s} seconds ({progress.obstacle}). Start "
-                "the stream service with that lane, or check the keys store and lane"
+                f"after {until_idle_s:g} seconds still {progress.obstacle}, or start the stream service with that lane"
             )
         found = result(config, since=float(os.environ.get(STARTED, began))) if ranks.rank == 0 else None
         log.info("ended", **(found or {}))

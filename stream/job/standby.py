@@ -63,7 +63,7 @@ class Standby:
                 opened = open_()
             except LaneBusyError as busy:
                 if not self._waits:
-                    raise
+                    raise LaneBusyError(f"{busy}. run --standby waits for it") from None
                 if self._stop():
                     raise StoppedEarly from None
                 if self.reason is None:

@@ -29,8 +29,9 @@ class Answers:
         silent_s, cause = self.silent_s, self._cause
         if silent_s is None:
             return None
-        told = f"no broker of {self._bootstrap} has answered for {silent_s:.0f} s"
-        return f"{told}: {cause}" if cause else told
+        if cause is None:
+            return f"no broker of {self._bootstrap} has answered for {silent_s:.0f} s"
+        return f"no answer for {silent_s:.0f} s: {cause}"
 
     @property
     def silent_s(self) -> float | None:

@@ -1,5 +1,6 @@
 """Errors of a store. Each sentence names the file, the place and the remedy."""
 
+import re
 from typing import Final
 
 from schemas.errors import FreshetError
@@ -21,24 +22,22 @@ class StoreError(FreshetError):
 
 
 class LaneBusyError(StoreError):
-    """Another process writes this log or lane; the message names both writers."""
+    """Another process writes this log or lane; the message names it."""
 
 
-def busy(folder: object, doing: str, holder: str, writer_id: str, otherwise: str) -> LaneBusyError:
+def busy(folder: object, doing: str, holder: str, otherwise: str) -> LaneBusyError:
     """The error of a writer that finds another one, or one that another compaction refuses.
 
     Args:
         folder: What both want.
         doing: What the holder of the lock does, ``written`` or ``compacted``.
-        holder: Its id; empty: it has not said.
-        writer_id: The other's.
+        holder: Its id, as ``new_writer_id`` makes it; empty: it has not said.
         otherwise: The alternative to stopping the holder.
     """
     # A compaction ends by itself, and it may be the stream job's own.
-    remedy = "Try again once it is done" if doing == COMPACTED else f"Stop the other process or {otherwise}"
-    return LaneBusyError(
-        f"{folder} is being {doing} by {holder or 'another writer'}, so {writer_id} cannot do so too. {remedy}"
-    )
+    remedy = "Try again once it is done" if doing == COMPACTED else f"Stop it, or {otherwise}"
+    who = re.sub(r"^(.+)-(\d+)-[0-9a-f]{8}$", r"process \2 on \1", holder) or "another process"
+    return LaneBusyError(f"{folder} is being {doing} by {who}. {remedy}")
 
 
 class CorruptError(StoreError):

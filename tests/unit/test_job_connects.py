@@ -79,7 +79,7 @@ def test_the_reason_of_a_wait_is_known_while_it_lasts(
     made.begin()
     faults.append(UNTRUSTED)
     made.reader(lambda key: None, ARRIVAL_S)
-    assert told == [(None, f"no broker of b:1 has answered for 0 s: {UNTRUSTED}")]
+    assert told == [(None, f"no answer for 0 s: {UNTRUSTED}")]
 
 
 def test_of_many_partitions_without_a_leader_a_sentence_names_a_few() -> None:

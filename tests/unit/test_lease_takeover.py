@@ -59,7 +59,7 @@ def test_a_silent_holder_keeps_its_lease_for_all_of_its_time(folder: ObjectPath,
 def test_a_beat_at_the_last_moment_keeps_the_lease(folder: ObjectPath, slept: Slept) -> None:
     beat(folder, 0)
     slept.then = lambda slept_s: beat(folder, 1) if slept_s >= LEASE_S else None
-    with pytest.raises(LaneBusyError, match="written by holder, so next cannot"):
+    with pytest.raises(LaneBusyError, match=r"written by holder\. Stop it"):
         lock_folder(folder, "next")
 
 

@@ -87,7 +87,7 @@ def test_a_commit_is_there_when_the_log_is_opened_again(place: Place) -> None:
 
 def test_a_second_writer_is_refused_until_the_first_closes(place: Place) -> None:
     first = LogWriter.open(place, HEADER, writer_id="one")
-    with pytest.raises(LaneBusyError, match="being written by one, so two cannot"):
+    with pytest.raises(LaneBusyError, match=r"being written by one\. Stop it, or choose another store"):
         LogWriter.open(place, HEADER, writer_id="two")
     first.close()
     with pytest.raises(StoreError, match="Open the log again"):

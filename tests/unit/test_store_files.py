@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from stream.store.crash import VARIABLE
 from stream.store.errors import ConfigMissingError, CorruptError, FormatVersionError, LaneBusyError
 from stream.store.files import records
 from stream.store.files.data import checksum, open_table, read_table
+from stream.store.files.lock import new_writer_id
 from stream.store.files.records import put_record, read_record
 from stream.store.places.folder_lock import FolderLock
 from stream.store.places.names import inside
@@ -176,9 +178,10 @@ def test_a_missing_record_says_where_it_was_looked_for(tmp_path: Path) -> None:
         read_record(tmp_path / "log.json", LogHeader)
 
 
-def test_a_second_writer_is_refused_with_both_names(tmp_path: Path) -> None:
-    first = FolderLock(tmp_path, "first-writer")
-    with pytest.raises(LaneBusyError, match=r"written by first-writer, so second-writer cannot"):
+def test_a_second_writer_is_refused_with_the_first_ones_name(tmp_path: Path) -> None:
+    first = FolderLock(tmp_path, new_writer_id())
+    named = rf"is being written by process {os.getpid()} on {socket.gethostname()}\. Stop it, or choose another store$"
+    with pytest.raises(LaneBusyError, match=named):
         FolderLock(tmp_path, "second-writer")
     first.release()
     first.release()

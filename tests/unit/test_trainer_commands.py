@@ -80,7 +80,11 @@ def test_run_says_what_it_misses(tmp_path: Path) -> None:
     file = write(tmp_path, store=str(tmp_path / "nowhere"))
     code, _, error = invoke("run", "--config", file, "--until-idle", "0.1")
     assert code == 1
-    assert "no lane hash appeared in" in error
+    assert error.count(str(tmp_path / "nowhere")) == 1
+    assert error.endswith(
+        f"after 0.1 seconds still waiting for lane hash: {tmp_path}/nowhere/log/log.json does not exist. Check the store's path, "
+        "or start the stream service with that lane\n"
+    )
     make_lane(tmp_path / "store")
     file = write(tmp_path, store=str(tmp_path / "store"), lane="distdy")
     code, _, error = invoke("run", "--config", file, "--until-idle", "0.1")

@@ -133,6 +133,12 @@ def test_a_checkpoint_of_something_else_is_refused_by_key(tmp_path: Path) -> Non
     other.header = other.header.model_copy(update={"checksum": "f" * 16})
     with pytest.raises(Failure, match=r"was made on another lane hash, which .* no longer has"):
         newest_checkpoint(config_for(tmp_path), other)
+    elsewhere = LaneReader(tmp_path / "store", "hash")
+    elsewhere.log.header = elsewhere.log.header.model_copy(update={"graph": "shop"})
+    with pytest.raises(
+        Failure, match=r"was made on another store, of graph meetings; \S+ is of graph shop\. Choose"
+    ):
+        newest_checkpoint(config_for(tmp_path), elsewhere)
     with pytest.raises(Failure, match="was made with history_moment = batch, the configuration has event"):
         trainer_for(config_for(tmp_path, history_moment="event"))
     with pytest.raises(Failure, match=r'model_params = \{"hidden": 8, "signature": 8\}'):
@@ -185,7 +191,7 @@ def test_a_lane_made_later_is_waited_for_and_a_follower_ends_when_idle(tmp_path:
     assert lane is not None
     reason, is_obstacle = told[0]
     assert reason is not None
-    assert reason.startswith(f"waiting for lane hash in {tmp_path / 'store'}: ")
+    assert reason.startswith(f"waiting for lane hash: {tmp_path / 'store'}/log/log.json does not exist")
     assert is_obstacle
     idle = Follower(Ranks(), until_idle_s=0.1, stop=lambda: False, waiting=lambda *now: told.append(now))
     load = LoadPolicy("train-all", 8)

@@ -138,7 +138,7 @@ class Trainer:
                 "from the newest one"
             )
         state |= {
-            "identity": identity(self.config, self.lane.header),
+            "identity": identity(self.config, self.lane),
             "log_events_checksum": manifest.log_events_checksum,
             "lessons": self.lessons.book.state(),
             "pace": self.pace.state(),

@@ -71,7 +71,7 @@ class Follower:
                 self._moved = time.monotonic()
                 return lane if lane is not None else LaneReader(store, name)
             reason = self._ranks.text_from_first(reason).strip()
-            self._waiting(f"waiting for lane {name} in {store}: {reason}", True)
+            self._waiting(f"waiting for lane {name}: {reason}", True)
             if ended:
                 return None
             if self._ranks.rank == 0 and reason != told:  # again when other lanes have come meanwhile

@@ -8,7 +8,6 @@ from textwrap import shorten
 from typing import Any
 
 from schemas.errors import one_line
-from schemas.store import LaneHeader
 from schemas.trainer_config import Target, TrainerConfig
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
@@ -18,11 +17,12 @@ BEFORE_THERE_WAS_A_CHOICE = {"history_moment": "batch", "task": "link-prediction
 """Values of keys that older checkpoints do not name."""
 
 
-def identity(config: TrainerConfig, lane: LaneHeader) -> dict[str, Any]:
+def identity(config: TrainerConfig, lane: LaneReader) -> dict[str, Any]:
     """The settings that must not change between a checkpoint and its continuation."""
     return {
-        "lane": lane.lane,
-        "lane_checksum": lane.checksum,
+        "graph": lane.log.header.graph,
+        "lane": lane.header.lane,
+        "lane_checksum": lane.header.checksum,
         "model": config.model,
         "model_params": json.dumps(config.model_params, sort_keys=True),
         "strategy": config.strategy,
@@ -47,15 +47,20 @@ def newest_checkpoint(config: TrainerConfig, lane: LaneReader) -> tuple[Path, di
     if found is None:
         return None
     path, state = found
-    configured = identity(config, lane.header)
+    configured = identity(config, lane)
     with content_of(path):
         sequence, checksum = int(state["sequence"]), state["log_events_checksum"]
         made_with = dict(state.get("identity", {}))
-    unsaid = {key: configured[key] for key in ("horizon", "smoothing")}  # by older checkpoints
+    unsaid = {key: configured[key] for key in ("graph", "horizon", "smoothing")}  # by older checkpoints
     made_with = {**BEFORE_THERE_WAS_A_CHOICE, **unsaid, **made_with}
     for key, value in configured.items():
         if made_with.get(key) == value:
             continue
+        if key == "graph":
+            raise Failure(
+                f"checkpoint {path} was made on another store, of graph {made_with[key]}; {config.store} is of graph {value}. "
+                "Choose another folder in the key checkpoint"
+            )
         if key == "lane_checksum":
             raise Failure(
                 f"checkpoint {path} was made on another lane {lane.header.lane}, which {config.store} no longer has: it was "

@@ -28,7 +28,7 @@ def lock_folder(folder: Path | Place, writer_id: str, name: str = NAME) -> Lock:
         name: The lock's file: commits and compaction have one each.
 
     Raises:
-        LaneBusyError: Another writer holds it; the message names both.
+        LaneBusyError: Another writer holds it; the message names it.
         OSError: The disk or the bucket refuses.
     """
     return place_of(folder).lock(writer_id, name, _DOING.get(name, "written"))

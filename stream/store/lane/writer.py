@@ -99,7 +99,7 @@ class LaneWriter:
         Raises:
             ConfigMissingError: The store has no log.
             PartitionError: Unknown algorithm, or parameters it doesn't take.
-            LaneBusyError: Another process writes the lane; the message names both.
+            LaneBusyError: Another process writes the lane; the message names it.
             MismatchError: The lane was made for something else; the message names the key.
             CorruptError, FormatVersionError: Log or lane is damaged, or from another release.
             OSError: The disk refuses.

@@ -98,7 +98,7 @@ class LogWriter:
             The only writer of this log, until ``close`` or the end of the process.
 
         Raises:
-            LaneBusyError: Another process writes it; the message names both.
+            LaneBusyError: Another process writes it; the message names it.
             MismatchError: The log was made for something else; the message names the key.
             CorruptError, FormatVersionError: The log is damaged, or from another release.
             OSError: The disk refuses.

@@ -35,7 +35,7 @@ class FolderLock:
             doing: The holder's work on the folder, for the message.
 
         Raises:
-            LaneBusyError: Another writer holds it; the message names both.
+            LaneBusyError: Another writer holds it; the message names it.
         """
         path = folder / name
         self._path = path
@@ -47,7 +47,7 @@ class FolderLock:
         except BlockingIOError:
             holder = os.pread(self._descriptor, 256, 0).decode(errors="replace").strip()
             self._let_go()
-            raise busy(folder, doing, holder, writer_id, otherwise) from None
+            raise busy(folder, doing, holder, otherwise) from None
         except OSError:
             self._let_go()
             raise

@@ -52,7 +52,7 @@ class Lease:
             doing: The holder's work on the folder, for sentences.
 
         Raises:
-            LaneBusyError: Another writer holds it; the message names both.
+            LaneBusyError: Another writer holds it; the message names it.
             ObjectStoreError: The bucket refuses or does not answer.
         """
         self.lost: str | None = None
@@ -159,7 +159,7 @@ class Lease:
             )
 
     def _busy(self, holder: str) -> LaneBusyError:
-        return busy(self._folder, self._doing, holder, self._writer_id, "choose another store")
+        return busy(self._folder, self._doing, holder, "choose another store")
 
     def _holder(self) -> str:
         try:

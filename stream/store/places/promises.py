@@ -152,7 +152,7 @@ class Place(Protocol):
             doing: The holder's work on the folder, for sentences.
 
         Raises:
-            LaneBusyError: Another writer holds it; the message names both.
+            LaneBusyError: Another writer holds it; the message names it.
         """
 
     def here(self, checksum: str) -> Path:
