@@ -61,7 +61,16 @@ def show_time(t_us: int) -> str:
     """A time in a sentence: RFC 3339, or plain seconds if it has no date."""
     if EARLIEST_US <= t_us <= LATEST_US:
         return (_EPOCH + timedelta(microseconds=t_us)).isoformat()[: -len("+00:00")] + "Z"
-    return f"{t_us / US_PER_S:g} s{' or further away' if abs(t_us) >= OUT_OF_RANGE_US else ''}"
+    return f"{t_us / US_PER_S:.0f} s{' or further away' if abs(t_us) >= OUT_OF_RANGE_US else ''}"
+
+
+def other_unit(t_us: int, rules: Rules) -> str:
+    """A remark about a refused time of a topic: the date that it would be in another unit, if one is allowed."""
+    for factor in (1_000, 1_000_000, 1_000_000_000):
+        for scaled_us, how in ((t_us // factor, "Divided by"), (t_us * factor, "Times")):
+            if max(rules.min_us, DEFAULT_EARLIEST_S * US_PER_S) <= scaled_us <= rules.max_us:
+                return f". {how} {factor:,} it would be {show_time(scaled_us)}: check the topic's time_unit"
+    return ". Check the topic's time_unit"
 
 
 def looks_like(t_us: int) -> str:

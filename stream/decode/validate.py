@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from schemas.events import MAX_ID_BYTES, IdKind, Op, Reason, event_schema
 from stream.arrays.kinds import Bool, Int64, UInt16
-from stream.decode.rules import Rules, looks_like, show_time
+from stream.decode.rules import Rules, looks_like, other_unit, show_time
 
 
 @dataclass(slots=True)
@@ -114,14 +114,17 @@ def check(draft: Draft, rules: Rules, shown: Callable[[str], str] = str) -> None
     t = _numpy(batch["t"].fill_null(0))
     allowed = f"outside {show_time(rules.min_us)} to {show_time(rules.max_us)}"
     if not rules.offline:
-        unit = "" if rules.in_seconds else "; is the topic's time_unit right?"
-        allowed += f" (config keys time_bounds and time_skew_s{unit})"
+        allowed += " (config keys time_bounds and time_skew_s)"
+
+    def out_of_bounds(i: int) -> str:
+        t_us = int(t[i])
+        remark = looks_like(t_us) if rules.in_seconds else other_unit(t_us, rules)
+        return f"{t_name} is {show_time(t_us)}, {allowed}{remark}"
+
     faults.refuse(
         (t < rules.min_us) | (t > rules.max_us),
         Reason.TIME_OUT_OF_BOUNDS,
-        lambda i: (
-            f"{t_name} is {show_time(int(t[i]))}, {allowed}{looks_like(int(t[i])) if rules.in_seconds else ''}"
-        ),
+        out_of_bounds,
     )
     weight = _numpy(batch["weight"])
     faults.refuse(

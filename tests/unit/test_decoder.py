@@ -82,6 +82,13 @@ def test_a_poll_without_events_has_the_schemas_of_any_other(format_, values):
         (b'{"src":1,"dst":2,"t":NaN}', "not_finite", "t is NaN"),
         (b'{"src":1,"dst":2,"t":-1}', "time_out_of_bounds", "1969-12-31T23:59:59Z, outside 1990"),
         (b'{"src":1,"dst":2,"t":1800000301}', "time_out_of_bounds", "time_skew_s"),
+        (
+            b'{"src":1,"dst":2,"t":1700000000123}',
+            "time_out_of_bounds",
+            "t is 1700000000123 s, outside 1990-01-01T00:00:00Z to 2027-01-15T08:05:00Z (config keys time_bounds and "
+            "time_skew_s). Divided by 1,000 it would be 2023-11-14T22:13:20.123000Z: check the topic's time_unit",
+        ),
+        (b'{"src":1,"dst":2,"t":1700000.5}', "time_out_of_bounds", ". Times 1,000 it would be 2023-11-14T22:21:40Z: check"),
         (b'{"src":1,"dst":2,"t":1e300}', "time_out_of_bounds", "time_unit"),
         (b'{"src":1,"dst":2,"t":1e9,"op":"upsert"}', "unknown_op", '"insert" or "delete"'),
         (b'{"src":1,"dst":2,"t":1e9,"op":1}', "wrong_type", "op is the number 1"),
