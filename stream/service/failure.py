@@ -1,5 +1,6 @@
 """The end of a command: exit code 0 done, 1 failed with one sentence, 2 usage."""
 
+import select
 import sys
 import traceback
 from collections.abc import Callable
@@ -23,10 +24,17 @@ def run_command(
         command: Returns an exit code, or None for 0.
         expected: Exceptions whose text is fit for users, besides Failure and OSError.
         debug: Print tracebacks as well.
+
+    Raises:
+        BrokenPipeError: The reader of standard output is gone (``| head``). Click then exits with code 1 and says nothing.
     """
     try:
-        return command() or DONE
+        code = command() or DONE
+        sys.stdout.flush()
+        return code
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and _reader_has_left():
+            raise
         if not isinstance(error, (Failure, OSError, *expected)):
             raise
         complain(one_line(error), error if debug else None)
@@ -34,6 +42,12 @@ def run_command(
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201
         return 130
+
+
+def _reader_has_left() -> bool:
+    output = select.poll()
+    output.register(sys.stdout.fileno(), 0)
+    return any(event & select.POLLERR for _, event in output.poll(0))
 
 
 def complain(sentence: str, error: Exception | None = None) -> None:

@@ -1,6 +1,7 @@
 """How a command ends and what it prints: exit codes, one sentence, one JSON object, structured logs."""
 
 import json
+import os
 import subprocess
 import sys
 from importlib.metadata import version
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner
+from warm_popen import WarmPopen
 
 from stream.cli import app as stream_app
 from stream.service.failure import Failure, run_command
@@ -49,6 +51,27 @@ def test_a_defect_is_not_dressed_up_as_a_sentence() -> None:
 
 def test_an_interrupt_leaves_with_the_code_of_the_signal() -> None:
     assert run_command(lambda: fail_with(KeyboardInterrupt()), debug=False) == 130
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["config --example", "config --example --json", "plan --rate 1 --nodes 9 --interval 60"],
+    ids=["print", "print_json", "print_table"],
+)
+def test_a_reader_that_leaves_early_ends_a_command_without_a_word(arguments: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with WarmPopen(
+        ["freshet-stream", *arguments.split()], stdout=writer, stderr=subprocess.PIPE, text=True
+    ) as process:
+        os.close(writer)
+        _, told = process.communicate(timeout=60)
+    assert (process.returncode, told) == (1, "")
+
+
+def test_another_broken_pipe_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_command(lambda: fail_with(BrokenPipeError(32, "Broken pipe")), debug=False) == 1
+    assert "Broken pipe" in capfd.readouterr().err
 
 
 def test_done_is_zero_and_a_commands_own_code_is_kept() -> None:
