@@ -36,7 +36,7 @@ def config(**more: object) -> StreamConfig:
     return StreamConfig(
         graph="bench",
         store="unused",
-        kafka={"bootstrap": "unused", "topics": [{"name": "edges"}]},
+        kafka={"bootstrap": "unused:9092", "topics": [{"name": "edges"}]},
         snapshots={"interval_s": 86_400},
         **more,
     )
@@ -116,7 +116,7 @@ def main() -> None:
 
 
 def made(name: str, url: str) -> Decoder:
-    kafka = {"bootstrap": "unused", "topics": [{"name": "edges"}], "schema_registry": {"url": url}}
+    kafka = {"bootstrap": "unused:9092", "topics": [{"name": "edges"}], "schema_registry": {"url": url}}
     section = StreamConfig.model_validate({**config().model_dump(), "kafka": kafka})
     return Decoder(Topic(name="edges", format=name), section)
 

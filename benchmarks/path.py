@@ -53,7 +53,7 @@ def run(folder: Path, nodes: int, edges: int) -> tuple[int, Stages]:
         {
             "graph": "bench",
             "store": str(store),
-            "kafka": {"bootstrap": "unused", "topics": [{"name": "edges", "format": "arrow"}]},
+            "kafka": {"bootstrap": "unused:9092", "topics": [{"name": "edges", "format": "arrow"}]},
             "snapshots": {"interval_s": span_s / SNAPSHOTS},
             "features": {"node": FEATURES},
         }

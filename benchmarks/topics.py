@@ -26,7 +26,7 @@ def case(values: list[bytes], *, ids: str = "int", **topic: object) -> Case:
     config = StreamConfig(
         graph="bench",
         store="unused",
-        kafka={"bootstrap": "unused", "topics": [{"name": "edges", **topic}]},
+        kafka={"bootstrap": "unused:9092", "topics": [{"name": "edges", **topic}]},
         snapshots={"interval_s": 86_400},
         ids=ids,
     )

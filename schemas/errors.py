@@ -5,7 +5,7 @@ import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 _NO_LOCKS: Final = (
     "This file system has no locks, so two writers could not be kept apart. Mount it with locks (NFS with its lock service, "
@@ -75,6 +75,30 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
         return _refusal(error, error.errno)
     return " ".join(str(error).split()) or type(error).__name__
+
+
+_KINDS: Final = {
+    "string": "text",
+    "float": "a number",
+    "int": "a whole number",
+    "bool": "true or false",
+    "list": "a list",
+    "tuple": "a list",
+    "dict": "a section of keys and values",
+    "model": "a section of keys and values",
+}
+"""Kinds of values by the first word of pydantic's errors about them."""
+
+
+def must_be(error: Any) -> str:
+    """One of pydantic's errors as the end of a sentence about the value, such as ``must be a whole number``."""
+    kind, _, fault = error["type"].partition("_")
+    if kind in _KINDS and fault in ("type", "parsing", "from_float", "attributes_type"):
+        return f"must be {_KINDS[kind]}"
+    message: str = error["msg"]
+    if message.startswith("Input should be "):
+        return message.replace("Input should be", "must be", 1)
+    return message[:1].lower() + message[1:].partition(" after validation")[0]
 
 
 def _refusal(error: OSError, number: int) -> str:

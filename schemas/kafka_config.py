@@ -4,7 +4,7 @@ import re
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
 from schemas.fields import Fields, IdPrefix, OpName
 from schemas.section import Section
@@ -54,6 +54,21 @@ class Topic(Section):
                 f"topic {self.name}: ops has the words of op, but fields names no op. Name op in fields"
             )
         return self
+
+
+def require_addresses(bootstrap: str) -> str:
+    """The same text if each address in it has a host and a port.
+
+    Raises:
+        ValueError: One has not.
+    """
+    for address in bootstrap.split(","):
+        host, _, port = address.strip().rpartition(":")
+        if re.fullmatch(r"[^\s:/]+|\[[^\s/]+\]", address.strip()):
+            raise ValueError(f"{address.strip()} has no port, such as {address.strip()}:9092")
+        if not re.fullmatch(r"[^\s:/]+|\[[^\s/]+\]", host) or not re.fullmatch(r"\d{1,5}", port, re.ASCII):
+            raise ValueError(f"{address.strip()!r} is not host:port, such as 127.0.0.1:9092")
+    return bootstrap
 
 
 def _is_http(url: str) -> bool:
@@ -125,7 +140,9 @@ class SchemaRegistry(Section):
 class Kafka(Section):
     """Broker, topics and client limits."""
 
-    bootstrap: str = Field(min_length=1, description="host:port of the brokers, comma-separated.")
+    bootstrap: Annotated[str, AfterValidator(require_addresses)] = Field(
+        min_length=1, description="host:port of the brokers, comma-separated."
+    )
     topics: list[Topic] = Field(min_length=1, description="Topics to read.")
     dead_letters: TopicName | None = Field(
         None, description="Topic for refused messages; null: kept in the log only."
@@ -157,7 +174,9 @@ class Kafka(Section):
         None, description="Password of an encrypted key; better from a file or the environment."
     )
     ssl_password_file: str | None = Field(None, description="File with the password of the key.")
-    schema_registry: SchemaRegistry | None = Field(None, description="For topics whose messages are Avro.")
+    schema_registry: SchemaRegistry | None = Field(
+        None, description="For topics whose messages are Avro, such as {url: 'http://registry:8081'}."
+    )
     api_version: tuple[int, ...] | None = Field(
         None, description="Protocol version to assume, such as [2, 1]; null: ask the broker."
     )

@@ -1,10 +1,15 @@
 """Checks of a configuration before anything is read: names, parameters, and parts that go together."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
+from schemas.errors import FreshetError
 from schemas.trainer_config import Budget, TrainerConfig
 from stream.partition.interface import create
 from stream.service.failure import Failure
+from trainer.models.interface import MODELS
 from trainer.session.session import new_model
 from trainer.strategies.interface import STRATEGIES, Resizes, require_together, strategy_options
 from trainer.tasks.interface import TASKS
@@ -17,8 +22,13 @@ def require_workable(config: TrainerConfig, ranks: int = 1) -> None:
     Raises:
         Failure: One is unknown or wrong, or they do not go together.
     """
+    with _key("model"):
+        MODELS.find(config.model)
+    with _key("strategy"):
+        STRATEGIES.find(config.strategy)
+    with _key("task"):
+        task = TASKS.find(config.task)
     strategy_options(config.strategy, config.strategy_params)
-    task = TASKS.find(config.task)
     with torch.random.fork_rng([]):
         model = new_model(config, task, None, 0)
     require_together(config.strategy, model, task, config.optimisation, None, ranks)
@@ -59,9 +69,18 @@ def require_evaluable(config: TrainerConfig, ranks: int) -> None:
     """As ``require_workable``, and check the partitioner that ``lane`` names to ``evaluate``.
 
     Raises:
-        Failure: As ``require_workable``.
-        PartitionError: The partitioner or a parameter is unknown or wrong.
+        Failure: As ``require_workable``, or the partitioner or a parameter of it is unknown or wrong.
     """
     require_workable(config, ranks)
     parts = config.parts or ranks
-    create(config.lane, config.lane_params, parts=parts, seed=config.seed, window=config.window)
+    with _key("lane"):
+        create(config.lane, config.lane_params, parts=parts, seed=config.seed, window=config.window)
+
+
+@contextmanager
+def _key(name: str) -> Iterator[None]:
+    """Name a key in the errors of the block."""
+    try:
+        yield
+    except FreshetError as error:
+        raise Failure(f"key {name}: {error}") from error

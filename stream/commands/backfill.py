@@ -9,6 +9,7 @@ import typer
 
 from schemas.config import StreamConfig
 from schemas.events import US_PER_S
+from stream.commands.config import require_parts
 from stream.commands.progress import counting
 from stream.decode.rules import EARLIEST_US, LATEST_US
 from stream.service.config_file import load_config
@@ -58,7 +59,7 @@ def backfill(
         from stream.job.backfill import backfill as begin
 
         configure_logs(level="DEBUG" if debug else "INFO")
-        config = load_config(StreamConfig, config_file)
+        config = load_config(StreamConfig, config_file, require_parts)
         with counting("{:,} of {:,} rows read, {:,.0f} per second") as progress:
             done = begin(
                 config,

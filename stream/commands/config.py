@@ -34,7 +34,7 @@ def require_parts(config: StreamConfig) -> None:
         try:
             create(lane.algorithm, lane.params, parts=lane.parts, seed=lane.seed, window=lane.window)
         except PartitionError as error:
-            raise Failure(f"lane {lane.name}: {error}") from error
+            raise Failure(f"lanes[{lane.name}]: {error}") from error
 
 
 config = config_command("stream", StreamConfig, EXAMPLE, require_parts)

@@ -6,12 +6,20 @@ from typing import Annotated
 import typer
 
 from schemas.config import Kafka, StreamConfig, Topic
+from schemas.kafka_config import require_addresses
 from stream.commands.progress import counting
 from stream.commands.schema import Format
 from stream.service.config_file import load_config
 from stream.service.failure import Failure
 from stream.service.logs import configure_logs
 from stream.service.output import Columns, Debug, Json, finish, print_result
+
+
+def _addresses(bootstrap: str | None) -> str | None:
+    try:
+        return None if bootstrap is None else require_addresses(bootstrap)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def replay(
@@ -23,7 +31,10 @@ def replay(
     ],
     topic: Annotated[str, typer.Option(help="Target topic, made if it doesn't exist.")],
     bootstrap: Annotated[
-        str | None, typer.Option(help="host:port of the brokers, comma-separated; or give --config.")
+        str | None,
+        typer.Option(
+            help="host:port of the brokers, comma-separated; or give --config.", callback=_addresses
+        ),
     ] = None,
     config: Annotated[
         Path | None,

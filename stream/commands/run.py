@@ -72,8 +72,7 @@ def run(
 
     def body() -> None:
         configure_logs(level="DEBUG" if debug else "INFO")
-        config = load_config(StreamConfig, file)
-        require_parts(config)  # before a broker is asked
+        config = load_config(StreamConfig, file, require_parts)  # before a broker is asked
         with ExitStack() as signals:  # as long as nothing is printed, so that a summary stays one
             result = run_job(config, until_idle_s=until_idle, standby=standby, debug=debug, signals=signals)
             _log.info("ended", graph=config.graph, **result)

@@ -120,8 +120,7 @@ def kafka_failures(bootstrap: str, doing: str, right: str = "Describe") -> Itera
         raise _missing_right(doing, bootstrap, f"{right} on the cluster") from error
     except (KafkaConnectionError, KafkaTimeoutError) as error:
         raise NoBrokerError(
-            f"{doing}: no broker answers at {bootstrap} ({_text(error)}). "
-            "Check kafka.bootstrap and kafka.security_protocol"
+            f"{doing}: no broker answers at {bootstrap} ({_text(error)}). Check the brokers and kafka.bootstrap"
         ) from error
     except UnknownTopicOrPartitionError as error:
         raise Failure(

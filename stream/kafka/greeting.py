@@ -70,8 +70,9 @@ def greet(kafka: Kafka, doing: str) -> None:
     try:
         server, advertised = _first(kafka, kafka.servers, context)
     except _Silent as silent:
+        protocol = " and kafka.security_protocol" if _SAYS_NOTHING in str(silent) else ""
         raise NoBrokerError(
-            f"no broker answers at {silent}. Check the address (kafka.bootstrap or --bootstrap) and kafka.security_protocol"
+            f"no broker answers at {silent}. Check the address (kafka.bootstrap or --bootstrap){protocol}"
         ) from None
     except Failure as refused:
         raise type(refused)(f"{doing}: {refused}") from None

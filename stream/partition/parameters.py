@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from schemas.errors import FreshetError
+from schemas.errors import FreshetError, must_be
 from stream.nearest import did_you_mean
 
 _OF_ALL = ("parts", "seed", "window")
@@ -72,14 +72,8 @@ def check_parameters(algorithm: str, factory: Callable[..., Any], given: Mapping
         try:
             TypeAdapter(annotation, config=_STRICT).validate_python(value)
         except ValidationError as error:
-            reasons = " or ".join(dict.fromkeys(_reason(found) for found in error.errors()))
-            raise PartitionError(f"{algorithm} cannot take {name} = {value!r}: {reasons}") from error
+            reasons = " or ".join(dict.fromkeys(must_be(found) for found in error.errors()))
+            raise PartitionError(f"{algorithm} cannot take {name} = {value!r}: it {reasons}") from error
         numbers = value if isinstance(value, Sequence) else [value]
         if any(isinstance(number, int) and abs(number) >= _INT64_END for number in numbers):
             raise PartitionError(f"{algorithm} cannot take {name} = {value!r}: numbers must be below 2**63")
-
-
-def _reason(error: Any) -> str:
-    """A pydantic message as the end of a sentence, such as ``input should be …``."""
-    message: str = error["msg"]
-    return message[:1].lower() + message[1:]

@@ -43,9 +43,7 @@ def config_command(
                 raise Failure(
                     "nothing to print. Give --example for a commented example, or --config FILE to check a file"
                 )
-            found = load_config(kind, file)
-            check(found)
-            in_force = found.model_dump(mode="json")
+            in_force = load_config(kind, file, check).model_dump(mode="json")
             print_json(in_force) if json else print(yaml.safe_dump(in_force, sort_keys=False), end="")  # noqa: T201
 
         finish(body, debug=debug)

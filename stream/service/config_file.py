@@ -1,6 +1,6 @@
 """YAML files into validated configuration; errors name the file, the key and what was expected."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_settings import SettingsError
 
 from schemas.config import Service
+from schemas.errors import FreshetError, must_be
 from stream.nearest import nearest
 from stream.service.example import section_of
 from stream.service.failure import Failure
@@ -31,8 +32,15 @@ class _UniqueKeys(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def load_config(kind: type[Config], path: str | Path) -> Config:
+def load_config(
+    kind: type[Config], path: str | Path, check: Callable[[Config], object] = lambda config: None
+) -> Config:
     """Read and validate a configuration file; environment variables override its keys.
+
+    Args:
+        kind: The configuration.
+        path: Its file.
+        check: Raises a FreshetError for errors beyond types, such as unknown names of algorithms.
 
     Raises:
         Failure: The file is missing, not YAML, or a key is unknown, missing or wrong; all wrong keys are named.
@@ -47,7 +55,12 @@ def load_config(kind: type[Config], path: str | Path) -> Config:
         raise Failure(f"configuration {path} is not usable YAML: {_wrong_yaml(error)}") from None
     if not isinstance(content, dict):
         raise Failure(f"configuration {path} must be a mapping of keys, found {type(content).__name__}")
-    return validated(kind, content, f"configuration {path}")
+    config = validated(kind, content, f"configuration {path}")
+    try:
+        check(config)
+    except FreshetError as error:
+        raise Failure(f"configuration {path}: {error}") from error
+    return config
 
 
 def validated(kind: type[Config], content: dict[str, Any], where: str) -> Config:
@@ -64,7 +77,7 @@ def validated(kind: type[Config], content: dict[str, Any], where: str) -> Config
     try:
         return kind(**{str(key): value for key, value in content.items()})
     except ValidationError as error:
-        raise Failure(f"{where}: {_sentences(kind, error.errors())}") from error
+        raise Failure(f"{where}: {_sentences(kind, content, error.errors())}") from error
     except SettingsError as error:  # whose cause holds the variable's value
         raise Failure(f"environment: {error}; sections are given as JSON, or key by key") from None
 
@@ -79,15 +92,44 @@ def _wrong_yaml(error: yaml.YAMLError | UnicodeDecodeError) -> str:
     return "it holds characters that YAML doesn't take"
 
 
-def _sentences(kind: type[BaseModel], errors: list[Any]) -> str:
+def _sentences(kind: type[BaseModel], content: dict[str, Any], errors: list[Any]) -> str:
     """All that is wrong, each unknown key with the known one that was probably meant."""
-    meant = [_meant(kind, error["loc"]) if error["type"] == "extra_forbidden" else None for error in errors]
-    if len(errors) == 1:
-        return _sentence(errors[0]) + (f". Did you mean {meant[0]}?" if meant[0] else "")
-    return "; ".join(
-        _sentence(error) + (f" (did you mean {known}?)" if known else "")
-        for error, known in zip(errors, meant, strict=True)
-    )
+    by_key: dict[str, list[Any]] = {}  # a value that may be of several kinds has an error of each
+    meaning = {}
+    for error in errors:
+        key, meaning[key] = _key(kind, content, error["loc"])
+        by_key.setdefault(key, []).append(error)
+    told = []
+    for key, found in by_key.items():
+        meant = _meant(kind, found[0]["loc"]) if found[0]["type"] == "extra_forbidden" else None
+        asked = f". Did you mean {meant}?" if len(by_key) == 1 else f" (did you mean {meant}?)"
+        told.append(_sentence(key, meaning[key], found) + (asked if meant else ""))
+    return "; ".join(told)
+
+
+def _key(kind: type[BaseModel], content: Any, place: tuple[int | str, ...]) -> tuple[str, str]:
+    """A place as a dotted key, entries of lists by their names, and the first sentence about the key.
+
+    Pydantic's places also have words for the kinds that a value may be of; they are no keys, and left out.
+    """
+    key, meaning, section = "", "", kind
+    for step in place:
+        if isinstance(step, int):
+            content = content[step] if isinstance(content, list) and step < len(content) else None
+            name = content.get("name") if isinstance(content, dict) else None
+            key += f"[{name if isinstance(name, str) else step}]"
+            continue
+        field = section.model_fields.get(step) if section is not None else None
+        if field is not None:
+            section, meaning = (
+                section_of(field.annotation),
+                (field.description or "").split(". ")[0].rstrip("."),
+            )
+        elif not (isinstance(content, dict) and step in map(str, content)):
+            continue
+        content = content.get(step) if isinstance(content, dict) else None
+        key += f".{step}" if key else step
+    return key, meaning
 
 
 def _meant(kind: type[BaseModel], place: tuple[int | str, ...]) -> str | None:
@@ -111,19 +153,24 @@ def _keys(kind: type[BaseModel], before: str = "") -> Iterator[str]:
             yield from _keys(section, f"{before}{name}.")
 
 
-def _sentence(error: Any) -> str:
-    key = ".".join(str(part) for part in error["loc"]) or "the file"
+def _sentence(key: str, meaning: str, errors: list[Any]) -> str:
+    error = errors[0]
     if error["type"] == "extra_forbidden":
         return f"unknown key {key}"
     if error["type"] == "missing":
         return f"key {key} is missing"
-    message = error["msg"].removeprefix("Value error, ")
-    if error["type"].startswith(("model", "dict")):  # pydantic names our classes there
-        message = "this must be a section of keys and values"
+    where = f"{key}: " if key else ""
+    if error["type"] == "value_error":
+        return where + error["msg"].removeprefix("Value error, ")
+    reasons = [must_be(each) for each in errors]
+    wanted = " or ".join([reasons[0], *(reason.removeprefix("must be ") for reason in reasons[1:])])
+    if wanted.endswith("number") and key.endswith("_s"):
+        wanted += " of seconds"
+    elif meaning and wanted.endswith(("text", "values")):
+        wanted += f" ({meaning})"
     # Nothing is quoted that could be, or hold, a password: what stands in the place of a section may.
     shown = not error["type"].startswith(("model", "dict")) and isinstance(
         error["input"], str | int | float | None
     )
-    shown = shown and "password" not in key
-    found = f", found {error['input']!r}"[:120] if shown else ""
-    return f"{key}: {message[0].lower()}{message[1:]}{found if error['type'] != 'value_error' else ''}"
+    found = f", found {error['input']!r}"[:120] if shown and "password" not in key else ""
+    return f"{where}{wanted}{found}"

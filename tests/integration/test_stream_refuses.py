@@ -84,7 +84,7 @@ def test_what_cannot_work_is_refused_before_a_broker_is_asked(tmp_path: Path) ->
     mapped = {"name": "a", "fields": {"src": "u", "dst": "v", "t": "t", "features": ["x", "y"]}}
     for topic, more, told in (
         (mapped, {}, "lists 2 paths of features, but features.edge is 0. Set features.edge to 2"),
-        ("a", {"lanes": [{"name": "x", "algorithm": "hsah", "parts": 2}]}, "lane x: unknown partitioner 'hsah'"),
+        ("a", {"lanes": [{"name": "x", "algorithm": "hsah", "parts": 2}]}, "lanes[x]: unknown partitioner 'hsah'"),
         ("a", {"lanes": [{"name": "x", "algorithm": "sep", "parts": 2, "params": {"hub": 1}}]}, "Did you mean hubs?"),
     ):  # fmt: skip
         done = command(

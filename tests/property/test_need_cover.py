@@ -322,7 +322,7 @@ def test_states_of_the_other_rule_are_refused_with_what_to_do():
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"rule": "fair"}, "cannot take rule = 'fair': input should be 'need' or 'centrality'"),
+        ({"rule": "fair"}, "cannot take rule = 'fair': it must be 'need' or 'centrality'"),
         ({"past_weight": 1.5}, r"sep takes past_weight in \[0, 1\], found 1.5"),
         ({"past_weight": -1}, "found -1"),
     ],

@@ -23,7 +23,12 @@ def decoder(
     config = StreamConfig(
         graph="g",
         store="unused",
-        kafka={"bootstrap": "unused", "topics": [{"name": "edges"}], **limits, "schema_registry": registry},
+        kafka={
+            "bootstrap": "unused:9092",
+            "topics": [{"name": "edges"}],
+            **limits,
+            "schema_registry": registry,
+        },
         snapshots={"interval_s": 86_400},
         **more,
     )
@@ -40,7 +45,7 @@ def poll(values: list[bytes | None], first: int = 100) -> RawBatch:
 def message_format(name: str) -> MessageFormat:
     """A format for Freshet's own fields."""
     return create_format(
-        Topic(name="edges", format=name), Kafka(bootstrap="unused", topics=[{"name": "edges"}]), "int"
+        Topic(name="edges", format=name), Kafka(bootstrap="unused:9092", topics=[{"name": "edges"}]), "int"
     )
 
 

@@ -45,7 +45,7 @@ def _config(kind: str, ids: str, **more: Any) -> StreamConfig:
     content: dict[str, Any] = {
         "graph": "fuzz",
         "store": "unused",
-        "kafka": {"bootstrap": "unused", "topics": [{"name": "fuzz", "format": kind}]},
+        "kafka": {"bootstrap": "unused:9092", "topics": [{"name": "fuzz", "format": kind}]},
         "snapshots": {"interval_s": 86_400},
         "features": {"node": 4, "edge": 2},
         "ids": ids,

@@ -26,7 +26,7 @@ def kinds_of_arrays(*modules: object) -> dict[str, int]:
 
 @pytest.mark.parametrize("ids", ["int", "string"])
 def test_a_poll_of_empty_messages_and_one_that_may_be_written_have_nothing_compiled(ids: IdKind) -> None:
-    content = {"bootstrap": "unused", "topics": [{"name": "edges"}]}
+    content = {"bootstrap": "unused:9092", "topics": [{"name": "edges"}]}
     config = StreamConfig(graph="g", store="unused", kafka=content, snapshots={"interval_s": 60}, ids=ids)
     decoder = Decoder(config.kafka.topics[0], config)
 

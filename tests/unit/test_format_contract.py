@@ -33,7 +33,7 @@ def registry() -> Iterator[Registry]:
 def kafka(registry: Registry) -> Kafka:
     topics = [{"name": "edges"}]
     return Kafka(
-        bootstrap="unused", topics=topics, max_message_bytes=LIMIT, schema_registry={"url": registry.url}
+        bootstrap="unused:9092", topics=topics, max_message_bytes=LIMIT, schema_registry={"url": registry.url}
     )
 
 
@@ -158,13 +158,16 @@ def test_its_schema_is_json_for_either_kind_of_ids(name: str) -> None:
 
 
 def test_an_unknown_format_names_the_topic_and_the_nearest_known_one(registry: Registry) -> None:
-    with pytest.raises(Failure, match=r"topic edges: unknown message format 'arow'; expected one of .*arrow"):
+    with pytest.raises(
+        Failure,
+        match=r"kafka\.topics\[edges\]\.format: unknown message format 'arow'; expected one of .*arrow",
+    ):
         made("arow", registry)
     config = {"graph": "g", "store": "unused", "snapshots": {"interval_s": 1}}
     unknown = StreamConfig(
-        kafka={"bootstrap": "unused", "topics": [{"name": "a", "format": "arow"}]}, **config
+        kafka={"bootstrap": "unused:9092", "topics": [{"name": "a", "format": "arow"}]}, **config
     )
-    with pytest.raises(Failure, match="topic a: unknown message format 'arow'"):
+    with pytest.raises(Failure, match=r"kafka\.topics\[a\]\.format: unknown message format 'arow'"):
         require_parts(unknown)
 
 

@@ -125,7 +125,7 @@ def test_names_that_could_leave_their_folder_are_no_graphs_lanes_or_topics(name:
     good: dict[str, Any] = {
         "graph": "g",
         "store": "unused",
-        "kafka": {"bootstrap": "unused", "topics": [{"name": "edges"}]},
+        "kafka": {"bootstrap": "unused:9092", "topics": [{"name": "edges"}]},
         "snapshots": {"interval_s": 1},
         "lanes": [{"name": "l", "algorithm": "hash", "parts": 2}],
     }
@@ -136,4 +136,6 @@ def test_names_that_could_leave_their_folder_are_no_graphs_lanes_or_topics(name:
         StreamConfig.model_validate(good | {"lanes": [{"name": name, "algorithm": "hash", "parts": 2}]})
     if name not in (".hidden", "a" * 64):  # Kafka takes these, and no file is named after a topic
         with pytest.raises(ValueError, match="topics"):
-            StreamConfig.model_validate(good | {"kafka": {"bootstrap": "unused", "topics": [{"name": name}]}})
+            StreamConfig.model_validate(
+                good | {"kafka": {"bootstrap": "unused:9092", "topics": [{"name": name}]}}
+            )

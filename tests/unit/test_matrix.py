@@ -175,9 +175,11 @@ def test_what_is_wrong_is_told_before_anything_runs(tmp_path: Path, evaluations:
     out = tmp_path / "r.parquet"
     with pytest.raises(Failure, match=r"model plain on lane hash of .*a.csv: unknown key modell"):
         run(matrix_for(tmp_path, config={"modell": 1}), out)
-    with pytest.raises(Failure, match=r"model plain on lane hush of .*a.csv: unknown partitioner 'hush'"):
+    with pytest.raises(
+        Failure, match=r"model plain on lane hush of .*a.csv: key lane: unknown partitioner 'hush'"
+    ):
         run(matrix_for(tmp_path, lanes=[{"lane": "hush"}]), out)
-    with pytest.raises(Failure, match=r"model new on lane hash of .*a.csv: unknown model 'tgnn'"):
+    with pytest.raises(Failure, match=r"model new on lane hash of .*a.csv: key model: unknown model 'tgnn'"):
         run(
             matrix_for(
                 tmp_path, lanes=[{"lane": "hash"}], models=[{"name": "new", "config": {"model": "tgnn"}}]

@@ -99,7 +99,7 @@ def test_what_it_cannot_do_is_said_in_a_sentence(store: Path) -> None:
     with pytest.raises(Failure, match="batch must be divided or each, found 'half'"):
         strategy_options("pac", {"batch": "half"})
     with pytest.raises(
-        Failure, match="strategy pac trains event-based models, but model sage-linear is snapshot"
+        Failure, match="strategy pac trains event models, and sage-linear is among the snapshot models"
     ):
         session_on(lane, "pac", "sage-linear")
     assert STRATEGIES.find("pac") is PacStrategy

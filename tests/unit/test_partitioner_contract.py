@@ -280,12 +280,12 @@ def test_the_largest_seed_is_taken(algorithm):
         ("sep", {"x": 1}, "sep does not take x. It takes hubs, time_constant, balance_weight"),
         ("hash", {"x": 1}, "hash does not take x. It takes fanout"),
         ("ldg", {"x": 1}, "ldg does not take x. It takes slack, fanout"),
-        ("sep", {"hubs": "x"}, "sep cannot take hubs = 'x': input should be a valid number"),
-        ("sep", {"hubs": math.nan}, "sep cannot take hubs = nan: input should be a finite number"),
-        ("distdy", {"fanout": 2.5}, "distdy cannot take fanout = 2.5: input should be a valid integer"),
+        ("sep", {"hubs": "x"}, "sep cannot take hubs = 'x': it must be a number"),
+        ("sep", {"hubs": math.nan}, "sep cannot take hubs = nan: it must be a finite number"),
+        ("distdy", {"fanout": 2.5}, "distdy cannot take fanout = 2.5: it must be a whole number"),
         ("distdy", {"fanout": 2**63}, f"distdy cannot take fanout = {2**63}: numbers must be below 2**63"),
         ("distdy", {"capacity": [2**70]}, f"capacity = [{2**70}]: numbers must be below 2**63"),
-        ("distdy", {"reward": 3}, "distdy cannot take reward = 3: input should be 'stay' or 'paper'"),
+        ("distdy", {"reward": 3}, "distdy cannot take reward = 3: it must be 'stay' or 'paper'"),
     ],
 )
 def test_wrong_parameters_are_told_in_a_sentence(name, params, sentence):

@@ -28,7 +28,7 @@ class Host:
         self.brokers_s: float | None = None
         self.committed_s: float | None = None
         self.asked = 0
-        kafka = {"bootstrap": "unused", "topics": [{"name": "edges"}]}
+        kafka = {"bootstrap": "unused:9092", "topics": [{"name": "edges"}]}
         self.config = StreamConfig(
             graph="g", store="unused", kafka=kafka, snapshots={"interval_s": 60}, **config
         )

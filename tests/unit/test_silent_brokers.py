@@ -44,7 +44,8 @@ def case(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
             listener.listen(16)  # the kernel takes connections that nobody ever looks at
         yield (
             "nowhere.invalid:9092" if request.param == "unresolvable" else address,
-            rf"^error: no broker answers at {CASES[request.param]}.*\. Check the address \(kafka\.bootstrap",
+            rf"^error: no broker answers at {CASES[request.param]}.*\. Check the address \(kafka\.bootstrap or --bootstrap\)"
+            rf"{' and kafka.security_protocol' if request.param == 'silent' else ''}$",
         )
 
 
@@ -67,6 +68,11 @@ def test_a_command_that_meets_no_broker_says_so(name: str, case: tuple[str, str]
     assert len(errors) == 1
     assert re.search(told, errors[0]), errors
     assert "creating topic" not in done.output
+
+
+def test_an_address_without_a_port_is_wrong_usage_of_replay() -> None:
+    done = CliRunner().invoke(app, ["replay", "e.parquet", "--bootstrap", "b1:1, b2", "--topic", "edges"])
+    assert (done.exit_code, "b2 has no port" in done.stderr) == (2, True)
 
 
 def test_one_broker_that_is_away_delays_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

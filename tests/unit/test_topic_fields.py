@@ -23,7 +23,7 @@ def decode(values: list[bytes], topic: dict[str, Any], **more: Any) -> MicroBatc
     config = StreamConfig(
         graph="g",
         store="unused",
-        kafka={"bootstrap": "unused", "topics": [{"name": "payments", **topic}]},
+        kafka={"bootstrap": "unused:9092", "topics": [{"name": "payments", **topic}]},
         snapshots={"interval_s": 86_400},
         **more,
     )

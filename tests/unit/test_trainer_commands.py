@@ -161,15 +161,15 @@ def test_evaluate_refuses_in_a_sentence(keys: dict, extra: list[str], sentence: 
 
 EVENTS = {"model": "tgn", "strategy": "sequential"}
 UNWORKABLE = [
-    ({"model": "tgm"}, "unknown model 'tgm'; expected one of cdgcn, dcrnn,", "Did you mean tgn?"),
-    ({"strategy": "vertx"}, "unknown strategy 'vertx'; expected one of group, hybrid, pac, sequential,", "Did you mean vertex?"),
-    ({"strategy": "pac"}, "strategy pac trains event-based models, but model sage-linear is snapshot-based", ""),
+    ({"model": "tgm"}, ".yaml: key model: unknown model 'tgm'; expected one of cdgcn, dcrnn,", "Did you mean tgn?"),
+    ({"strategy": "vertx"}, ".yaml: key strategy: unknown strategy 'vertx'; expected one of", "Did you mean vertex?"),
+    ({"strategy": "pac"}, "strategy pac trains event models, and sage-linear is among the snapshot models", "or whole"),
     ({"model_params": {"hiden": 8}}, "model_params of sage-linear: unknown parameter", "Did you mean hidden?"),
     ({"model_params": {"hidden": "8"}}, "model_params of sage-linear: hidden must be a whole number", ""),
     ({**EVENTS, "model_params": {"memory": 0}}, "memory must be in 1 … 4096", ""),
     ({"strategy_params": {"inference_node": 8}}, "strategy_params of vertex", "Did you mean inference_nodes?"),
     ({"strategy_params": {"inference_nodes": 0}}, "inference_nodes must be at least 1, found 0", ""),
-    ({"task": "node-regresion"}, "unknown task 'node-regresion'; expected one of link-prediction,", "node-regression?"),
+    ({"task": "node-regresion"}, ".yaml: key task: unknown task 'node-regresion'; expected one of", "node-regression?"),
     ({**EVENTS, "model_params": {}, "task": "node-regression"}, "about nodes, which strategy sequential does not answer", ""),
     ({"optimisation": {"replay": {"ratio": 1}}}, "strategy vertex does not support replay", ""),
     ({"budget": {"nodes": 8}}, "key budget bounds what event models remember", ""),

@@ -106,8 +106,8 @@ def test_unknown_names_are_refused_with_those_that_exist() -> None:
 
 @pytest.mark.parametrize(
     ("strategy", "model", "kinds"),
-    [("vertex", "tgn", "snapshot-based models, but model tgn is event"),
-     ("sequential", "sage-linear", "event-based models, but model sage-linear is snapshot")],
+    [("vertex", "tgn", "snapshot models, and tgn is among the event models"),
+     ("sequential", "sage-linear", "event models, and sage-linear is among the snapshot models")],
 )  # fmt: skip
 def test_a_model_of_another_kind_is_refused_with_both_names(strategy: str, model: str, kinds: str) -> None:
     with pytest.raises(Failure, match=f"strategy {strategy} trains {kinds}"):

@@ -2,7 +2,6 @@
 
 from schemas.trainer_config import TrainerConfig
 from stream.service.config_command import config_command
-from stream.service.failure import Failure
 
 EXAMPLE = {
     "store": "./store",
@@ -15,15 +14,10 @@ EXAMPLE = {
 
 
 def _require_workable(config: TrainerConfig) -> None:
-    from stream.partition.interface import PartitionError
     from trainer.workable import require_evaluable, require_workable  # loading torch takes seconds
 
-    if config.store is not None:
-        return require_workable(config)
-    try:  # without a store only evaluate can use it, whose lane is a partitioner
-        return require_evaluable(config, 1)
-    except PartitionError as error:
-        raise Failure(f"key lane: {error}") from error
+    # Without a store only evaluate can use it, whose lane is a partitioner.
+    require_workable(config) if config.store is not None else require_evaluable(config, 1)
 
 
 config = config_command("trainer", TrainerConfig, EXAMPLE, _require_workable)

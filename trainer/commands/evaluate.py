@@ -94,8 +94,10 @@ def evaluate(
             print_json(found) if json else _print_matrix(found, form)
             return FAILED if found["failed"] else None
         assert file is not None and data is not None, "checked below"
-        config = load_config(TrainerConfig, file)
-        require_evaluable(config, ranks or int(os.environ.get("WORLD_SIZE", "1")))  # before ranks are started
+        number = ranks or int(os.environ.get("WORLD_SIZE", "1"))
+        config = load_config(
+            TrainerConfig, file, lambda found: require_evaluable(found, number)
+        )  # before ranks are started
         options = {
             "seeds": seeds,
             "as_of": as_of,

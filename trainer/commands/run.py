@@ -39,11 +39,16 @@ def run(
         from trainer.workable import require_workable
 
         configure_logs(level="DEBUG" if debug else "INFO")
-        config = load_config(TrainerConfig, file)
-        if config.store is None:
-            raise Failure(f"configuration {file}: key store is missing. Name the folder of the store")
-        for number in {1} if ranks is None else {*ranks}:
-            require_workable(config, number)  # before ranks are started, and before there is a lane
+
+        def check(config: TrainerConfig) -> None:
+            if config.store is None:
+                raise Failure("key store is missing. Name the folder of the store")
+            for number in {1} if ranks is None else {*ranks}:
+                require_workable(config, number)
+
+        config = load_config(
+            TrainerConfig, file, check
+        )  # before ranks are started, and before there is a lane
         result = in_ranks(ranks, lambda: _train(config, until_idle, as_of))
         if result is not None:
             shown = {key: value for key, value in result.items() if key != "cautions"}

@@ -29,7 +29,6 @@ from schemas.errors import one_line, system_call
 from schemas.matrix import Matrix, MatrixData
 from schemas.trainer_config import TrainerConfig
 from schemas.version import version
-from stream.partition.interface import PartitionError
 from stream.service.config_file import validated
 from stream.service.failure import Failure
 from stream.service.json_lines import last_error
@@ -156,7 +155,7 @@ def cells(matrix: Matrix) -> list[Cell]:
         config = validated(TrainerConfig, keys, where)
         try:
             require_evaluable(config, ranks)
-        except (Failure, PartitionError) as error:
+        except Failure as error:
             raise Failure(f"{where}: {error}") from None
         found.append(Cell(model.name, config, ranks, data, digests[data.file], matrix.split))
     return found

@@ -27,6 +27,7 @@ from trainer.session.resume import content_of, newest_checkpoint
 from trainer.session.session import Session, join_ranks
 from trainer.strategies.interface import Forgets
 from trainer.tasks.link_prediction import LinkPrediction
+from trainer.workable import require_workable
 
 _FAR_US = 2.0**62
 """Larger times are rejected, so that the difference of two fits int64."""
@@ -56,7 +57,7 @@ class Predictor:
             StoreError: The store cannot be read.
         """
         if not isinstance(config, TrainerConfig):
-            config = load_config(TrainerConfig, Path(config))
+            config = load_config(TrainerConfig, Path(config), require_workable)
         if config.store is None:
             raise Failure("key store is missing. A checkpoint is read with the store that it was trained on")
         lane = LaneReader(config.store, config.lane)

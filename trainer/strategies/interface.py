@@ -320,9 +320,10 @@ def require_together(
     """
     strategy = STRATEGIES.find(name)
     if model.kind != strategy.trains:
+        others = [other for other, found in sorted(STRATEGIES.all().items()) if found.trains == model.kind]
         raise Failure(
-            f"strategy {name} trains {strategy.trains}-based models, but model {model.name} is {model.kind}-based. "
-            "freshet-trainer models lists which go together"
+            f"strategy {name} trains {strategy.trains} models, and {model.name} is among the {model.kind} models. "
+            f"Set strategy to {' or '.join(others)}"
         )
     if task.asks not in strategy.answers:
         others = sorted(other for other, found in STRATEGIES.all().items() if task.asks in found.answers)

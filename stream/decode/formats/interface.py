@@ -143,5 +143,5 @@ def create_format(topic: Topic, kafka: Kafka, ids: IdKind) -> MessageFormat:
     try:
         found = FORMATS.find(topic.format)
     except Failure as error:
-        raise Failure(f"topic {topic.name}: {error}") from error
+        raise Failure(f"kafka.topics[{topic.name}].format: {error}") from error
     return found(topic, kafka, ids)
