@@ -15,7 +15,10 @@ _NO_FOLDER_SYNC: Final = (
     "This file system cannot make names durable, as CIFS cannot. Choose a folder on a local disk or NFS"
 )
 _NO_RIGHT: Final = "Give the user of this process the right to it"
+_NO_FOLDER: Final = "A file is where a folder should be. Choose another path, or move the file away"
 _REMEDIES: Final = {
+    ("mkdir", errno.EEXIST): _NO_FOLDER,
+    errno.ENOTDIR: _NO_FOLDER,
     ("fsync", errno.EINVAL): _NO_FOLDER_SYNC,
     ("fsync", errno.EOPNOTSUPP): _NO_FOLDER_SYNC,
     ("flock", errno.EINVAL): _NO_LOCKS,

@@ -236,8 +236,9 @@ def _node_id(fields: _Found, name: str, ids: IdKind, prefix: str) -> int | str:
             _refuse(
                 Reason.BAD_ID, f"{shown} is the number {shorten(value)}, but ids are strings (config key ids)"
             )
-        whole = _whole(shown, value, 64, Reason.BAD_ID)
-        return f"{prefix}{whole}" if prefix else whole
+        if not prefix:
+            return _whole(shown, value, 64, Reason.BAD_ID)
+        return f"{prefix}{_whole(shown, value, 64, Reason.BAD_ID, text=True)}"
     if isinstance(value, str):
         if ids == "int":
             _refuse(
@@ -310,14 +311,14 @@ def _event_id(fields: _Found) -> str | None:
     if value is None:
         return None
     if isinstance(value, Number):
-        return str(_whole(shown, value, 64, Reason.BAD_ID))
+        return str(_whole(shown, value, 64, Reason.BAD_ID, text=True))
     if isinstance(value, str):
         return _text(shown, value)
     _wrong(shown, value, "a string or an integer")
 
 
-def _whole(name: str, value: Number, bits: int, reason: Reason) -> int:
-    """An integer however it is written (5, 5.0, 5e0), within ``bits`` signed bits."""
+def _whole(name: str, value: Number, bits: int, reason: Reason, *, text: bool = False) -> int:
+    """An integer however it is written (5, 5.0, 5e0), within ``bits`` signed bits; ``text``: the field takes text, too."""
     limit = 2 ** (bits - 1)
     try:
         number = Decimal(value)
@@ -329,7 +330,7 @@ def _whole(name: str, value: Number, bits: int, reason: Reason) -> int:
         whole = int(number)
         if whole == number and -limit <= whole < limit:
             return whole
-    _refuse(reason, f"{name} is {shorten(value)}, expected an int{bits}")
+    _refuse(reason, f"{name} is {shorten(value)}, expected {'a string or ' if text else ''}an int{bits}")
 
 
 def _text(name: str, value: str) -> str:

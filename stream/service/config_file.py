@@ -112,7 +112,8 @@ def _key(kind: type[BaseModel], content: Any, place: tuple[int | str, ...]) -> t
 
     Pydantic's places also have words for the kinds that a value may be of; they are no keys, and left out.
     """
-    key, meaning, section = "", "", kind
+    section: type[BaseModel] | None = kind
+    key, meaning = "", ""
     for step in place:
         if isinstance(step, int):
             content = content[step] if isinstance(content, list) and step < len(content) else None

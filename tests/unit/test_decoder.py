@@ -104,6 +104,7 @@ def test_a_poll_without_events_has_the_schemas_of_any_other(format_, values):
         (b'{"src":1,"dst":2,"t":1e9,"features":[1,2,null]}', "wrong_type", "features[2] is null"),
         (b'{"src":1,"dst":2,"t":1e9,"features":"1,2,3"}', "wrong_type", "features is the string"),
         (b'{"src":1,"dst":2,"t":1e9,"event_id":[]}', "wrong_type", "event_id"),
+        (b'{"src":1,"dst":2,"t":1e9,"event_id":5.5}', "bad_id", "event_id is 5.5, expected a string or an int64"),
         (b'{"src":1,"dst":2,"t":1e9,"event_id":""}', "bad_id", "event_id is an empty"),
         (b'{"node":1,"t":1e9}', "missing_field", "features"),
         (b'{"node":1,"src":2,"t":1e9,"label":1}', "wrong_type", "both node and src"),

@@ -76,6 +76,7 @@ NO_LOCKS = "This file system has no locks"
         (fcntl, "flock", errno.ENOTSUP, None, f"lock: flock: Operation not supported (ENOTSUP). {NO_LOCKS}"),
         (os, "link", errno.EIO, None, ".tmp: link: Input/output error (EIO). The disk fails"),
         (os, "mkdir", errno.EROFS, None, "/index: mkdir: Read-only file system (EROFS). Mount"),
+        (os, "mkdir", errno.ENOTDIR, None, "/index: mkdir: Not a directory (ENOTDIR). A file is where a folder should be"),
         (os, "rename", errno.EACCES, None, ".tmp: rename: Permission denied (EACCES). Give the user"),
         (os, "listdir", errno.ESTALE, None, ": list: Stale file handle (ESTALE). The server"),
         (io, "open", errno.EMFILE, None, "log.json: read: Too many open files (EMFILE). This process may have "),

@@ -281,11 +281,16 @@ def test_wrong_types_and_values_of_mapped_arrow_columns_are_told_with_their_path
 def test_what_an_id_may_be_with_a_prefix_is_said():
     topic = {"id_prefix": {"src": "card:"}}
     rejects = decode(
-        [b'{"src": {}, "dst": {}, "t": 1100000000}', b'{"src": 1, "dst": {}, "t": 1100000000}'],
+        [
+            b'{"src": {}, "dst": {}, "t": 1100000000}',
+            b'{"src": 7.5, "dst": "a", "t": 1100000000}',
+            b'{"src": 1, "dst": {}, "t": 1100000000}',
+        ],
         topic,
         ids="string",
     ).rejects
     assert rejects["sentence"].to_pylist() == [
         "src is an object, expected a string or an integer",
+        "src is 7.5, expected a string or an int64",
         "dst is an object, expected a string",
     ]
