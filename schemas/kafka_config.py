@@ -19,7 +19,8 @@ class Topic(Section):
     name: TopicName = Field(description="Topic name.")
     format: str = Field(
         "json",
-        description="How its messages are written: json, arrow, avro, debezium, debezium-avro, or one of another package.",
+        description="How its messages are written: json, arrow, avro, debezium, debezium-avro, or a format of another package. "
+        "CSV is read from files only, by replay and backfill.",
     )
     time_unit: Literal["s", "ms", "us", "ns", "rfc3339"] | None = Field(
         None,

@@ -48,7 +48,7 @@ def _print_tables(store: str, found: dict[str, Any]) -> None:
     for key, value in (found.get("history") or {}).items():
         rows[f"history {key}"] = show_time(round(value * US_PER_S)) if key == "until" else value
     for topic, partitions in found.get("offsets", {}).items():
-        rows[f"offsets of {topic}"] = ", ".join(f"{p}: {offset:,}" for p, offset in partitions.items())
+        rows[f"offsets of {topic}"] = ", ".join(f"{p}: {offset}" for p, offset in partitions.items())
     print_table(f"Store {store}", with_units(rows))
     for name, lane in found["lanes"].items():
         print_table(f"Lane {name}", with_units({column: lane[column] for column in _LANE_COLUMNS}))

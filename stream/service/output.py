@@ -42,6 +42,10 @@ def note(sentence: str) -> None:
         notes.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
 
+_NUMBERS = frozenset({"first", "last", "tau", "sequence"})
+"""Keys of a table whose values name snapshots. They are shown as ``--as-of`` takes them, without separators."""
+
+
 def print_json(result: Mapping[str, Any]) -> None:
     """Print one JSON object with finite numbers (NaN and infinities become null)."""
     json.dump(_finite(result), sys.stdout, separators=(",", ": "), default=str, allow_nan=False)
@@ -53,7 +57,7 @@ def print_table(title: str, rows: Mapping[str, Any]) -> None:
     """Print keys and values as a two-column table on standard output, below a title of any width."""
     table = Table(show_header=False)
     for key, value in rows.items():
-        table.add_row(key, Text(_readable(value)))
+        table.add_row(key, Text(str(value) if key in _NUMBERS and value is not None else _readable(value)))
     console = Console()
     console.print(Text(title, style="italic"), soft_wrap=True)
     console.print(table)
@@ -88,9 +92,15 @@ def finish(command: Callable[[], int | None], *expected: type[Exception], debug:
 def _readable(value: Any) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_readable(entry)}" for key, entry in value.items()) or "–"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_readable, value)) or "–"
     if isinstance(value, float):
         return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
-    if isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, int):
         return f"{value:,}"
     return str(value)
 

@@ -92,6 +92,19 @@ def test_a_table_shows_every_row(capsys: pytest.CaptureFixture[str]) -> None:
     assert out.startswith("a title far wider than its table, of a/file[1].parquet\n")
     assert "1,234,567" in out
     assert "0.9123" in out
+    print_table(
+        "of",
+        {
+            "first": 89787255,
+            "no_negative": {"training": 1200, "test": 0},
+            "held": [],
+            "gpus": [4, 8],
+            "ok": True,
+        },
+    )
+    out = capsys.readouterr().out
+    for wanted in ("89787255", "training 1,200, test 0", "–", "4, 8", "yes"):
+        assert f"│ {wanted} " in out
     print_table("none", {"utility": float("nan"), "file": "b[2].pt", "lag": None})
     out = capsys.readouterr().out
     assert "nan" not in out
