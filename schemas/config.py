@@ -237,7 +237,7 @@ class StreamConfig(Service):
     time_skew_s: float = Field(
         300.0, ge=0, description="Largest difference between producers' clocks and this host's, seconds."
     )
-    ids: IdKind = Field("int", description="Kind of node ids: int or string.")
+    ids: IdKind = Field("int", description="Kind of node ids.")
     features: Features = Field(default_factory=Features)
     dedup_window_s: float | None = Field(
         None,

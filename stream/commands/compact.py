@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from stream.service.logs import configure_logs
 from stream.service.output import Debug, Json, Store, finish, note, notes, print_json, print_table, with_units
 from stream.store.errors import StoreError
 
@@ -45,6 +46,7 @@ def compact(
         from stream.store.compact.retention import Keep
         from stream.store.compact.store import compact as run
 
+        configure_logs(level="WARNING", as_json=False)
         keep, remove = Keep(snapshots, time_s), remove_lane or []
         with notes.status(f"{'Looking at' if dry_run else 'Compacting'} {store} …"):
             done = (

@@ -1,5 +1,6 @@
 """``freshet-stream replay``: the events of a file into a Kafka topic."""
 
+import logging
 from pathlib import Path
 from typing import Annotated
 
@@ -70,6 +71,8 @@ def replay(
         from stream.kafka.replay_file import replay_file
 
         configure_logs(level="WARNING", as_json=False)
+        if not debug:
+            logging.getLogger("kafka").setLevel(logging.CRITICAL)  # an error is this command's own sentence
         kafka = _kafka(config, bootstrap, _version(api_version))
         _require_readable(kafka, topic, message_format, config)
         with counting("{:,} of {:,} events sent, {:,.0f} per second") as progress:

@@ -35,7 +35,7 @@ def warm(json: Json = False, debug: Debug = False) -> None:
     """
 
     def body() -> None:
-        configure_logs(level="ERROR")
+        configure_logs(level="ERROR", as_json=False)
         began = time.monotonic()
         with compiling() as compiled:
             _sessions()

@@ -156,8 +156,9 @@ def warn_of_columns(
     unread = [name for name in header if name not in read]
     if unread:
         more = f" and {len(unread) - _NAMED} more" if len(unread) > _NAMED else ""
+        what, verb = ("column", "is") if len(unread) == 1 else ("columns", "are")
         _log.warning(
-            f"{path}: columns {', '.join(unread[:_NAMED])}{more} are not read. Events have {', '.join(KNOWN)}. All features "
+            f"{path}: {what} {', '.join(unread[:_NAMED])}{more} {verb} not read. Events have {', '.join(KNOWN)}. All features "
             "of an event are one column of lists, such as [0.5, 1.0]. --columns gives columns with other names"
         )
     kind = schema.field("t").type

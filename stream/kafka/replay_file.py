@@ -11,6 +11,7 @@ from stream.decode.formats.interface import create_format
 from stream.kafka.client import client_settings
 from stream.kafka.greeting import greet
 from stream.kafka.producer import Replayed, replay
+from stream.service.config_file import validated
 
 
 def replay_file(
@@ -37,10 +38,12 @@ def replay_file(
         progress: Called with the events sent, and all events.
 
     Raises:
-        Failure: The file can't be read, no broker answers, or a message was not delivered; the sentence has the row.
+        Failure: An address has no port, the file can't be read, no broker answers, or a message was not delivered; the
+            sentence has the row.
     """
     if isinstance(kafka, str):
-        kafka = Kafka(bootstrap=kafka, topics=[Topic(name=topic, format=message_format)])
+        given = {"bootstrap": kafka, "topics": [{"name": topic, "format": message_format}]}
+        kafka = validated(Kafka, given, "brokers")
     names = FileColumns.parse(columns)
     greet(kafka, f"writing to topic {topic}")
     events = read_events(Path(file), columns=names).events

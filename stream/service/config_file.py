@@ -15,6 +15,7 @@ from stream.service.example import section_of
 from stream.service.failure import Failure
 
 Config = TypeVar("Config", bound=Service)
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class _UniqueKeys(yaml.SafeLoader):
@@ -63,11 +64,11 @@ def load_config(
     return config
 
 
-def validated(kind: type[Config], content: dict[str, Any], where: str) -> Config:
-    """Validate keys and values; environment variables override them.
+def validated(kind: type[Model], content: dict[str, Any], where: str) -> Model:
+    """Validate keys and values; environment variables override those of a service's configuration.
 
     Args:
-        kind: The configuration.
+        kind: The configuration, or a section of one.
         content: As a file has it.
         where: Begins the sentence.
 

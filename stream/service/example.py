@@ -12,7 +12,7 @@ from pydantic_core import PydanticUndefined
 
 
 def example(kind: type[BaseModel], required: dict[str, Any], *, title: str) -> str:
-    """YAML text of a configuration with every key, its meaning, unit, bounds and default.
+    """YAML text of a configuration with every key, its meaning, unit, bounds and default; … for one that has no default.
 
     Args:
         kind: The configuration model.
@@ -20,7 +20,8 @@ def example(kind: type[BaseModel], required: dict[str, Any], *, title: str) -> s
         title: First comment line.
     """
     return (
-        f"# {title}\n# Keys without a comment mark are required or shown with a typical value.\n\n"
+        f"# {title}\n# Keys without a comment mark are required or shown with a typical value. With a section that is left out, "
+        "its keys are comments too; those with … are required.\n\n"
         + "\n".join(_lines(kind, required, 0))
         + "\n"
     )
@@ -36,24 +37,33 @@ def _lines(kind: type[BaseModel], values: dict[str, Any], depth: int) -> list[st
         if section is not None and isinstance(given, list):
             lines.append(f"{pad}{name}:")
             for entry in given:
-                inner = _lines(section, entry, depth + 2)
-                first = next(i for i, line in enumerate(inner) if not line.lstrip().startswith("#"))
-                inner[first] = f"{pad}  - {inner[first].lstrip()}"
-                lines += [*(f"{pad}  {line.lstrip()}" for line in inner[:first]), *inner[first:]]
+                lines += [f"{pad}  {line}" for line in _entry(_lines(section, entry, 0))]
         elif section is not None and not isinstance(given, list) and _is_section(field.annotation):
             lines.append(f"{pad}{name}:")
             lines += _lines(section, given or {}, depth + 1)
         elif given is not None or name in values:
             lines.append(f"{pad}{name}: {_inline(given)}")
+        elif field.is_required():
+            lines.append(f"{pad}{name}: …")
         else:
             lines.append(f"{pad}# {name}: {_inline(_default(field))}")
+            if section is not None:  # left out by default: its keys, too, are comments
+                inner = _lines(section, {}, 0)
+                inner = _entry(inner) if get_origin(field.annotation) is list else inner
+                lines += [f"{pad}#   {line}" for line in inner]
     return lines
+
+
+def _entry(lines: list[str]) -> list[str]:
+    """The lines of a section as an entry of a list."""
+    first = next(i for i, line in enumerate(lines) if not line.startswith("#"))
+    return [*lines[:first], f"- {lines[first]}", *(f"  {line}" for line in lines[first + 1 :])]
 
 
 def _notes(field: FieldInfo, section: type[BaseModel] | None) -> list[str]:
     text = field.description or ((section.__doc__ or "").splitlines()[0] if section else "")
     choices = _choices(field.annotation)
-    if choices:
+    if len(choices) > 1:
         text = f"{text} One of {', '.join(choices)}."
     bounds = [
         f"{sign} {getattr(constraint, attribute)}"

@@ -15,8 +15,10 @@ def configure_logs(*, level: str = "INFO", as_json: bool | None = None) -> None:
 
     Args:
         level: Lowest level shown.
-        as_json: JSON lines; None: unless standard error is a terminal.
+        as_json: JSON lines; False: plain sentences, of commands without a log; None: JSON lines unless standard error is a
+            terminal.
     """
+    as_sentences = as_json is False
     as_json = not sys.stderr.isatty() if as_json is None else as_json
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -28,6 +30,8 @@ def configure_logs(*, level: str = "INFO", as_json: bool | None = None) -> None:
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer(ensure_ascii=False)
         if as_json
+        else _sentence
+        if as_sentences
         else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     )
     numeric_level = logging.getLevelNamesMapping()[level]
@@ -44,6 +48,14 @@ def configure_logs(*, level: str = "INFO", as_json: bool | None = None) -> None:
     root.setLevel(max(numeric_level, logging.WARNING))
     if lines_are_json():
         logging.captureWarnings(True)
+
+
+def _sentence(_: object, __: str, line: structlog.typing.EventDict) -> str:
+    """A line as a sentence, with its level and without the time; other fields in brackets."""
+    event, level, exception = line.pop("event"), line.pop("level"), line.pop("exception", None)
+    del line["timestamp"]
+    fields = ", ".join(f"{key} {value}" for key, value in line.items())
+    return f"{level}: {event}{f' ({fields})' if fields else ''}" + (f"\n{exception}" if exception else "")
 
 
 def take_over(*names: str) -> None:

@@ -151,6 +151,9 @@ def read_by(command: str, file: Path, folder: Path, monkeypatch: pytest.MonkeyPa
     done = CliRunner().invoke(application, [*arguments, "--json"])
     if done.exit_code == 0:
         json.loads(done.stdout)  # the log is beside the result
+    if command not in ("backfill", "evaluate"):  # which have a log; others print sentences
+        named = [line for line in done.stderr.splitlines() if str(file) in line]
+        assert all(line.startswith(("warning: ", "error: ")) for line in named), named
     return done.exit_code, done.stderr
 
 

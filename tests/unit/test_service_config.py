@@ -1,5 +1,6 @@
 """Configuration: errors name file and key, the example is valid, the environment overrides, secrets stay hidden."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -272,9 +273,10 @@ def test_the_example_is_valid_and_shows_every_key(
 ) -> None:
     text = example(kind, values, title="An example")
     load_config(kind, write(tmp_path, text))
-    for name, field in kind.model_fields.items():
+    for name, field in (pair for section in _sections(kind) for pair in section.model_fields.items()):
         assert f"{name}:" in text
         assert field.description is None or field.description in text
+    assert not re.search(r"One of \w+\.", text), "a list of one choice"
 
 
 def test_every_key_that_the_example_comments_out_is_its_default(tmp_path: Path) -> None:
