@@ -44,8 +44,8 @@ class Topic(Section):
     )
     hold: bool = Field(
         True,
-        description="Hold the topic, without committing its offsets, if all of its first 100 messages are refused for one reason "
-        "that a key mends; false: they are dead letters. Flink never holds topics.",
+        description="Hold the topic, without committing its offsets, if its first 100 messages are all refused, at least 90 for "
+        "one reason that a key mends; false: they are dead letters. Flink never holds topics.",
     )
 
     @model_validator(mode="after")

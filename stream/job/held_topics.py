@@ -2,9 +2,13 @@
 
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
@@ -19,7 +23,10 @@ from stream.microbatch import MicroBatch
 from stream.snapshots.event_time import Key
 
 HOLD_MESSAGES = 100
-"""A topic is held if the first so many messages read are all refused for one reason. Fewer may be a few bad ones at its begin."""
+"""A topic is held if the first so many messages read are all refused. Fewer may be a few bad ones at its begin."""
+
+STRAYS = 10
+"""So many of them may have other reasons: real topics have odd messages. The others have one that a key mends."""
 
 MENDED_BY: Mapping[str, str] = {
     Reason.MISSING_FIELD: "kafka.topics.fields",
@@ -45,21 +52,23 @@ class HeldTopic:
 
     Attributes:
         name: The topic.
+        messages: How many of the first are refused for this reason.
         reason: Why, as in dead letters.
         key: Of the configuration, that mends it.
         example: Place and sentence of the first refusal.
     """
 
     name: str
+    messages: int
     reason: str
     key: str
     example: str
 
     def __str__(self) -> str:
         return (
-            f"topic {self.name} is held: its first {HOLD_MESSAGES} messages are all refused for {self.reason}. The first is "
-            f"{self.example}. Correct {self.key} and start again: the topic is then read from where it "
-            "began. If the messages are wrong, not the key, hold: false for the topic makes them dead letters"
+            f"topic {self.name} is held: its first {HOLD_MESSAGES} messages are refused, {self.messages} of them for "
+            f"{self.reason}. The first is {self.example}. Correct {self.key} and start again: the topic is then read from "
+            "where it began. If the messages are wrong, not the key, hold: false for the topic makes them dead letters"
         )
 
 
@@ -68,14 +77,14 @@ class _Suspect:
     """A topic without an accepted event so far.
 
     Attributes:
-        reason: Of all refusals; None: there is none.
-        passed: Refused messages that were passed on.
+        passed: Refused messages that were passed on, by reason.
+        first: The first refusal for each reason.
         waiting: Batches of others.
         since_s: When the first of them came.
     """
 
-    reason: str | None = None
-    passed: int = 0
+    passed: Counter[str] = field(default_factory=Counter)
+    first: dict[str, dict[str, Any]] = field(default_factory=dict)
     waiting: list[MicroBatch] = field(default_factory=list)
     since_s: float = 0.0
 
@@ -83,10 +92,11 @@ class _Suspect:
 class HeldTopics:
     """Between decoding and the log: keeps back topics that the configuration can't read, and passes on everything else.
 
-    A topic is under suspicion from its first message until an event of it is accepted, or two reasons are found: then it is
-    passed on for ever. Meanwhile its batches wait for each other, at most ``commit_every_s``, and fewer than ``HOLD_MESSAGES``
-    are passed on as they are. The first ``HOLD_MESSAGES`` in the order of reading decide, of all partitions together, whatever
-    the same poll has after them. A held topic stays held until the job is started again, and its offsets are not committed.
+    A topic is under suspicion from its first message until an event of it is accepted, or more than ``STRAYS`` messages are
+    refused for other reasons than the most frequent one that a key mends: then it is passed on for ever. Meanwhile its batches
+    wait for each other, at most ``commit_every_s``, and fewer than ``HOLD_MESSAGES`` are passed on as they are. The first
+    ``HOLD_MESSAGES`` in the order of reading decide, of all partitions together, whatever the same poll has after them. A held
+    topic stays held until the job is started again, and its offsets are not committed.
 
     Args:
         config: Of the stream.
@@ -122,25 +132,25 @@ class HeldTopics:
             return [batch]
         if batch.topic in self.held:
             return []
-        missing = HOLD_MESSAGES - suspect.passed - sum(map(_refused, suspect.waiting))
-        rejects, accepted = batch.rejects, batch.events.num_rows > 0
-        decisive = rejects["offset"].unique()[:missing]
-        enough = len(decisive) == missing
+        counted = suspect.passed + sum(map(_reasons, suspect.waiting), Counter())
+        decisive = _messages(batch)[: HOLD_MESSAGES - counted.total()]
+        counted += Counter(decisive["reason"].to_pylist())
+        enough, accepted = counted.total() == HOLD_MESSAGES, batch.events.num_rows > 0
         if enough:  # what comes after the last of them decides nothing
-            rejects = rejects.filter(pc.less_equal(rejects["offset"], decisive[-1]))
-            accepted = pc.any(pc.less_equal(batch.events["offset"], decisive[-1])).as_py() or False
-        reasons = set(rejects["reason"].unique().to_pylist())
-        if suspect.reason is not None:
-            reasons.add(suspect.reason)
-        if accepted or len(reasons) > 1 or not reasons <= MENDED_BY.keys():
+            accepted = pc.any(pc.less_equal(batch.events["offset"], decisive["offset"][-1])).as_py() or False
+        for reject in decisive.to_pylist():
+            suspect.first.setdefault(reject["reason"], reject)
+        mended = {reason: count for reason, count in counted.items() if reason in MENDED_BY}
+        reason = max(mended, key=mended.__getitem__, default="")
+        if accepted or counted.total() - mended.get(reason, 0) > STRAYS:
             return [*self._suspects.pop(batch.topic).waiting, batch]
-        if not rejects.num_rows and not any(w.partition == batch.partition for w in suspect.waiting):
+        if not len(decisive) and not any(w.partition == batch.partition for w in suspect.waiting):
             return [batch] if not self._due(suspect) else [*self._released(suspect), batch]
-        suspect.reason = next(iter(reasons))
         suspect.since_s = suspect.since_s if suspect.waiting else self._clock()
         suspect.waiting.append(batch)
         if enough:
-            self._hold(batch.topic, suspect)
+            suspect.waiting = []
+            self._hold(batch.topic, suspect.first[reason], mended[reason])
             return []
         return self._released(suspect) if self._due(suspect) else []
 
@@ -153,26 +163,25 @@ class HeldTopics:
 
     def _released(self, suspect: _Suspect) -> list[MicroBatch]:
         released, suspect.waiting = suspect.waiting, []
-        suspect.passed += sum(map(_refused, released))
+        suspect.passed += sum(map(_reasons, released), Counter())
         return released
 
-    def _hold(self, topic: str, suspect: _Suspect) -> None:
-        first = (
-            next(batch for batch in suspect.waiting if batch.rejects.num_rows)
-            .rejects.slice(0, 1)
-            .to_pylist()[0]
-        )
-        suspect.waiting = []
+    def _hold(self, topic: str, first: dict[str, Any], messages: int) -> None:
         reason, sentence = first["reason"], first["sentence"]
         example = f"{topic}[{first['partition']}] offset {first['offset']}: {sentence}"
-        held = HeldTopic(topic, reason, _key(reason, sentence), example)
+        held = HeldTopic(topic, messages, reason, _key(reason, sentence), example)
         self.held = self.held | {topic: held}
-        _log.error("topic held", topic=topic, reason=reason, key=held.key, example=example)
+        _log.error("topic held", topic=topic, reason=reason, key=held.key, messages=messages, example=example)
 
 
-def _refused(batch: MicroBatch) -> int:
-    """Number of refused messages, of which several rows may be refused."""
-    return len(batch.rejects["offset"].unique())
+def _messages(batch: MicroBatch) -> pa.RecordBatch:
+    """The first refusal of each refused message, of which several rows may be refused."""
+    _, first = np.unique(batch.rejects["offset"].to_numpy(), return_index=True)
+    return batch.rejects.take(pa.array(np.sort(first)))
+
+
+def _reasons(batch: MicroBatch) -> Counter[str]:
+    return Counter(_messages(batch)["reason"].to_pylist())
 
 
 def _key(reason: str, sentence: str) -> str:
