@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -253,6 +253,10 @@ class StreamMetrics(SinkObserver):
     def unread(self, topic: str, partition: int) -> int:
         """Unread offsets of a topic partition, as last reported."""
         return self._unread.get((topic, partition), 0)
+
+    def unread_of(self, topics: Container[str]) -> int:
+        """Unread offsets of some topics, as last reported."""
+        return sum(messages for (topic, _), messages in self._unread.items() if topic in topics)
 
     def ready_while(self, ready: Callable[[], bool]) -> None:
         """Set the function that tells at every scrape whether the stream is ready."""

@@ -6,7 +6,7 @@ import sys
 
 NOTHING_READ = (
     b'{"snapshots": 0,"events": 0,"refused": 0,"late": 0,"seconds": 0.0,"events_per_s": 0.0,"ended": "stopped",'
-    b'"duplicates": 0,"in_history": 0,"refused_by_reason": {},"held": []}\n'
+    b'"duplicates": 0,"in_history": 0,"refused_by_reason": {},"held": [],"held_messages": 0}\n'
 )
 """Output of ``run --json`` if it must end before it has begun; bytes, because nothing is imported yet."""
 

@@ -150,6 +150,7 @@ def run_job(
         "in_history": totals.in_history,
         "refused_by_reason": as_json(totals.refused_by_reason),
         "held": list(ran.held),
+        "held_messages": ran.held_messages,
     }
 
 

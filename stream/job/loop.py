@@ -150,7 +150,8 @@ class StreamJob:
                 seconds = self._busy.seconds + self._finish()
                 totals = self._metrics.totals
                 counts = totals.snapshots, totals.events, totals.refused, totals.late
-                return Ran(*counts, seconds, self._idle, self._held())
+                unread = self._metrics.unread_of(self.log.held)
+                return Ran(*counts, seconds, self._idle, self._held(), unread)
         except StoppedEarly:
             return Ran(0, 0, 0, 0, 0.0, idle=False)
 

@@ -11,6 +11,7 @@ class Ran:
         seconds: From the first poll to the last commit, without the idle tail.
         idle: Whether it ended because nothing more came; otherwise it was stopped.
         held: Why topics were held, a sentence or two each.
+        held_messages: Unread messages of these topics.
     """
 
     snapshots: int
@@ -20,6 +21,7 @@ class Ran:
     seconds: float
     idle: bool
     held: tuple[str, ...] = ()
+    held_messages: int = 0
 
     @property
     def events_per_s(self) -> float:

@@ -71,6 +71,7 @@ def test_a_wrong_key_holds_its_topic_while_others_are_sealed_and_the_corrected_o
     assert f"topic {wrong} is held: its first 100 messages" in done.stderr
     ended = json.loads(done.stdout)
     assert (ended["ended"], ended["refused"], len(ended["held"])) == ("idle", 0, 1)
+    assert ended["held_messages"] == 120
     assert offsets(store)[wrong] == 0
 
     path = written(tmp_path, content("rfc3339"))
