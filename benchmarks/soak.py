@@ -291,8 +291,8 @@ def address_of(job: "subprocess.Popen[bytes]", log: Path) -> str:
     """Where the job says that it serves its metrics."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and job.poll() is None:
-        if told := re.search(r"metrics: (http\S+)  health: ", log.read_text()):
-            return told[1]
+        if told := re.search(r'"event": "metrics".*?"url": "(http[^"]+)"', log.read_text()):
+            return f"{told[1]}/metrics"
         time.sleep(0.2)
     raise SystemExit(f"the job didn't start:\n{log.read_text()[-2000:]}")
 

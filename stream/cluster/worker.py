@@ -157,7 +157,7 @@ class Worker:
             except Failure as error:
                 failure = error
                 continue
-            _log.info("metrics", url=f"{self.endpoint.url}/metrics")
+            _log.info("metrics", url=self.endpoint.url)
             return
         raise Failure(
             f"metrics.port: none of {wanted.port} to {wanted.port + PORTS - 1} can be used. The last try: {failure}"

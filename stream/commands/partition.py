@@ -156,7 +156,7 @@ def _partitioned(file: str, algorithm: str, **how: Any) -> "OfflineResult":
 
 
 def _compare(file: str, **how: Any) -> "list[Compared]":
-    from stream.commands.progress import Display
+    from stream.commands.progress import Display, Shown
     from stream.offline import compare_file
 
     running, done, events = "", 0, 0
@@ -169,7 +169,7 @@ def _compare(file: str, **how: Any) -> "list[Compared]":
         nonlocal done, events
         done, events = finished, of
 
-    with Display(lambda: f"{running}: partitioned {done:,} of {events:,} events"):
+    with Display(lambda: Shown(f"{running}: partitioned {done:,} of {events:,} events")):
         return compare_file(file, **how, begun=begun, progress=progress)
 
 

@@ -2,9 +2,10 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Self
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 from rich.live import Live
 from rich.text import Text
@@ -15,14 +16,23 @@ LIVE_S = 0.25
 PLAIN_S = 5.0
 
 
-class Display:
-    """Shows a changing line from a thread of its own inside the block.
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Progress as a sentence, and in a log as an event with fields."""
 
-    ``line`` makes it, often on a terminal, every few seconds elsewhere; None: nothing new to show.
+    sentence: str
+    event: str = "progress"
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Display:
+    """Shows changing progress from a thread of its own inside the block.
+
+    ``progress`` makes it, often on a terminal, every few seconds elsewhere; None: nothing new to show.
     """
 
-    def __init__(self, line: Callable[[], str | None]) -> None:
-        self._line = line
+    def __init__(self, progress: Callable[[], Shown | None]) -> None:
+        self._progress = progress
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="display", daemon=True)
 
@@ -38,14 +48,15 @@ class Display:
         if notes.is_terminal:
             with Live(console=notes, refresh_per_second=4, transient=True) as live:
                 while not self._over.wait(LIVE_S):
-                    live.update(Text(self._line() or ""))
+                    shown = self._progress()
+                    live.update(Text(shown.sentence if shown is not None else ""))
             return
         last = None
         while not self._over.wait(PLAIN_S):
-            line = self._line()
-            if line is not None and line != last:
-                note(line)
-            last = line
+            shown = self._progress()
+            if shown is not None and shown != last:
+                note(shown.sentence, shown.event, shown.fields)
+            last = shown
 
 
 class Rate:
@@ -78,5 +89,14 @@ def counting(text: str) -> Iterator[Callable[[int, int], None]]:
         nonlocal at
         at = done, units
 
-    with Display(lambda: text.format(*at, rate.of(at[0])) if at[1] else None):
+    def shown() -> Shown | None:
+        done, units = at
+        if not units:
+            return None
+        per_s = rate.of(done)
+        return Shown(
+            text.format(done, units, per_s), fields={"done": done, "of": units, "per_s": round(per_s)}
+        )
+
+    with Display(shown):
         yield reached

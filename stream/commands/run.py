@@ -16,7 +16,7 @@ import typer
 from schemas.config import StreamConfig
 from schemas.version import version
 from stream.commands.config import require_parts
-from stream.commands.progress import Display, Rate
+from stream.commands.progress import Display, Rate, Shown
 from stream.service.config_file import load_config
 from stream.service.endpoint import Endpoint
 from stream.service.failure import Failure
@@ -197,7 +197,7 @@ def _here(
     job = StreamJob(config, metrics, until_idle_s=until_idle_s, standby=standby, on_begin=on_begin)
     endpoint = Endpoint(config.metrics, metrics.registry, readiness(config, metrics, job.not_ready))
     stack.callback(endpoint.close)
-    note(f"metrics: {endpoint.url}/metrics  health: {endpoint.url}/readyz")
+    _log.info("metrics", url=endpoint.url)
     return job, metrics.totals
 
 
@@ -220,17 +220,28 @@ def _watched(graph: str, job: "StreamJob | ClusterJob", totals: "Totals", signal
     """Run a job with its display until it ends or a signal ends it."""
     rate = Rate()
 
-    def line() -> str:
-        unread = job.lag()
-        behind = "".join(f", {name} behind {lag}" for name, lag in job.lane_lags().items() if lag)
-        return (
-            f"{graph}: {totals.events:,} events ({rate.of(totals.events):,.0f}/s), "
-            f"{totals.snapshots:,} snapshots, refused {totals.refused:,}{_examples(totals)}, late {totals.late:,}"
-            f"{'' if unread is None else f', unread {unread:,}'}{behind}"
+    def status() -> Shown:
+        unread, per_s, behind = job.lag(), rate.of(totals.events), job.lane_lags()
+        sentence = (
+            f"{graph}: {totals.events:,} events ({per_s:,.0f}/s) in {totals.snapshots:,} "
+            f"snapshot{'' if totals.snapshots == 1 else 's'} since the start, refused {totals.refused:,}{_examples(totals)}, "
+            f"late {totals.late:,}{'' if unread is None else f', unread {unread:,}'}"
+            f"{''.join(f', {name} behind {lag}' for name, lag in behind.items() if lag)}"
         )
+        fields = {
+            "graph": graph,
+            "events": totals.events,
+            "events_per_s": round(per_s, 1),
+            "snapshots": totals.snapshots,
+            "refused": totals.refused,
+            "late": totals.late,
+            "unread": unread,
+            "behind": behind,
+        }
+        return Shown(sentence, "status", fields)
 
     signals.enter_context(_ending_on_signals(job.interrupt))
-    with Display(line):
+    with Display(status):
         return job.run()
 
 

@@ -23,7 +23,9 @@ def configure_logs(*, level: str = "INFO", as_json: bool | None = None) -> None:
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.TimeStamper(fmt="iso", utc=True)
+        if as_json or as_sentences
+        else structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
         structlog.processors.format_exc_info,
         lambda _, __, line: {"event": line.pop("event"), "level": line.pop("level"), **line},  # read first
     ]
@@ -32,8 +34,10 @@ def configure_logs(*, level: str = "INFO", as_json: bool | None = None) -> None:
         if as_json
         else _sentence
         if as_sentences
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), sort_keys=False)
     )
+    if not (as_json or as_sentences):
+        shared.append(_for_people)
     numeric_level = logging.getLevelNamesMapping()[level]
     structlog.configure(
         processors=[*shared, renderer],
@@ -48,6 +52,19 @@ def configure_logs(*, level: str = "INFO", as_json: bool | None = None) -> None:
     root.setLevel(max(numeric_level, logging.WARNING))
     if lines_are_json():
         logging.captureWarnings(True)
+
+
+def _for_people(_: object, __: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """A line without empty fields, and with short numbers; the end's figures are in the table below it."""
+    if line["event"] == "ended":
+        raise structlog.DropEvent
+    return {key: _short(value) for key, value in line.items() if value not in ([], {}, ())}
+
+
+def _short(value: object) -> object:
+    if not isinstance(value, float):
+        return value
+    return float(f"{value:.4g}") if abs(value) < 1000 else round(value, 1)
 
 
 def _sentence(_: object, __: str, line: structlog.typing.EventDict) -> str:

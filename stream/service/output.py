@@ -34,10 +34,13 @@ notes = Console(stderr=True)
 """Where people read: progress, captions of tables, warnings. ``note`` is for sentences that machines may read, too."""
 
 
-def note(sentence: str) -> None:
-    """Print a remark beside the result on standard error, as a JSON line if that consists of them."""
+def note(sentence: str, event: str | None = None, fields: Mapping[str, Any] | None = None) -> None:
+    """Print a remark beside the result on standard error.
+
+    If that consists of JSON lines, it is one with ``event`` and ``fields``, or with the sentence as its event.
+    """
     if lines_are_json():
-        print(json_line(sentence), file=sys.stderr)  # noqa: T201
+        print(json_line(event or sentence, **(fields or {})), file=sys.stderr)  # noqa: T201
     else:
         notes.print(sentence, highlight=False, markup=False, soft_wrap=True)
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from kafka import TopicPartition
 from streaming import T0, configuration, edge, fresh_topic, send
+from structlog.testing import capture_logs
 
 from schemas.config import StreamConfig
 from stream.commands.run import _here
@@ -41,7 +42,7 @@ def until(found: Callable[[], Any], what: str) -> Any:
 
 
 def test_a_partition_that_holds_event_time_back_is_named_until_it_is_read_again(
-    kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = fresh_topic(kafka, partitions=2)
     send(kafka, topic, [edge(1, i, T0 + 60 * i) for i in range(10)], partition=0)
@@ -60,14 +61,13 @@ def test_a_partition_that_holds_event_time_back_is_named_until_it_is_read_again(
     config = StreamConfig(**configuration(tmp_path / "store", kafka, topic, snapshots=snapshots))
     metrics = StreamMetrics(config)
     with ExitStack() as stack:
-        job, _ = _here(config, metrics, None, False, lambda: None, stack)
+        with capture_logs() as lines:
+            job, _ = _here(config, metrics, None, False, lambda: None, stack)
+        (url,) = [line["url"] for line in lines if line["event"] == "metrics"]
         assert isinstance(job, StreamJob)
         thread = threading.Thread(target=job.run)
         thread.start()
         try:
-            found = re.search(r"health: (http\S+)/readyz", capfd.readouterr().err)
-            assert found is not None
-            url = found[1]
             told = until(
                 lambda: "held event time back" in (t := answer(f"{url}/readyz")) and t, "the sentence"
             )

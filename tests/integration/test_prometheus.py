@@ -63,7 +63,7 @@ def told(log: Path, pattern: str) -> str:
     wait_for(f"{pattern} in {log.name}", lambda: re.search(pattern, log.read_text(errors="replace")))
     found = re.search(pattern, log.read_text(errors="replace"))
     assert found is not None
-    return found[1].removesuffix("/metrics")
+    return found[1]
 
 
 def get(url: str) -> str:
@@ -112,7 +112,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         )
         start("trainer", "-m", "trainer.cli", "run", "--config", str(folder / "trainer.yaml"), "--ranks", "2")
         services = Running(
-            told(folder / "stream.log", r"health: (http://\S+?)/readyz"),
+            told(folder / "stream.log", r'"event": "metrics".*?"url": "(http[^"]+)"'),
             [told(folder / "trainer.log", rf'"url": "(http[^"]+)", "rank": {rank}') for rank in range(2)],
         )
         wait_for(

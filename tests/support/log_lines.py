@@ -31,5 +31,5 @@ def error_of(text: str) -> str:
 
 def served_at(text: str) -> str | None:
     """Base address of the endpoint that a stream job has told of; None: it has not yet."""
-    told = re.search(r"metrics: (http://\S+)/metrics  health: ", text)
+    told = re.search(r'"event": "metrics".*?"url": "(http[^"]+)"', text)
     return told[1] if told else None

@@ -17,6 +17,7 @@ from schemas.store import LogHeader, Position
 from stream.cli import app
 from stream.cluster.totals import JobTotals
 from stream.commands import run as run_module
+from stream.commands.progress import Shown
 from stream.metrics import StreamMetrics
 from stream.sink.snapshot_sink import SnapshotSink, log_header
 from stream.store.inspect import inspect
@@ -159,11 +160,11 @@ class OneLook:
 
     line = ""
 
-    def __init__(self, line: Callable[[], str]) -> None:
+    def __init__(self, line: Callable[[], Shown]) -> None:
         self._line = line
 
     def __enter__(self) -> None:
-        OneLook.line = self._line()
+        OneLook.line = self._line().sentence
 
     def __exit__(self, *_: object) -> None:
         pass

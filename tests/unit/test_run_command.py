@@ -4,9 +4,11 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
+from log_lines import log_lines
 from streaming import configuration
 from typer.testing import CliRunner
 
@@ -16,6 +18,7 @@ from stream.commands import progress
 from stream.commands import run as run_module
 from stream.job.loop import StreamJob
 from stream.metrics import StreamMetrics
+from stream.service.json_lines import JsonLines
 
 
 @pytest.mark.parametrize(("late", "noted"), [(0, False), (50, False), (51, True)])
@@ -37,29 +40,50 @@ def test_a_run_whose_events_were_mostly_late_says_what_to_do(
     assert shown.stdout.count("\n") == 1
 
 
+def test_in_a_log_the_numbers_of_the_status_are_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics = StreamMetrics(StreamConfig(**configuration(tmp_path / "store", "127.0.0.1:1", "edges")))
+    log = tmp_path / "log"
+    monkeypatch.setattr(progress, "PLAIN_S", 0.01)
+
+    def run() -> list[dict[str, Any]]:
+        deadline_s = time.monotonic() + 30
+        while not log.read_text().endswith("\n"):
+            assert time.monotonic() < deadline_s
+        return log_lines(log.read_text())
+
+    job: Any = SimpleNamespace(run=run, lag=lambda: 7, lane_lags=lambda: {"sep": 2}, interrupt=lambda: None)
+    with log.open("w") as file, ExitStack() as signals, monkeypatch.context() as patch:
+        patch.setattr("sys.stderr", JsonLines(file.fileno()))
+        lines: Any = run_module._watched("test", job, metrics.totals, signals)
+    assert {key: value for key, value in lines[0].items() if key not in ("level", "timestamp")} == {
+        "event": "status", "graph": "test", "events": 0, "events_per_s": 0.0, "snapshots": 0, "refused": 0, "late": 0,
+        "unread": 7, "behind": {"sep": 2},
+    }  # fmt: skip
+
+
 def test_the_status_has_no_unread_messages_before_the_topics_were_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = StreamConfig(**configuration(tmp_path / "store", "127.0.0.1:1", "edges"))
     metrics = StreamMetrics(config)
-    job, told = StreamJob(config, metrics), ""
+    job = StreamJob(config, metrics)
+    noted: list[str] = []
     monkeypatch.setattr(progress, "PLAIN_S", 0.01)
+    monkeypatch.setattr(progress, "note", lambda sentence, *_: noted.append(sentence))
 
-    def shown() -> str:
-        deadline_s, text = time.monotonic() + 30, ""
-        while "late 0" not in text:
+    def shown(number: int) -> str:
+        deadline_s = time.monotonic() + 30
+        while len(noted) < number:
             assert time.monotonic() < deadline_s
-            text += capsys.readouterr().err
-        return text
+        return noted[number - 1]
 
     def run() -> str:
-        nonlocal told
-        told = shown()
+        first = shown(1)
         job._reader = SimpleNamespace(lag=lambda: {("edges", 0): 1_200})  # type: ignore[assignment]
-        return shown()
+        return f"{first}; {shown(2)}"
 
     monkeypatch.setattr(job, "run", run)
     with ExitStack() as signals:
-        then = run_module._watched("test", job, metrics.totals, signals)
-    assert "unread" not in told
-    assert "late 0, unread 1,200" in str(then)
+        told = run_module._watched("test", job, metrics.totals, signals)
+    line = "test: 0 events (0/s) in 0 snapshots since the start, refused 0, late 0"
+    assert str(told) == f"{line}; {line}, unread 1,200"
