@@ -1,6 +1,7 @@
 """The consumers of a worker process: one for each topic partition that is read here, kept between turns."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,7 +13,7 @@ from schemas.store import CommitRecord
 from stream.kafka.answers import Answers
 from stream.kafka.greeting import NoBrokerError
 from stream.kafka.reader import ASK_S, PartitionReader, Start
-from stream.kafka.tls import CredentialError
+from stream.kafka.tls import LOGIN_AGAIN_S, CredentialError, LoginRefusedError
 from stream.microbatch import RawBatch
 from stream.snapshots.event_time import Key
 from stream.store.errors import ConfigMissingError
@@ -37,11 +38,12 @@ class OnePartition:
         known = committed(config.store, self._key)
         self.next = self.claimed = start.offset if known is None else known
         self._skipped = 0
+        self._again_s = 0.0
         self._reader = self._connected(None)
 
     def take(self) -> RawBatch:
         """The next messages, which begin exactly where the last ones ended."""
-        if self._reader.given_up:
+        if self._reader.given_up and time.monotonic() >= self._again_s:
             self._reconnect()
         (begun,) = self._reader.starts
         if self._skipped and self.next < begun.offset:
@@ -69,6 +71,8 @@ class OnePartition:
             reader = self._connected(answers)
         except (NoBrokerError, CredentialError) as error:
             answers.missed(error)
+            if isinstance(error, LoginRefusedError):
+                self._again_s = time.monotonic() + LOGIN_AGAIN_S
             return
         answers.heard()
         self._reader.close()

@@ -10,7 +10,7 @@ from stream.job.standby import StoppedEarly
 from stream.kafka.answers import Answers
 from stream.kafka.client import NoBrokerError
 from stream.kafka.reader import ASK_S, NextOffset, PartitionReader, Skipped
-from stream.kafka.tls import CredentialError
+from stream.kafka.tls import LOGIN_AGAIN_S, CredentialError, LoginRefusedError
 from stream.kafka.topics import NoLeaderError
 from stream.service.heartbeat import beat
 
@@ -43,7 +43,7 @@ class Connecting:
         The end of a wait counts as an arrival; otherwise the last message came at ``arrival_s``.
 
         Raises:
-            NoBrokerError, CredentialError: The first reader finds no broker, or none that it may trust.
+            NoBrokerError, CredentialError: The first reader finds no broker, or none that it may trust or log in at.
             StoppedEarly: The job was stopped before the first reader.
         """
         self.waits = True
@@ -52,6 +52,7 @@ class Connecting:
         try:
             while not self._stopping():
                 beat()
+                pause_s = AGAIN_S
                 try:
                     reader = PartitionReader(
                         self._config.kafka,
@@ -67,13 +68,14 @@ class Connecting:
                     if not self.begun:
                         raise
                     self.answers.missed(error)
+                    pause_s = LOGIN_AGAIN_S if isinstance(error, LoginRefusedError) else AGAIN_S
                 else:
                     if not (self.answers.heard() or waited):
                         reader.last_arrival_s = arrival_s
                     self.no_leader = None
                     return reader
                 waited = True
-                time.sleep(AGAIN_S)
+                time.sleep(pause_s)
         except StoppedEarly:
             if not self.begun:
                 raise

@@ -18,7 +18,7 @@ from kafka.net.compat import KafkaNetClient
 
 from schemas.config import Kafka
 from stream.kafka.greeting import NoBrokerError
-from stream.kafka.tls import secret, tls_context
+from stream.kafka.tls import LoginRefusedError, secret, tls_context
 from stream.service.failure import Failure
 
 __all__ = ["NoBrokerError", "client_settings", "connected", "kafka_failures"]
@@ -101,12 +101,13 @@ def kafka_failures(bootstrap: str, doing: str, right: str = "Describe") -> Itera
 
     Raises:
         NoBrokerError: No broker answers.
+        LoginRefusedError: See there.
         Failure: Any other error of the client.
     """
     try:
         yield
     except SaslAuthenticationFailedError as error:
-        raise Failure(
+        raise LoginRefusedError(
             f"{doing}: the broker at {bootstrap} refused the login. Check kafka.sasl_mechanism, "
             "kafka.sasl_username and kafka.sasl_password"
         ) from error

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from kafka.net.sasl import get_sasl_mechanism
 
 from schemas.config import Kafka
-from stream.kafka.tls import CredentialError, secret, tls_context
+from stream.kafka.tls import CredentialError, LoginRefusedError, secret, tls_context
 from stream.service.failure import Failure
 
 PATIENCE_S = 5.0
@@ -63,8 +63,8 @@ def greet(kafka: Kafka, doing: str) -> None:
     Raises:
         NoBrokerError: None answers within ``PATIENCE_S``, with the reason. Or brokers hang up, as they do if they are
             asked in another protocol, or are starting.
-        CredentialError: A file can't be used, or a certificate is refused on either side.
-        Failure: Brokers refuse protocol, mechanism or login.
+        CredentialError: A file can't be used, a certificate is refused on either side, or a login.
+        Failure: Brokers refuse protocol or mechanism.
     """
     context = tls_context(kafka)
     try:
@@ -245,7 +245,7 @@ def _log_in(kafka: Kafka, connection: socket.socket, mechanism: str, server: str
         sasl_plain_username=kafka.sasl_username,
         sasl_plain_password=secret("sasl_password", kafka.sasl_password, kafka.sasl_password_file),
     )
-    refused = Failure(
+    refused = LoginRefusedError(
         f"{server} refused the login of {kafka.sasl_username}. Check kafka.sasl_username and kafka.sasl_password"
     )
     while not login.is_done():

@@ -18,6 +18,7 @@ from stream.kafka.greeting import greet
 from stream.kafka.quiet import QuietPartitions
 from stream.kafka.receiving import fetch_ahead, in_place_client
 from stream.kafka.records import Records, joined, read_columns
+from stream.kafka.tls import CredentialError
 from stream.kafka.topics import (
     NoLeaderError,
     PartitionBounds,
@@ -146,6 +147,7 @@ class PartitionReader:
         self.last_arrival_s = time.monotonic()
         self.failure: Exception | None = None
         self._missing: dict[TopicPartition, str] = {}  # what is wrong with leaders that did not answer
+        self._refused = False  # a new connection, which the client does not try again
         self._described_s = time.monotonic()
         self.consumer._cluster.add_listener(self._described)
         try:
@@ -186,9 +188,9 @@ class PartitionReader:
 
     @property
     def given_up(self) -> bool:
-        """Whether brokers have not answered for so long that a new reader should look for them."""
+        """Whether a new reader should look for brokers: they refuse the login, or have not answered for long."""
         silent_s = self.answers.silent_s
-        return silent_s is not None and silent_s >= RECONNECT_S
+        return self._refused or (silent_s is not None and silent_s >= RECONNECT_S)
 
     def lag(self) -> dict[tuple[str, int], int]:
         """Unread offsets of each topic partition, as far as brokers have said."""
@@ -209,6 +211,9 @@ class PartitionReader:
         if not self._waiting:
             try:
                 self._poll()
+            except CredentialError as error:
+                self._refuse(error)
+                time.sleep(POLL_S)
             except Exception as error:
                 self.failure = error
                 raise
@@ -230,7 +235,11 @@ class PartitionReader:
         Raises:
             Failure: They answered, and refuse.
         """
-        error = self._ask(list(self._next))
+        try:
+            error = self._ask(list(self._next))
+        except CredentialError as refused:
+            self._refuse(refused)
+            return False
         if error is not None:
             self.answers.missed(error)
         return error is None
@@ -242,6 +251,10 @@ class PartitionReader:
     def close(self) -> None:
         """Leave the brokers."""
         self.consumer.close(autocommit=False, timeout_ms=2_000)
+
+    def _refuse(self, error: CredentialError) -> None:
+        self._refused = True
+        self.answers.missed(error)
 
     def _find_starts(self, next_offset: NextOffset, only: tuple[str, int] | None) -> list[Start]:
         names = [topic.name for topic in self._kafka.topics if only is None or topic.name == only[0]]

@@ -13,6 +13,14 @@ class CredentialError(Failure):
     """A certificate, or a file with one, a key or a password, can't be used: a job that has begun waits for another one."""
 
 
+LOGIN_AGAIN_S = 5.0
+"""Pause after a refused login: accounts may be locked after a few."""
+
+
+class LoginRefusedError(CredentialError):
+    """Brokers refuse the password, as while it is being changed on both sides."""
+
+
 def tls_context(kafka: Kafka) -> ssl.SSLContext | None:
     """The configured context: TLS 1.2 or newer, certificates and host names always checked; None without TLS.
 

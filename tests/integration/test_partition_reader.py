@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
+from kafka.errors import SaslAuthenticationFailedError
 from streaming import edge, fresh_topic, send, settings
 from structlog.testing import capture_logs
 
@@ -59,6 +60,27 @@ def test_what_comes_next_is_fetched_while_other_partitions_wait_to_be_read(kafka
         assert time.monotonic() < deadline_s, partitions
         time.sleep(0.01)
     reader.close()
+
+
+def test_a_client_whose_login_is_refused_is_given_up_and_ends_nothing(
+    kafka: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise SaslAuthenticationFailedError("Authentication failed")
+
+    topic = fresh_topic(kafka)
+    for of, call in (
+        ("KafkaConsumer.poll", lambda reader: reader.take(topic, 0)),
+        ("offsets_by_leader", PartitionReader.ask),
+    ):
+        reader = reader_of(kafka, topic, [])
+        assert not reader.given_up
+        with monkeypatch.context() as patch:
+            patch.setattr(f"stream.kafka.reader.{of}", refused)
+            call(reader)
+        assert reader.given_up, "the client would not try again"
+        assert "refused the login. Check kafka.sasl_mechanism" in (reader.answers.reason or "")
+        reader.close()
 
 
 def test_messages_deleted_while_running_are_a_gap(kafka: str) -> None:

@@ -20,7 +20,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.admin import ACL, ACLFilter, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
 from log_lines import error_of, served_at
 from running_job import Running, reached, read_of
-from secure_broker import KEY_PASSWORD, PASSWORD, USER, SecureBroker
+from secure_broker import KEY_PASSWORD, PASSWORD, USER, SecureBroker, set_password
 from streaming import (
     COMMAND,
     T0,
@@ -44,6 +44,7 @@ from typer.testing import CliRunner
 from schemas.config import Kafka, StreamConfig
 from stream import background
 from stream.cli import app
+from stream.job import connecting
 from stream.kafka import dead_letters, greeting, group_offsets, reader
 from stream.kafka.greeting import greet
 from stream.kafka.tls import secret
@@ -420,6 +421,36 @@ def test_certificates_that_change_on_both_sides_are_read_again_in_the_outage(
         running.close()
         proxy.close()
     assert [ran.events for ran in running.ran] == [6]
+
+
+def test_a_password_that_brokers_know_before_the_job_does_is_waited_for(
+    secure: SecureBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connecting, "LOGIN_AGAIN_S", 0.5)
+    plain, store, file = secure.addresses["PLAIN"], tmp_path / "store", tmp_path / "password"
+    topic, user = fresh_topic(plain), f"rotating-{tmp_path.name}"
+    keys = {
+        "bootstrap": secure.addresses["OPENLOGIN"],
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "SCRAM-SHA-256",
+        "sasl_username": user,
+        "sasl_password_file": str(file),
+    }
+    set_password(plain, user, "first")
+    file.write_text("first")
+    send(plain, topic, [edge(1, 0, T0)])
+    running = Running(StreamConfig(**configured(store, topic, keys, cycle_s=1)))
+    try:
+        reached(lambda: read_of(store) == {0: 1} and running.ready() == (200, "ready"))
+        set_password(plain, user, "second")
+        refused = rf"refused the login of {user}\. Check kafka\.sasl_username and kafka\.sasl_password"
+        reached(lambda: re.search(refused, running.ready()[1]))  # by the next cycle
+        send(plain, topic, [edge(1, 1, T0 + 1)])
+        file.write_text("second")
+        reached(lambda: read_of(store) == {0: 2} and running.ready() == (200, "ready"))
+    finally:
+        running.close()
+    assert [ran.events for ran in running.ran] == [2]
 
 
 def test_a_password_in_the_environment_is_used_and_shown_nowhere(

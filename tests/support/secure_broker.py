@@ -83,7 +83,7 @@ def secure(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sec
     data = str(folder / "kafka")
     broker("start", "--data", data, *(f"--property={key}={value}" for key, value in extra.items()))
     try:
-        _add_users(addresses["PLAIN"])
+        set_password(addresses["PLAIN"], USER, PASSWORD)
         client = authority.issue("client", host=None, password=KEY_PASSWORD)
         yield SecureBroker(addresses, proxy, authority.file, stranger.file, client)
     finally:
@@ -126,10 +126,11 @@ def _properties(
     return properties
 
 
-def _add_users(bootstrap: str) -> None:
+def set_password(bootstrap: str, user: str, password: str) -> None:
+    """Make a user, or change its password; for SCRAM."""
     admin = KafkaAdminClient(**settings(bootstrap))
     for mechanism in SCRAM.values():  # brokers take one change a user and request
-        wanted = UserScramCredentialUpsertion(USER, mechanism, PASSWORD, iterations=4096)
+        wanted = UserScramCredentialUpsertion(user, mechanism, password, iterations=4096)
         answers = admin.alter_user_scram_credentials([wanted])
         assert not any(answers.values()), answers
     admin.close()
