@@ -29,9 +29,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-# Kernels are compiled once, side by side: two minutes of processor time, which the first runs would need otherwise.
+# Kernels are compiled once, side by side: minutes of processor time, which the first runs would need otherwise.
 $(WARM): $(STAMP)
-	@echo "Compiling kernels (a minute or two the first time) …"
+	@echo "Compiling kernels: the first time two to four minutes of processor time, without a sign of progress …"
 	@$(BIN)/freshet-trainer warm --json >/dev/null & trainer=$$!; \
 		$(BIN)/freshet-stream warm --json >/dev/null; wait $$trainer
 	@touch $@

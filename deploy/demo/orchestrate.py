@@ -94,7 +94,8 @@ class Demo:
         pq.write_table(table, file)
         events = read_events(file).events
         console.print(
-            f"[bold]Freshet demo[/]: {len(events):,} events in about {self._seconds:.0f} s, through Kafka's protocol into "
+            f"[bold]Freshet demo[/]: {len(events):,} events, sent for {self._seconds:.0f} s or longer on a busy machine, through "
+            "Kafka's protocol into "
             f"snapshots of {self._seconds / SNAPSHOTS:g} s, parts, and a model. Logs: {out / 'logs'}",
             highlight=False,
             soft_wrap=True,
@@ -194,7 +195,7 @@ class Demo:
                         f"stream ended while events were still to come; its log is {self._children.log('stream')}"
                     )
             elif not self._children.done("stream"):
-                phase = "sealing the last snapshot"
+                phase = "reading the rest" if reading.lag else "sealing the last snapshot"
             else:
                 phase = "training the last snapshots"
                 up_to_date = up_to_date + 1 if reading.trainer_lag == 0 else 0

@@ -178,6 +178,7 @@ def print_tables(outcome: Outcome, console: Console) -> None:
         f"\n[bold]{outcome.events:,} events[/] in the log of {outcome.sent:,} sent ({account}), "
         f"[bold]{outcome.snapshots} snapshots[/] of {outcome.interval_s:g} s\n",
         highlight=False,
+        soft_wrap=True,
     )
     lanes = Table(title="Lanes", title_justify="left", title_style="bold")
     for title in ("lane", "kind"):

@@ -22,7 +22,8 @@ def backfill(
     files: Annotated[
         list[Path],
         typer.Argument(
-            help="Parquet, CSV or TSV with columns src, dst, t (seconds or RFC 3339) and optionally more."
+            metavar="FILE",
+            help="Parquet, CSV or TSV with columns src, dst, t (seconds or RFC 3339) and optionally more.",
         ),
     ],
     config_file: Annotated[Path, typer.Option("--config", help="The stream's configuration.")],

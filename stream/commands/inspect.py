@@ -4,7 +4,7 @@ from typing import Any
 
 from schemas.events import US_PER_S
 from schemas.quality import FIGURES
-from stream.commands.options import AsOfMoment
+from stream.commands.options import StoreMoment
 from stream.decode.rules import show_time
 from stream.service.output import Debug, Json, Store, finish, note, print_json, print_table, with_units
 from stream.store.errors import StoreError
@@ -17,7 +17,7 @@ _LANE_COLUMNS = (
 
 def inspect(
     store: Store,
-    as_of: AsOfMoment = None,
+    as_of: StoreMoment = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:

@@ -15,13 +15,15 @@ Params = Annotated[
     ),
 ]
 
+_SEALED_BY = "what was sealed by this snapshot (18262), time (2024-05-01T12:00, UTC) or second (@1714564800)."
+
+StoreMoment = Annotated[str | None, typer.Option("--as-of", metavar="MOMENT", help=f"Only {_SEALED_BY}")]
 AsOfMoment = Annotated[
     str | None,
     typer.Option(
         "--as-of",
         metavar="MOMENT",
-        help="Of a store: only what was sealed by this snapshot (18262), time (2024-05-01T12:00, UTC) or second "
-        "(@1714564800).",
+        help=f"Of a store: only {_SEALED_BY}",
     ),
 ]
 

@@ -26,8 +26,9 @@ def partition(
     file: Annotated[
         str,
         typer.Argument(
+            metavar="FILE",
             help="Parquet, CSV or TSV with columns src, dst, t (seconds or RFC 3339), optionally op, features; or a "
-            "store's folder or address."
+            "store's folder or address.",
         ),
     ],
     algorithm: Annotated[

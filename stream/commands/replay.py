@@ -27,7 +27,8 @@ def replay(
     file: Annotated[
         Path,
         typer.Argument(
-            help="Parquet, CSV or TSV with columns src, dst, t (seconds or RFC 3339) and optionally more."
+            metavar="FILE",
+            help="Parquet, CSV or TSV with columns src, dst, t (seconds or RFC 3339) and optionally more.",
         ),
     ],
     topic: Annotated[str, typer.Option(help="Target topic, made if it doesn't exist.")],
@@ -54,7 +55,9 @@ def replay(
     ] = None,
     api_version: Annotated[
         str | None,
-        typer.Option(help="Kafka version to assume, such as 2.1 (the demo's broker). Default: ask."),
+        typer.Option(
+            help="Kafka version to assume, such as 2.1 for the embedded broker of make demo. Default: ask."
+        ),
     ] = None,
     columns: Columns = None,
     json: Json = False,

@@ -16,7 +16,8 @@ def savings(
     file: Annotated[
         Path,
         typer.Argument(
-            help="Parquet, CSV or TSV with columns src, dst, t (seconds or RFC 3339), optionally op, features."
+            metavar="FILE",
+            help="Parquet, CSV or TSV with columns src, dst, t (seconds or RFC 3339), optionally op, features.",
         ),
     ],
     algorithm: Annotated[str, typer.Option("--algorithm", help="Partitioner of the lane.")] = "distdy",

@@ -28,8 +28,8 @@ TOPICS: dict[str, dict[str, Any]] = {"json": {}, "mapped": MAPPED, "arrow": {"fo
 def warm(json: Json = False, debug: Debug = False) -> None:
     """Compile the kernels of all partitioners, formats and kinds of ids and keep them, as a live job would use them.
 
-    Takes a minute or two the first time, then seconds. Run it once on the services' machine: kernels are for its kind of
-    processor and this version. Docker images have them already.
+    Takes a minute or two of processor time the first time, then seconds. Run it once on the services' machine: kernels are
+    for its kind of processor and this version. Docker images have them already.
 
     Example: freshet-stream warm
     """

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from importlib.metadata import version
+from typing import Any
 
 import numpy as np
 import pytest
@@ -110,6 +111,18 @@ def test_a_table_shows_every_row(capsys: pytest.CaptureFixture[str]) -> None:
     assert "nan" not in out
     assert out.count("–") == 2
     assert "b[2].pt" in out
+
+
+@pytest.mark.parametrize("app", [stream_app, trainer_app], ids=["stream", "trainer"])
+def test_arguments_are_shown_in_one_style(app: typer.Typer) -> None:
+    commands: Any = typer.main.get_command(app)
+    shown = {
+        (name, parameter.name): parameter.metavar
+        for name, command in commands.commands.items()
+        for parameter in command.params
+        if parameter.param_type_name == "argument"
+    }
+    assert all(metavar in ("FILE", "STORE") for metavar in shown.values()), shown
 
 
 @pytest.mark.parametrize("module", ["stream.start", "trainer.cli"])
