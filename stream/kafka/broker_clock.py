@@ -15,7 +15,7 @@ from schemas.config import Kafka
 from schemas.errors import one_line
 from schemas.events import US_PER_S
 from stream.kafka.client import client_settings, connected
-from stream.kafka.tls import CredentialError
+from stream.service.failure import Failure
 
 ANSWER_MS = 2_000
 """How long brokers have to answer; nothing is read meanwhile."""
@@ -50,7 +50,7 @@ class BrokerClock:
             asked_s = time.monotonic()
             quorum = self._client.describe_metadata_quorum()
             took_us = round((time.monotonic() - asked_s) * US_PER_S)
-        except (KafkaError, OSError, CredentialError) as error:
+        except (KafkaError, OSError, Failure) as error:
             # A missing right or quorum lasts, an outage does not.
             self._answers = getattr(error, "retriable", True)
             _log.debug("brokers don't report the time", error=one_line(error))

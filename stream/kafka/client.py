@@ -1,5 +1,6 @@
 """Settings that every Kafka client of this package shares, and Kafka's errors as sentences that name the key to change."""
 
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ from kafka.errors import (
 from kafka.net.compat import KafkaNetClient
 
 from schemas.config import Kafka
-from stream.kafka.greeting import NoBrokerError
+from stream.kafka.greeting import NoBrokerError, files_left
 from stream.kafka.tls import LoginRefusedError, secret, tls_context
 from stream.service.failure import Failure
 
@@ -75,6 +76,7 @@ def connected(kind: Callable[..., Client], settings: Mapping[str, Any]) -> Clien
 
     Raises:
         KafkaError: No broker answers, or it refuses.
+        NoBrokerError: This process has as many files open as it may.
     """
     opened: list[KafkaNetClient] = []
 
@@ -83,7 +85,12 @@ def connected(kind: Callable[..., Client], settings: Mapping[str, Any]) -> Clien
         return opened[-1]
 
     try:
-        return kind(**{**settings, "kafka_client": net_client})
+        with files_left(",".join(settings["bootstrap_servers"])):
+            try:
+                return kind(**{**settings, "kafka_client": net_client})
+            except KafkaError:
+                socket.socket().close()  # the client conceals why it could not open one
+                raise
     except BaseException:
         for net in opened:
             net.close()

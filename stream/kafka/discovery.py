@@ -13,7 +13,6 @@ from schemas.config import Kafka
 from schemas.errors import one_line
 from stream.background import ended
 from stream.kafka.client import NoBrokerError, client_settings, connected
-from stream.kafka.tls import CredentialError
 from stream.kafka.topics import NONE, UNKNOWN_TOPIC_OR_PARTITION
 from stream.service.failure import Failure
 from stream.snapshots.event_time import Key
@@ -75,7 +74,7 @@ class TopicWatch:
         before, and no later id is that of a topic made again meanwhile.
 
         Raises:
-            NoBrokerError: The brokers don't report an id in time.
+            NoBrokerError: The brokers don't report an id in time, or can't be connected to for lack of files.
         """
         self._reading, self.added = frozenset(partitions), set()
         if self._thread.ident is None:
@@ -128,24 +127,26 @@ class TopicWatch:
             unknown = [name for name in self._names if name not in self._identified]
             if not unknown or self.lost is not None:
                 return
+            if isinstance(error, NoBrokerError):
+                raise error
             if time.monotonic() > until_s:
                 raise NoBrokerError(
                     f"the brokers at {self._kafka.bootstrap} don't report the ids of topics {', '.join(unknown)}"
-                    f"{f' ({error})' if error else ''}. Start again when they do"
+                    f"{f' ({one_line(error)})' if error else ''}. Start again when they do"
                 )
             self._missing.clear()  # brokers that just started: don't count this look
             time.sleep(LOOK_AGAIN_S)
 
-    def _try(self) -> str | None:
+    def _try(self) -> Exception | None:
         """Look once; returns why that failed."""
         try:
             if self._client is None:
                 self._client = connected(KafkaAdminClient, client_settings(self._kafka))
             self._look(self._client)
-        except (KafkaError, OSError, CredentialError) as error:
+        except (KafkaError, OSError, Failure) as error:
             _log.debug("topics can't be checked", error=one_line(error))
             self._leave()
-            return one_line(error)
+            return error
         return None
 
     def _leave(self) -> None:

@@ -5,6 +5,7 @@ round of TLS, ApiVersions, SaslHandshake, SaslAuthenticate and Metadata (early v
 addresses of the last answer are those that the client will use, so one of them must answer, too.
 """
 
+import errno
 import os
 import queue
 import socket
@@ -18,6 +19,7 @@ from contextlib import contextmanager
 from kafka.net.sasl import get_sasl_mechanism
 
 from schemas.config import Kafka
+from schemas.errors import one_line, system_call
 from stream.kafka.tls import CredentialError, LoginRefusedError, secret, tls_context
 from stream.service.failure import Failure
 
@@ -40,6 +42,22 @@ _EXPIRED, _OTHER_HOST = {9, 10}, {62, 64}  # OpenSSL's X509_V_ERR_*: not valid y
 
 class NoBrokerError(Failure):
     """No broker answers: a job that has begun waits and asks again."""
+
+
+@contextmanager
+def files_left(server: str) -> Iterator[None]:
+    """Name the limit of open files if connecting to a broker fails at it: it is not the broker's fault.
+
+    Raises:
+        NoBrokerError: The limit is reached.
+    """
+    try:
+        with system_call("socket", server):
+            yield
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise NoBrokerError(one_line(error)) from error
+        raise
 
 
 class _Silent(Exception):  # noqa: N818  another broker may answer
@@ -152,7 +170,8 @@ def _greet(
         socket.getaddrinfo(host, int(port))
         silent[server] = "it does not answer"
         left_s = max(AGAIN_S, until_s - time.monotonic())
-        connection: socket.socket = socket.create_connection((host, int(port)), timeout=left_s)
+        with files_left(server):
+            connection: socket.socket = socket.create_connection((host, int(port)), timeout=left_s)
     except (socket.gaierror, ValueError):
         raise _NotYet(f"the name {host} does not resolve") from None
     except TimeoutError:

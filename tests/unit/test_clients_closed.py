@@ -1,18 +1,23 @@
-"""Clients of brokers that are away are closed: an outage of days costs neither threads nor sockets."""
+"""Clients of brokers that are away are closed: an outage of days costs neither threads nor sockets. None left is said."""
 
+import os
+import resource
 import socket
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, KafkaTimeoutError
 
 from schemas.config import Kafka
 from stream.kafka import broker_clock
 from stream.kafka.broker_clock import BrokerClock
 from stream.kafka.client import connected
+from stream.kafka.discovery import TopicWatch
+from stream.kafka.greeting import NoBrokerError, greet
 
 
 @pytest.fixture
@@ -34,7 +39,7 @@ def test_a_client_that_reaches_no_broker_leaves_nothing_open(kind: Any, nowhere:
     before = held()
     for _ in range(3):
         with pytest.raises(KafkaError):
-            connected(kind, {"bootstrap_servers": nowhere, "bootstrap_timeout_ms": 50})
+            connected(kind, {"bootstrap_servers": [nowhere], "bootstrap_timeout_ms": 50})
     assert held() == before
 
 
@@ -46,3 +51,42 @@ def test_a_clock_that_asks_all_through_an_outage_leaves_nothing_open(
     before = held()
     assert [clock.ask() for _ in range(3)] == [None] * 3
     assert held() == before
+
+
+@pytest.fixture
+def no_files_left() -> Iterator[None]:
+    """All files that this process may have are open."""
+    before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    spare = os.dup(0)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (spare + 1, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))
+        os.close(spare)
+
+
+def gives_up(**_: object) -> None:
+    """A client that concealed why no socket was to be had."""
+    raise KafkaTimeoutError("Unable to bootstrap")
+
+
+KAFKA = Kafka.model_validate({"bootstrap": "127.0.0.1:1", "topics": [{"name": "edges"}]})
+
+
+@pytest.mark.usefixtures("no_files_left")
+@pytest.mark.parametrize(
+    "connect",
+    [
+        lambda: greet(KAFKA, "reading"),
+        lambda: connected(gives_up, {"bootstrap_servers": KAFKA.servers}),
+        lambda: TopicWatch(KAFKA).reading([("edges", 0)]),
+    ],
+    ids=["greeting", "client", "topics"],
+)
+def test_brokers_are_not_blamed_for_the_limit_of_open_files(connect: Callable[[], object]) -> None:
+    with pytest.raises(NoBrokerError) as caught:
+        connect()
+    told = str(caught.value).removeprefix("reading: ")
+    assert told.startswith("127.0.0.1:1: socket: Too many open files (EMFILE). This process may have ")
+    assert told.endswith("Raise the limit (ulimit -n)")

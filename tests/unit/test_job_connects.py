@@ -11,13 +11,14 @@ from schemas.config import StreamConfig
 from stream.job import connecting
 from stream.job.connecting import Connecting
 from stream.kafka.greeting import NoBrokerError
-from stream.kafka.tls import CredentialError
+from stream.kafka.tls import LOGIN_AGAIN_S, CredentialError, LoginRefusedError
 from stream.kafka.topics import NoLeaderError
 from stream.service.failure import Failure
 
 MADE_S, ARRIVAL_S = 100.0, 7.0
 NO_BROKER = NoBrokerError("no broker answers")
 UNTRUSTED = CredentialError("the certificate of b:1 is not trusted")
+REFUSED = LoginRefusedError("b:1 refused the login of freshet")
 NO_LEADER = NoLeaderError({TopicPartition("edges", 1): "has no leader"})
 
 
@@ -33,6 +34,7 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> list[Failure]:
 
     monkeypatch.setattr(connecting, "PartitionReader", connect)
     monkeypatch.setattr(connecting, "AGAIN_S", 0.0)
+    monkeypatch.setattr(connecting, "LOGIN_AGAIN_S", 0.0)
     return met
 
 
@@ -42,7 +44,9 @@ def made(tmp_path: Path) -> Connecting:
     return Connecting(config, lambda: False, lambda topic, offsets: None)
 
 
-@pytest.mark.parametrize("fault", [NO_BROKER, UNTRUSTED, NO_LEADER], ids=lambda fault: type(fault).__name__)
+@pytest.mark.parametrize(
+    "fault", [NO_BROKER, UNTRUSTED, REFUSED, NO_LEADER], ids=lambda fault: type(fault).__name__
+)
 def test_the_end_of_a_wait_that_a_cycle_meets_while_it_connects_counts_as_an_arrival(
     faults: list[Failure], made: Connecting, fault: Failure
 ) -> None:
@@ -55,7 +59,19 @@ def test_the_end_of_a_wait_that_a_cycle_meets_while_it_connects_counts_as_an_arr
     assert (made.answers.reason, made.no_leader) == (None, None)
 
 
-@pytest.mark.parametrize("fault", [NO_BROKER, UNTRUSTED], ids=lambda fault: type(fault).__name__)
+def test_a_refused_login_is_not_tried_again_at_once(
+    faults: list[Failure], made: Connecting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.begin()
+    monkeypatch.setattr(connecting, "LOGIN_AGAIN_S", LOGIN_AGAIN_S)
+    pauses: list[float] = []
+    monkeypatch.setattr(connecting.time, "sleep", pauses.append)
+    faults += [UNTRUSTED, REFUSED, NO_BROKER]
+    assert made.reader(lambda key: None, ARRIVAL_S) is not None
+    assert pauses == [0, LOGIN_AGAIN_S, 0]
+
+
+@pytest.mark.parametrize("fault", [NO_BROKER, UNTRUSTED, REFUSED], ids=lambda fault: type(fault).__name__)
 def test_a_first_reader_that_reaches_no_broker_ends_the_job(
     faults: list[Failure], made: Connecting, fault: Failure
 ) -> None:
