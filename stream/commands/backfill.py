@@ -61,7 +61,7 @@ def backfill(
 
         configure_logs(level="DEBUG" if debug else "INFO")
         config = load_config(StreamConfig, config_file, require_parts)
-        with counting("{:,} of {:,} rows read, {:,.0f} per second") as progress:
+        with counting("{:,} of {:,} rows read, {:,} snapshots sealed, {:,.0f} rows per second") as progress:
             done = begin(
                 config,
                 files,

@@ -74,20 +74,21 @@ class Rate:
 
 
 @contextmanager
-def counting(text: str) -> Iterator[Callable[[int, int], None]]:
+def counting(text: str) -> Iterator[Callable[..., None]]:
     """Show the progress of work inside the block.
 
     Args:
-        text: A format of the units done, of all units, and of the units per second.
+        text: A format of the units done, of all units, of further counts, and of the units per second.
 
     Yields:
-        Takes the units done and all units.
+        Takes the units done, all units, and the further counts.
     """
-    at, rate = (0, 0), Rate()
+    at: tuple[int, ...] = (0, 0)
+    rate = Rate()
 
-    def reached(done: int, units: int) -> None:
+    def reached(*counts: int) -> None:
         nonlocal at
-        at = done, units
+        at = counts
 
     def shown() -> Shown | None:
         done, units = at

@@ -59,7 +59,7 @@ def backfill(
     until_us: int | None = None,
     offsets: Mapping[Key, int] | None = None,
     columns: FileColumns = OWN,
-    progress: Callable[[int, int], None] = lambda read, rows: None,
+    progress: Callable[[int, int, int], None] = lambda read, rows, snapshots: None,
 ) -> Backfilled:
     """Write the events of files into a new log, or resume an earlier try.
 
@@ -77,7 +77,7 @@ def backfill(
         offsets: Where Kafka is read from, whatever the times. Other topic partitions begin with their first retained
             message, and events of the history are skipped.
         columns: Names of the columns, the same in all files.
-        progress: Called with the rows read and all rows.
+        progress: Called after each poll and each commit with the rows read, all rows, and the snapshots sealed by this run.
 
     Raises:
         Failure: A file can't be read or isn't that of the earlier try, no broker answers, or the configuration
@@ -106,12 +106,17 @@ def backfill(
         sealed = len(writer.snapshots)
         sink = SnapshotSink(writer, _in_file_order(config, history))
         sink.assign([HISTORY])
+
+        def reached(read: int) -> None:
+            progress(read, history.rows, len(writer.snapshots) - sealed)
+
         for batch in _polls(config, rules, history, ordered, first):
             sink.offer(batch)
-            sink.advance()
-            progress(batch.end_offset, history.rows)
+            while sink.advance() is not None:  # one commit seals so many snapshots at most
+                reached(batch.end_offset)
+            reached(batch.end_offset)
         while sink.seal_before(history.until_us) is not None:
-            pass
+            reached(history.rows)
         # All of the log is the history, though Kafka's partitions may have positions: record its counts.
         if first < history.rows or set(writer.positions) <= {HISTORY}:
             last = writer.last

@@ -31,6 +31,7 @@ from schemas.config import StreamConfig
 from stream.cli import app
 from stream.job.backfill import backfill
 from stream.service.failure import Failure
+from stream.sink.snapshot_sink import SEAL_SNAPSHOTS
 from stream.snapshots.border import HISTORY
 from stream.store.crash import VARIABLE
 from stream.store.errors import OffsetGapError, StoreError
@@ -167,6 +168,20 @@ def test_named_offsets_are_the_point_whatever_the_times(kafka: str, tmp_path: Pa
     ran, _ = run_job(config)
     assert (ran.events, ran.late) == (35, 0)
     assert sorted(logged(tmp_path / "store")) == sorted(everything)
+
+
+def test_snapshots_are_sealed_as_rows_are_read_and_each_commit_is_progress(
+    kafka: str, tmp_path: Path
+) -> None:
+    """The last snapshot stays open: the border lies within its second."""
+    rows = [(i, i + 1, T0 + i) for i in range(400)]
+    past = [parquet(tmp_path / "0.parquet", rows[:200]), parquet(tmp_path / "1.parquet", rows[200:])]
+    config = configuration(tmp_path / "store", kafka, fresh_topic(kafka), snapshots={"interval_s": 1.0})
+    seen: list[tuple[int, int, int]] = []
+    backfill(StreamConfig(**config), past, progress=lambda *counts: seen.append(counts))
+    assert {rows for _, rows, _ in seen} == {400}
+    assert {read: sealed for read, _, sealed in seen} == {200: 199, 400: 399}
+    assert max(np.diff([0, *(sealed for *_, sealed in seen)])) == SEAL_SNAPSHOTS
 
 
 def test_a_file_in_any_order_has_no_late_events_and_wrong_rows_become_dead_letters(
