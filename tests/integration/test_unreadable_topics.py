@@ -49,7 +49,7 @@ def test_a_wrong_key_holds_its_topic_while_others_are_sealed_and_the_corrected_o
         reached(lambda: running.ready()[0] == 503 and "is held" in running.ready()[1])
         told = running.ready()[1]
         assert told.startswith(
-            f"topic {wrong} is held: its first 100 messages are refused, 100 of them for wrong_type. The first is {wrong}[0] offset 0: "
+            f"topic {wrong} is held: its first 100 messages are refused, 100 of them for wrong_type. The first is {wrong}[0] "
         )
         assert "Correct kafka.topics.time_unit and start again" in told
         reached(lambda: [s.tau for s in LogReader(store).snapshots] == [T0 // DAY, T0 // DAY + 1])
