@@ -63,7 +63,7 @@ class StreamJob:
             waits=standby,
             stop=lambda: self._stopping,
             shown=metrics.standing_by,
-            check=lambda: require_fit(config),
+            check=self._before_standby,
         )
         self._room = RoomForCommits(
             config.store, stop=lambda: self._stopping, retried=lambda: metrics.restarted("disk")
@@ -143,9 +143,9 @@ class StreamJob:
             OSError: The disk refuses for another reason than being full.
         """
         try:
-            self._decoding.warm_up()
             with ExitStack() as stack:
                 self._open(stack)
+                self._decoding.warm_up()  # may compile for a minute: a store that refuses has said so
                 self._read()
                 seconds = self._busy.seconds + self._finish()
                 totals = self._metrics.totals
@@ -154,6 +154,11 @@ class StreamJob:
                 return Ran(*counts, seconds, self._idle, self._held(), unread)
         except StoppedEarly:
             return Ran(0, 0, 0, 0, 0.0, idle=False)
+
+    def _before_standby(self) -> None:
+        """All that would delay or prevent a takeover."""
+        require_fit(self._config)
+        self._decoding.warm_up()
 
     def _open(self, stack: ExitStack) -> None:
         """Open the log, its lanes, and what watches brokers; the stack closes them."""

@@ -16,9 +16,12 @@ from schemas.config import StreamConfig
 from stream.cli import app
 from stream.commands import progress
 from stream.commands import run as run_module
+from stream.job import loop
 from stream.job.loop import StreamJob
 from stream.metrics import StreamMetrics
 from stream.service.json_lines import JsonLines
+from stream.sink.snapshot_sink import log_header
+from stream.store.log.writer import LogWriter
 
 
 @pytest.mark.parametrize(("late", "noted"), [(0, False), (50, False), (51, True)])
@@ -87,3 +90,24 @@ def test_the_status_has_no_unread_messages_before_the_topics_were_looked_at(
         told = run_module._watched("test", job, metrics.totals, signals)
     line = "test: 0 events (0/s) in 0 snapshots since the start, refused 0, late 0"
     assert str(told) == f"{line}; {line}, unread 1,200"
+
+
+def test_kernels_are_compiled_once_the_store_is_open_and_before_a_standby_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compilation takes up to a minute: no error of the store comes after it, and no takeover waits for it."""
+    done: list[str] = []
+    monkeypatch.setattr(loop, "require_fit", lambda _: done.append("fit"))
+    monkeypatch.setattr(loop.Decoding, "warm_up", lambda _: done.append("compiled"))
+    (tmp_path / "file").touch()
+    inside = StreamConfig(**configuration(tmp_path / "file" / "store", "127.0.0.1:1", "edges"))
+    with pytest.raises(NotADirectoryError):
+        StreamJob(inside, StreamMetrics(inside)).run()
+    assert done == []
+
+    config = StreamConfig(**configuration(tmp_path / "store", "127.0.0.1:1", "edges"))
+    with LogWriter.open(config.store, log_header(config)):
+        job = StreamJob(config, StreamMetrics(config), standby=True)
+        monkeypatch.setattr(loop.Decoding, "warm_up", lambda _: (done.append("compiled"), job.stop()))
+        assert job.run().events == 0
+    assert done == ["fit", "compiled"]
