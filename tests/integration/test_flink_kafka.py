@@ -48,9 +48,11 @@ def edges(src: int, count: int, t: float) -> list[bytes | None]:
 def skipped_by_workers(pool_log: Path, topic: str) -> float:
     """What the workers that serve metrics have counted of gaps."""
     total = 0.0
-    for url in set(re.findall(r'"url": ?"(http[^"]+/metrics)"', pool_log.read_text(errors="replace"))):
+    for url in set(
+        re.findall(r'"event": ?"metrics".*?"url": ?"(http[^"]+)"', pool_log.read_text(errors="replace"))
+    ):
         try:
-            with urllib.request.urlopen(url, timeout=5) as answer:
+            with urllib.request.urlopen(f"{url}/metrics", timeout=5) as answer:
                 text = answer.read().decode()
         except OSError:  # of a worker that has ended
             continue
