@@ -82,7 +82,7 @@ def everything(parts: Parts, device: str, *, small: bool) -> None:
         warm, most_s = ["warm", "--json"], 900 if small else 150
         beside.submit(parts.run, "warm", most_s, parts.some(-1, 1), [python, "-m", "trainer.cli", *warm])
         if find_spec("apache_beam"):
-            stream = [python, "-c", "from stream.start import main; main()", *warm]
+            stream = [python, "-m", "stream.start", *warm]
             beside.submit(parts.run, "warm", most_s, parts.some(-2, 1), stream)
         right = [python, str(HERE / "gpu_right.py"), "--device", device, "--strategy"]
         for at, strategy in enumerate(STRATEGIES):

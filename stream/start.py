@@ -52,3 +52,7 @@ def _threads_at_work() -> bool:
     """Whether a thread was left at work: a lane in the middle of a snapshot, or a client that waits for brokers."""
     background = sys.modules.get("stream.background")
     return background is not None and bool(background.left_behind())
+
+
+if __name__ == "__main__":
+    main()

@@ -163,10 +163,10 @@ class Demo:
             },
         )
         self._children.start(
-            "stream", _command("freshet-stream"), "run", "--config", stream, "--until-idle", str(IDLE_S), "--json"
+            "stream", PYTHON, "-m", "stream.start", "run", "--config", stream, "--until-idle", str(IDLE_S), "--json"
         )  # fmt: skip
         self._children.start(
-            "trainer", _command("freshet-trainer"), "run", "--config", trainer, "--json"
+            "trainer", PYTHON, "-m", "trainer.cli", "run", "--config", trainer, "--json"
         )  # fmt: skip
         self._wait(lambda: ready(self._stream_url), "the stream's endpoint", patience_s=120)
 
@@ -273,12 +273,8 @@ def _free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-def _command(name: str) -> Path:
-    return PYTHON.with_name(name)
-
-
 def _shown(name: str) -> str:
-    command = _command(name)
+    command = PYTHON.with_name(name)
     return str(command.relative_to(Path.cwd())) if command.is_relative_to(Path.cwd()) else name
 
 

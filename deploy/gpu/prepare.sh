@@ -7,9 +7,9 @@ test -f constraints.txt || { echo "error: constraints.txt is not here. Say this 
 PYTHON=${PYTHON:-.venv/bin/python} TARGET=${TARGET:-3.12} WHEELS=.build/gpu/wheels
 # torch, numpy, numba, scipy, pandas, pyarrow, psutil, PyYAML, typer, click, rich, prometheus_client and torch_geometric are there.
 packages=(
-  annotated-types typing_extensions pydantic pydantic_core pydantic-settings python-dotenv structlog waitress watchdog typing-inspection
+  annotated-types packaging typing_extensions pydantic pydantic_core pydantic-settings python-dotenv structlog waitress watchdog typing-inspection
   confluent-kafka cramjam crc32c fastavro kafka-python lz4 obstore pymetis python-snappy zstandard
-  apache-beam beartype cffi cryptography httplib2 objsize proto-plus pytz
+  apache-beam beartype cffi cryptography httplib2 objsize proto-plus pyparsing pytz sortedcontainers
 )
 wanted=$(mktemp) && trap 'rm -f "$wanted"' EXIT
 for package in "${packages[@]}"; do

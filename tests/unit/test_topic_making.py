@@ -41,8 +41,8 @@ def test_a_topic_made_a_moment_ago_is_asked_for_until_its_partitions_are_known(
     monkeypatch.setattr(topics, "KafkaAdminClient", Admin)
     monkeypatch.setattr(topics, "METADATA_LOOK_S", 0.001)
     monkeypatch.setattr(Admin, "unknown_for", 3)
-    assert ensure_topic({}, "b:1", "edges", 4) == 4
+    assert ensure_topic({"bootstrap_servers": "b:1"}, "b:1", "edges", 4) == 4
     monkeypatch.setattr(Admin, "unknown_for", 1 << 30)
     monkeypatch.setattr(topics, "METADATA_WAIT_S", 0.01)
     with pytest.raises(Failure, match="creating topic edges: the topic doesn't exist at b:1"):
-        ensure_topic({}, "b:1", "edges", 4)
+        ensure_topic({"bootstrap_servers": "b:1"}, "b:1", "edges", 4)
