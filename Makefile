@@ -10,6 +10,8 @@ STAMP := $(VENV)/.installed
 WARM := $(VENV)/.warm
 PYTEST_ARGS ?=
 GPU_ARGS ?=
+# Commands and tests start hundreds of processes: without kept byte code each compiles the sources again.
+unexport PYTHONDONTWRITEBYTECODE
 TEST_PROCESSES ?= 4
 KAFKA_PORT ?= 0
 

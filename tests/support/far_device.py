@@ -17,7 +17,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 import trainer
 from trainer.models.interface import Model
@@ -116,7 +115,8 @@ def _moved(model: Model, device: torch.device) -> Model:
 def _operated(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """An operation's result, of the side on which it ran."""
     name = func._schema.name.split("::")[1]
-    tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+    tensors: list[Tensor] = []
+    _replaced((args, kwargs), tensors.append)
     far = [each for each in tensors if isinstance(each, FarTensor)]
     target = kwargs.get("device")
     made_far = bool(far) if target is None else torch.device(target) == FAR
@@ -134,17 +134,14 @@ def _operated(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if name in SIZED_BY_NUMBERS | READ or (name == "repeat_interleave" and kwargs.get("output_size") is None):
         _waited()
     ours = {id(each.numbers): each for each in far}
-    args, kwargs = tree_map(_numbers, args), tree_map(_numbers, kwargs)
+    args, kwargs = _replaced((args, kwargs), _numbers)
     if made_far and target is not None:
         kwargs["device"] = torch.device("cpu")
     found = func(*args, **kwargs)
 
-    def sided(value: Any) -> Any:
-        if not isinstance(value, Tensor) or not made_far or name in READ:
-            return value
-        return ours.get(id(value)) if id(value) in ours else FarTensor(value)
-
-    return tree_map(sided, found)
+    if not made_far or name in READ:
+        return found
+    return _replaced(found, lambda made: ours.get(id(made)) if id(made) in ours else FarTensor(made))
 
 
 def _check(name: str, args: Any, tensors: list[Tensor]) -> None:
@@ -165,8 +162,19 @@ def _check(name: str, args: Any, tensors: list[Tensor]) -> None:
         raise TwoDevicesError(f"{name}: {[tuple(each.shape) for each in host]} of the host beside the device")
 
 
-def _numbers(value: Any) -> Any:
-    return value.numbers if isinstance(value, FarTensor) else value
+def _replaced(value: Any, replace: Callable[[Tensor], Any]) -> Any:
+    """What an operation takes or gives, with other tensors. torch's ``tree_map`` takes seven times as long."""
+    if isinstance(value, Tensor):
+        return replace(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)([_replaced(each, replace) for each in value])
+    if isinstance(value, dict):
+        return {key: _replaced(each, replace) for key, each in value.items()}
+    return value
+
+
+def _numbers(tensor: Tensor) -> Tensor:
+    return tensor.numbers if isinstance(tensor, FarTensor) else tensor
 
 
 def _waited() -> None:

@@ -27,7 +27,8 @@ def explored(folder: Path, condition: str, *, seed: int, seconds: int = 100) -> 
     """Exit code, output and what was drawn of a test that takes a second an example."""
     (folder / "test_it.py").write_text(TIMED.format(condition=condition))
     (folder / "drawn").write_text("")
-    options = ["-c", os.devnull, "--rootdir", ".", "-p", "exploring", "-p", "no:cacheprovider"]
+    plugins = ["-p", "_hypothesis_pytestplugin", "-p", "exploring", "-p", "no:cacheprovider"]
+    options = ["-c", os.devnull, "--rootdir", ".", *plugins]
     profile = ["--hypothesis-profile=exploring", f"--hypothesis-seed={seed}"]
     run = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *profile],
@@ -35,7 +36,12 @@ def explored(folder: Path, condition: str, *, seed: int, seconds: int = 100) -> 
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "PYTHONPATH": str(SUPPORT), "FRESHET_EXPLORE_S": str(seconds)},
+        env={
+            **os.environ,
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "PYTHONPATH": str(SUPPORT),
+            "FRESHET_EXPLORE_S": str(seconds),
+        },
     )
     drawn = [int(line) for line in (folder / "drawn").read_text().split()]
     return run.returncode, run.stdout, drawn

@@ -18,21 +18,14 @@ def run_tests(
     shutil.copy(GUARD, folder / "conftest.py")
     (folder / "test_it.py").write_text(body)
     (folder / "test_other.py").write_text("def test_passes(): assert True")
-    environment = {**os.environ, "FRESHET_REQUIRE_KAFKA": "1" if required else "0"}
+    environment = {
+        **os.environ,
+        "FRESHET_REQUIRE_KAFKA": "1" if required else "0",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    }
+    several = ["-p", "xdist", "-n", str(processes)] if processes else []
     return subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-c",
-            os.devnull,
-            "--rootdir",
-            folder,
-            "-n",
-            str(processes),
-            folder,
-        ],
+        [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", folder, *several, folder],
         capture_output=True,
         text=True,
         env=environment,
