@@ -266,7 +266,7 @@ def test_targets_of_the_test_change_no_weight(
     events = meetings(snapshots=14, a_snapshot=40, features=False)
     border = int(split_by_time(np.arange(1, 15) * SECOND - 1, shares).validate_until_us)
     assert SECOND // 10 < border % SECOND < SECOND * 9 // 10, "it falls into a snapshot"
-    optimisation = {"epochs": 6, "batch_size": 16, "learning_rate": 0.05}
+    optimisation = {"epochs": 2, "batch_size": 16, "learning_rate": 0.05}
     more = {**system, "optimisation": optimisation, "shares": shares}
     base, kept = evaluated(tmp_path / "a", events, monkeypatch, **more)
     other, still = evaluated(tmp_path / "b", swapped(events, border), monkeypatch, **more)
