@@ -134,11 +134,14 @@ def main() -> None:
         rows = [row for row in read_results(given.out) if tuple(row[name] for name in IDENTITY) in keys]
         print(f"\n{data}\n")
         if given.nodes:
-            baselines = ("zero", "mean", "persistence", "age_persistence")
-            print(table(rows, {"MSE": "mse"}, {name: name for name in baselines}))
+            names = ("zero", "mean", "persistence", "age_persistence")
+            print(table(rows, {"MSE": "mse"}, {name: name for name in names}))
         else:
             figures = {"AP": "ap", "historical": "historical_ap", "MRR": "mrr"}
-            print(table(rows, figures, {"Recency": "recency", "EdgeBank": "edgebank"}), flush=True)
+            baselines = {
+                "Recency": "recency", "Recency × popularity": "recency_popularity", "EdgeBank": "edgebank",
+            }  # fmt: skip
+            print(table(rows, figures, baselines), flush=True)
 
 
 if __name__ == "__main__":

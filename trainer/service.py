@@ -33,7 +33,7 @@ log = structlog.get_logger()
 
 SCORES = (
     "ap", "auc", "mrr", "hits_at_10", "inductive_ap", "random_ap", "edgebank_ap", "edgebank_window_ap",
-    "recency_ap",
+    "recency_ap", "recency_popularity_ap",
 )  # fmt: skip
 OF_TASKS = (
     "auroc", "random_auroc", "activity_auroc", "mse", "random_mse", "zero_mse", "mean_mse", "persistence_mse",

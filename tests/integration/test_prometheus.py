@@ -252,7 +252,9 @@ def test_prometheus_has_the_figures_of_the_stream_and_of_the_model(prometheus: s
     scorers = {
         s["metric"]["scorer"] for s in ask(prometheus, 'freshet_trainer_score{metric="ap",subset="all"}')
     }
-    assert scorers == {"model", "random", "edgebank", "edgebank_window", "recency"}
+    assert scorers == {
+        "model", "random", "edgebank", "edgebank_window", "recency", "recency_popularity",
+    }  # fmt: skip
     assert {s["metric"]["rank"] for s in ask(prometheus, "freshet_trainer_rank_up == 1")} == {"0", "1"}
 
 

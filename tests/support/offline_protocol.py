@@ -11,7 +11,7 @@ SHARES = (0.6, 0.2, 0.2)
 
 FLOORS = tuple(
     f"{scorer}_{figure}"
-    for scorer in ("edgebank", "edgebank_window", "recency")
+    for scorer in ("edgebank", "edgebank_window", "recency", "recency_popularity")
     for figure in ("ap", "historical_ap")
 )
 

@@ -1,5 +1,6 @@
 """Baselines know as much as the model beside them: as of its snapshot, its batch, or the event itself."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,21 @@ def last_met(src: np.ndarray, dst: np.ndarray, t: np.ndarray, u: int, v: int, no
     return -1e12 + float(t[any_met[-1]] - now) if len(any_met) else -np.inf
 
 
-def oracle(moment: str, data: pa.Table, negatives: pa.Table, interval_s: float) -> float:
-    """AP of "the last partner, else who was met last", by a plain scan of all that was before the moment."""
+def lately_and_often_met(src: np.ndarray, dst: np.ndarray, t: np.ndarray, u: int, v: int, now: int) -> float:
+    """The later u met v and the more often anybody did, the higher; below that, the later and the more often anybody did."""
+    pair, any_met = np.flatnonzero((src == u) & (dst == v)), np.flatnonzero(dst == v)
+    if len(pair):
+        return float(len(any_met) / (now - t[pair[-1]]))
+    return -float((now - t[any_met[-1]]) / len(any_met)) if len(any_met) else -np.inf
+
+
+RULES = {"recency_ap": last_met, "recency_popularity_ap": lately_and_often_met}
+
+
+def oracle(
+    rule: Callable[..., float], moment: str, data: pa.Table, negatives: pa.Table, interval_s: float
+) -> float:
+    """AP of a rule, by a plain scan of all that was before the moment."""
     src, dst, t = (data[name].to_numpy() for name in ("src", "dst", "t"))
     borders = np.quantile(t, np.cumsum(SHARES[:2])).tolist()
     first = {int(np.count_nonzero(t <= border)) for border in borders} | {0}
@@ -73,8 +87,8 @@ def oracle(moment: str, data: pa.Table, negatives: pa.Table, interval_s: float) 
             until = t[begin + (number - begin) // BATCH * BATCH]
         known = int(np.searchsorted(t, until))
         past = src[:known], dst[:known], t[:known]
-        positive.append(last_met(*past, src[number], dst[number], t[number]))
-        negative.append(last_met(*past, src[number], other, t[number]))
+        positive.append(rule(*past, src[number], dst[number], t[number]))
+        negative.append(rule(*past, src[number], other, t[number]))
     found = batched(average_precision, np.array(positive), np.array(negative))
     assert found is not None
     return found
@@ -91,20 +105,22 @@ def evaluated(data: pa.Table, folder: Path, **more: Any) -> tuple[dict[str, Any]
 
 @pytest.mark.parametrize("moment", BESIDE)
 @pytest.mark.parametrize(("events", "interval_s"), [(150, 1_800.0), (1_900, 20_000.0)])
-def test_recency_equals_an_oracle_as_of_the_models_moment(
+def test_recency_and_popularity_equal_an_oracle_as_of_the_models_moment(
     events: int, interval_s: float, moment: str, tmp_path: Path
 ) -> None:
     data = loyal(events)
     found, negatives = evaluated(data, tmp_path, interval_s=interval_s, **BESIDE[moment])
-    assert found["recency_ap"] == pytest.approx(oracle(moment, data, negatives, interval_s), abs=1e-9)
+    for name, rule in RULES.items():
+        assert found[name] == pytest.approx(oracle(rule, moment, data, negatives, interval_s), abs=1e-9)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", BESIDE)
-def test_recency_equals_an_oracle_on_many_events(moment: str, tmp_path: Path) -> None:
+def test_recency_and_popularity_equal_an_oracle_on_many_events(moment: str, tmp_path: Path) -> None:
     data = loyal(20_000, users=300)
     found, negatives = evaluated(data, tmp_path, interval_s=20_000.0, **BESIDE[moment])
-    assert found["recency_ap"] == pytest.approx(oracle(moment, data, negatives, 20_000.0), abs=1e-9)
+    for name, rule in RULES.items():
+        assert found[name] == pytest.approx(oracle(rule, moment, data, negatives, 20_000.0), abs=1e-9)
 
 
 def test_a_file_of_one_batch_has_baselines_that_know_its_training_part(tmp_path: Path) -> None:
@@ -112,7 +128,7 @@ def test_a_file_of_one_batch_has_baselines_that_know_its_training_part(tmp_path:
     u = np.arange(150) % 10
     data = pa.table({"src": u, "dst": 1000 + u, "t": 1_700_000_000 + 60 * np.arange(150)})
     found, _ = evaluated(data, tmp_path, interval_s=None, **BESIDE["batch"])
-    assert found["recency_ap"] == found["edgebank_ap"] == 1
+    assert found["recency_ap"] == found["recency_popularity_ap"] == found["edgebank_ap"] == 1
 
 
 SHIFTED: dict[str, dict[str, Any]] = {

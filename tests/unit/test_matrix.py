@@ -287,8 +287,9 @@ def row_of(model: str, seed: int, **figures: float | None) -> dict[str, Any]:
 
 
 def test_baselines_stand_below_the_models_that_they_stand_beside() -> None:
+    popular = {"recency_popularity_historical_ap": 0.4}
     alike = [
-        row_of(model, seed, historical_ap=0.7, recency_historical_ap=0.3 + seed / 10)
+        row_of(model, seed, historical_ap=0.7, recency_historical_ap=0.3 + seed / 10, **popular)
         for model in ("tgn", "dyrep")
         for seed in (0, 1)
     ]
@@ -296,9 +297,10 @@ def test_baselines_stand_below_the_models_that_they_stand_beside() -> None:
         "| tgn | 0.7000 ± 0.0000 |",
         "| dyrep | 0.7000 ± 0.0000 |",
         "| recency (baseline) | 0.3500 ± 0.0707 |",
+        "| recency_popularity (baseline) | 0.4000 ± 0.0000 |",
     ]
     later = row_of("dysat", 0, historical_ap=0.6, recency_historical_ap=0.5)  # it knows another moment
-    assert [entry.model for entry in entries([*alike, later], "historical_ap")[-2:]] == [
+    assert [entry.model for entry in entries([*alike, later], "historical_ap")[-3:-1]] == [
         "recency (baseline of tgn, dyrep)",
         "recency (baseline of dysat)",
     ]

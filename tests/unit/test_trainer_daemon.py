@@ -167,6 +167,7 @@ def test_the_scores_file_has_what_its_description_says(tmp_path: Path) -> None:
     assert {
         "sequence", "tau", "events", "scored", "trained", "excluded", "steps", "seconds", "t_max", "t_min", "lag",
         "wall_time", "loss", "ap", "auc", "mrr", "hits_at_10", "random_ap", "edgebank_ap", "edgebank_window_ap", "recency_ap",
+        "recency_popularity_ap",
         "transductive_ap", "historical_ap",
     } <= line.keys()  # fmt: skip
     assert line["seconds"].keys() == {"advance", "prepare", "score", "train", "forget"}

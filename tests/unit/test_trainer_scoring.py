@@ -12,7 +12,7 @@ from trainer.data.history import Encounter
 from trainer.data.negatives import Draw
 from trainer.ranks import Ranks
 from trainer.scoring.batch_figures import batched_figures, jackknife
-from trainer.scoring.floors import edgebank, edgebank_window, recency
+from trainer.scoring.floors import edgebank, edgebank_window, recency, recency_popularity
 from trainer.scoring.predictions import SCORERS, Predictions, join, judged_queries, side_by_side
 from trainer.scoring.ranking import area_under_roc, average_precision, batched, ranks_among
 
@@ -96,6 +96,22 @@ def test_recency_puts_seen_pairs_above_unseen_ones_and_recent_above_old() -> Non
     assert edgebank(np.stack(order)).tolist() == [1, 1, 0, 0, 0]
     assert edgebank_window(np.stack(order), 4_999_999).tolist() == [1, 0, 0, 0, 0]
     assert edgebank_window(np.stack(order), 5_000_000).tolist() == [1, 1, 0, 0, 0]
+
+
+def test_a_popular_destination_makes_up_for_an_older_meeting_but_not_for_none() -> None:
+    order = [
+        encounter(pair_age=0, dst_in_age=0, pair_count=1, dst_in_count=2),  # as after a late event
+        encounter(pair_age=0, dst_in_age=0, pair_count=1, dst_in_count=1),
+        encounter(pair_age=10, dst_in_age=1, pair_count=1, dst_in_count=30),
+        encounter(pair_age=5, dst_in_age=5, pair_count=9, dst_in_count=10),
+        encounter(pair_age=5, dst_in_age=1, pair_count=1, dst_in_count=9),
+        encounter(pair_age=1e9, dst_in_age=1e9, pair_count=1, dst_in_count=1),
+        encounter(dst_in_age=2, dst_in_count=1_000),
+        encounter(dst_in_age=2, dst_in_count=3),
+        encounter(dst_in_age=1, dst_in_count=1),
+        encounter(),
+    ]
+    assert (np.diff(recency_popularity(np.stack(order))) < 0).all()
 
 
 def test_figures_that_cannot_be_computed_are_absent_and_joined_predictions_keep_order() -> None:

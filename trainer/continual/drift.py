@@ -11,7 +11,9 @@ from trainer.continual.score_file import weighted_mean
 DRIFTED = "drifted"
 """Key of a line of the score file: the snapshot's predictions showed a drift."""
 
-_FLOORS = ("random", "recency", "edgebank", "zero", "mean", "persistence", "age_persistence")
+_FLOORS = (
+    "random", "recency", "recency_popularity", "edgebank", "zero", "mean", "persistence", "age_persistence",
+)  # fmt: skip
 """Floors of all tasks; a task has some of them."""
 
 

@@ -28,6 +28,7 @@ LOGGED = (
     "random_ap",
     "edgebank_ap",
     "recency_ap",
+    "recency_popularity_ap",
     "auroc",
     "mse",
     "persistence_mse",

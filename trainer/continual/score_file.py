@@ -6,8 +6,9 @@ were left out for lag; ``passes`` over its events (fewer under overload); ``repl
 ``drifted``, where there were; ``excluded`` (events left out of scores, by reason); ``evicted`` nodes, forgotten afterwards for
 the budget; ``steps``, and ``step_events`` of each at most; ``loss`` (mean, nats); ``ap``,
 ``auc``, ``mrr``, ``hits_at_10`` of the model; ``<scorer>_ap`` and so on for the floors ``random``, ``edgebank``,
-``recency``; ``inductive_…``, ``transductive_…``, ``historical_…`` for the subsets; ``sampled`` and ``ranked`` events that some of
-them are made of, and ``<figure>_error``, their standard errors; ``cautions`` about figures that few items decide;
+``recency``, ``recency_popularity``; ``inductive_…``, ``transductive_…``, ``historical_…`` for the subsets; ``sampled`` and
+``ranked`` events that some of them are made of, and ``<figure>_error``, their standard errors; ``cautions`` about figures
+that few items decide;
 ``seconds`` by phase; ``t_max`` and ``t_min``
 (event times of the newest event and of the oldest one that is not late, s); ``lag`` (snapshots behind the lane);
 ``wall_time`` (s since the epoch). A figure that cannot be

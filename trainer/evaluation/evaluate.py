@@ -64,12 +64,13 @@ TABLE = {
     "historical_ap": ("ap", "historical", "model"),
     **{
         f"{scorer}_historical_ap": ("ap", "historical", scorer)
-        for scorer in ("random", "edgebank", "edgebank_window", "recency")
+        for scorer in ("random", "edgebank", "edgebank_window", "recency", "recency_popularity")
     },
     "random_ap": ("ap", "all", "random"),
     "edgebank_ap": ("ap", "all", "edgebank"),
     "edgebank_window_ap": ("ap", "all", "edgebank_window"),
     "recency_ap": ("ap", "all", "recency"),
+    "recency_popularity_ap": ("ap", "all", "recency_popularity"),
     **{f"{scorer}_mse".removeprefix("model_"): ("mse", "all", scorer) for scorer in SCORERS},
 }
 METRICS = {metric for metric, _, _ in TABLE.values()}

@@ -19,7 +19,8 @@ FIGURES = ("ap", "auroc", "mse")
 """Default figures: the first that a cell has."""
 
 BASELINES = (
-    "edgebank", "edgebank_window", "recency", "activity", "zero", "mean", "persistence", "age_persistence",
+    "edgebank", "edgebank_window", "recency", "recency_popularity", "activity", "zero", "mean", "persistence",
+    "age_persistence",
 )  # fmt: skip
 """Scorers of an evaluation that do not depend on its model."""
 

@@ -13,13 +13,13 @@ from trainer.data.examples import Examples, Queries
 from trainer.ranks import Ranks
 from trainer.scoring.batch_figures import batched_figures, jackknife
 from trainer.scoring.figures import Figures
-from trainer.scoring.floors import edgebank, edgebank_window, recency
+from trainer.scoring.floors import edgebank, edgebank_window, recency, recency_popularity
 from trainer.scoring.ranking import ranks_among
 
 log = structlog.get_logger()
 
 
-SCORERS = ("model", "random", "edgebank", "edgebank_window", "recency")
+SCORERS = ("model", "random", "edgebank", "edgebank_window", "recency", "recency_popularity")
 """Columns of scores; ``random`` is a model with random weights, never trained."""
 
 
@@ -28,12 +28,13 @@ class Predictions:
     """Scores of n events and their negatives, in log order; every score table has a column per scorer.
 
     Attributes:
-        positive: float64 (n, 5).
-        negative: float64 (n, 5), the random negative of each event; NaN without one.
+        positive: float64 (n, len(SCORERS)).
+        negative: float64 (n, len(SCORERS)), the random negative of each event; NaN without one.
         fresh: bool (n,): an end of the event was new.
-        historical_positive: float64 (h, 5), events for which a historical negative could be drawn.
-        historical_negative: float64 (h, 5).
-        ranks: float64 (r, 5), ranks of ranked events among their candidates, 1 is best; NaN if a score is not a number.
+        historical_positive: float64 (h, len(SCORERS)), events for which a historical negative could be drawn.
+        historical_negative: float64 (h, len(SCORERS)).
+        ranks: float64 (r, len(SCORERS)), ranks of ranked events among their candidates, 1 is best; NaN if a score is
+            not a number.
         event: int64 (n,), each event's place among its snapshot's inserts.
         sampled: bool (n,): random weights predicted the event, too; otherwise their columns are NaN.
         opposed: bool (n,): the event has a negative; the others are in no figure.
@@ -156,6 +157,7 @@ def side_by_side(
                     edgebank(queries.encounters),
                     edgebank_window(queries.encounters, window_s),
                     recency(queries.encounters),
+                    recency_popularity(queries.encounters),
                 ],
                 axis=1,
             )

@@ -28,7 +28,7 @@ RANKED_OF = 20
 
 @TASKS.register
 class LinkPrediction:
-    """Events against random destinations; floors are EdgeBank, Recency and random weights.
+    """Events against random destinations; floors are EdgeBank, Recency, Recency × popularity and random weights.
 
     Attributes:
         history: All events before the next snapshot.
