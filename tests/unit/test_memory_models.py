@@ -14,8 +14,9 @@ from stream.service.failure import Failure
 from stream.store.log.event_columns import EventColumns
 from trainer.data.event_feed import EventFeed
 from trainer.data.history import Encounter
+from trainer.models.event_model import Hop
 from trainer.models.interface import ModelShape, create_model
-from trainer.models.memory.embeddings import Hop, Identity, TimeProjection
+from trainer.models.memory.embeddings import Identity, TimeProjection
 from trainer.models.memory.messages import Mail
 from trainer.models.memory.model import MemoryModel
 from trainer.strategies.events.mailbox import Mailbox
@@ -74,7 +75,7 @@ def follow(stream: MemoryStream, reference: MemoryReference, columns: EventColum
         np.testing.assert_allclose(ours.numpy(), theirs, atol=1e-5, rtol=0)
         unknown = torch.zeros(NODES, len(Encounter))
         each = torch.arange(NODES)
-        logits = model.score(ours, each, each + 1, unknown, None).detach().numpy()
+        logits = model.decoder(ours, each, each + 1, unknown, None).detach().numpy()
         expected = [reference.logit(theirs[i], theirs[i + 1]) for i in range(NODES)]
         np.testing.assert_allclose(logits, expected, atol=1e-5, rtol=0)
     assert at > 40

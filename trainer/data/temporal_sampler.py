@@ -127,12 +127,12 @@ class TemporalSampler:
         _forget(found, size, self._place)
         return found[:size], [place.reshape(array.shape) for place, array in zip(places, ids, strict=True)]
 
-    def layers(self, nodes: Int64, before_us: int, layers: int, draw: int = 0) -> list[Layer]:
+    def layers(self, nodes: Int64, before_us: Int64 | int, layers: int, draw: int = 0) -> list[Layer]:
         """Sample ``layers`` deep, all strictly before one time.
 
         Args:
-            nodes: int64 (n,), distinct: targets of the first layer.
-            before_us: Microseconds.
+            nodes: int64 (n,), distinct unless they have times of their own: targets of the first layer.
+            before_us: Microseconds; for a single layer also int64 (n,), a time for each.
             layers: At least 1.
             draw: Distinguishes uniform draws.
 

@@ -15,7 +15,7 @@ from stream.registry import Registry, require_members
 from stream.service.failure import Failure
 from stream.store.log.event_columns import EventColumns
 from trainer.data.examples import Queries, Share
-from trainer.data.history import Inserts
+from trainer.data.history import Inserts, Moment
 from trainer.learning.step import Learner
 from trainer.models.interface import MODELS, Kind, Model, ModelShape
 from trainer.parameters import check_parameters
@@ -40,6 +40,7 @@ class Setting:
         seed: Of the run.
         horizon: H, snapshots of a pass, for strategies that hold whole ones; None: the model's window.
         smoothing: Of every snapshot, for the same strategies.
+        history_moment: Up to which event models without a memory look back, if they can.
     """
 
     model: Any
@@ -50,6 +51,7 @@ class Setting:
     seed: int
     horizon: int | None = None
     smoothing: Smoothing = field(default_factory=Smoothing)
+    history_moment: Moment = "batch"
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,9 +117,9 @@ def moment_of(model: Model, config: TrainerConfig) -> Moment:
     """The moment up to which a model knows the past, at most: that of the baselines beside it.
 
     Graphs are as of the snapshot, memories as of the batch. A model that sees encounters knows them as of the configured
-    moment.
+    moment, and so does one without a memory the neighbours that it looks up.
     """
-    if sees_encounters(model):
+    if sees_encounters(model) or getattr(model, "sees_by_event", False):
         return config.history_moment
     return "snapshot" if model.kind == "snapshot" else "batch"
 

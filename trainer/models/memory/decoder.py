@@ -40,9 +40,16 @@ class EventDecoder(nn.Module):
     def forward(
         self, z: Tensor, at_src: Tensor, at_dst: Tensor, encounters: Tensor, walks: Tensor | None
     ) -> Tensor:
-        """Logits (q,); see ``MemoryModel.score``.
+        """Logits (q,) that the events (u, v) happen.
 
         A node is in many queries, so the first layer's product with it as either end is computed once.
+
+        Args:
+            z: (n, width), embeddings.
+            at_src: int64 (q,), places of the u.
+            at_dst: int64 (q,), places of the v.
+            encounters: float32 (q, len(Encounter)).
+            walks: (q, walk_width()), or None for a model without them.
         """
         first, width = self.perceptron[0], z.shape[1]
         assert isinstance(first, nn.Linear)

@@ -1,37 +1,16 @@
 """The embedding module: embeddings of nodes at a time, from states (TGN section 3.1)."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from trainer.models.event_model import Hop
 from trainer.nn.rows import rows
 from trainer.nn.temporal_attention import Merge, TemporalAttention
 from trainer.nn.time_encoding import TimeEncoder
 
 DAY_S = 86_400.0
-
-
-@dataclass(frozen=True, slots=True)
-class Hop:
-    """R rows (node, time) and their K sampled interactions; names point into a table of the n nodes below.
-
-    Attributes:
-        own: int64 (R,), each row's node.
-        place: int64 (R, K), each interaction's other end; anything if it does not exist.
-        age_s: (R, K), seconds from each interaction to the row's time; 0 if it does not exist.
-        edge: (R, K, edges).
-        there: bool (R, K), which interactions exist.
-        gap_s: (R,), seconds since the node's latest event, 0 without one.
-    """
-
-    own: Tensor
-    place: Tensor
-    age_s: Tensor
-    edge: Tensor
-    there: Tensor
-    gap_s: Tensor
 
 
 class Identity(nn.Module):

@@ -9,18 +9,16 @@ from torch import Tensor, nn
 from stream.arrays.kinds import Int64
 from trainer.data.temporal_sampler import HOWS, How
 from trainer.data.walks import walk_width
-from trainer.models.interface import Kind, Model, ModelShape
+from trainer.models.event_model import EventModel, Hop
+from trainer.models.interface import ModelShape
 from trainer.models.memory.aggregators import AGGREGATORS, last, latest
 from trainer.models.memory.decoder import EventDecoder
-from trainer.models.memory.embeddings import AttentionEmbedding, Hop, Identity, TimeProjection
+from trainer.models.memory.embeddings import AttentionEmbedding, Identity, TimeProjection
 from trainer.models.memory.messages import SOURCES, Mail, Message, Source, pooled
-from trainer.models.memory.updaters import UPDATERS, Gated, Plain
+from trainer.models.memory.updaters import UPDATERS
 from trainer.nn.rows import rows
-from trainer.nn.temporal_attention import MERGES, Merge, TemporalAttention
+from trainer.nn.temporal_attention import MERGES, Merge
 from trainer.nn.time_encoding import TIME_ENCODERS
-
-EVENT_INPUTS = 4
-"""Edge inputs beside the event's features: weight, label, whether it has a label, and which end the node was."""
 
 MOMENTS = ("event", "batch")
 
@@ -30,7 +28,7 @@ LARGEST = {"memory": 4096, "time_width": 4096, "neighbours": 1000, "layers": 4, 
 EmbeddingName = Literal["identity", "projection", "attention"]
 
 
-class MemoryModel(Model):
+class MemoryModel(EventModel):
     """A node's state follows from its latest events; embeddings are made of states on demand.
 
     A state before any event is zero. s(u) after a group of events = UPD(MSG(mail), state before), where the mail is
@@ -61,7 +59,7 @@ class MemoryModel(Model):
     """
 
     name: ClassVar[str] = "memory"
-    kind: ClassVar[Kind] = "event"
+    remembers: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -86,7 +84,7 @@ class MemoryModel(Model):
         history: bool,
         walks: bool,
     ) -> None:
-        super().__init__()
+        super().__init__(shape, memory)
         for key, value, known in (
             ("time", time, TIME_ENCODERS),
             ("message", message, SOURCES),
@@ -105,10 +103,8 @@ class MemoryModel(Model):
                 raise ValueError(f"{key} must be in 1 … {largest}, found {number}")
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, found {dropout}")
-        self.width, self.seed = memory, shape.seed
-        self.edge_features, self.edges = shape.edge_features, shape.edge_features + EVENT_INPUTS
         self.neighbours = neighbours
-        self.how: How = how
+        self.how = how
         self.once_a_batch = moment == "batch"
         self.roles, self.walks, self.source = roles, walks, message
         self.aggregate = AGGREGATORS[aggregator]
@@ -127,15 +123,9 @@ class MemoryModel(Model):
             self.embedding = Identity() if embedding == "identity" else TimeProjection(memory)
         self.decoder = EventDecoder(memory, history=history, walks=walk_width() if walks else 0)
 
-    def multiply_in(self, dtype: torch.dtype) -> None:
-        """Compute products with weights in a smaller type while training; weights and states keep theirs."""
-        for module in self.modules():
-            if isinstance(module, Gated | Plain | TemporalAttention | EventDecoder):
-                module.products = dtype
-
     @property
     def layers(self) -> int:
-        """Hops of interactions that ``embed`` needs."""
+        """See ``EventModel.layers``."""
         return 0 if self.embedding is not None or self.attention is None else self.attention.layers
 
     @property
@@ -159,11 +149,11 @@ class MemoryModel(Model):
         updated: Tensor = self.updater(self.message(mail))
         return updated
 
-    def embed(self, states: Tensor, hops: list[Hop]) -> Tensor:
-        """Embeddings (R, d) of the first hop's rows; see ``AttentionEmbedding.forward``."""
+    def embed(self, below: Tensor, hops: list[Hop]) -> Tensor:
+        """Embeddings (R, d) of single rows, from states; see ``EventModel.embed``."""
         module = self.embedding if self.embedding is not None else self.attention
         assert module is not None
-        embedded: Tensor = module(states, hops)
+        embedded: Tensor = module(below, hops)
         return embedded
 
     def tell(self, states: Tensor, hops: list[Hop]) -> Tensor:
@@ -177,18 +167,3 @@ class MemoryModel(Model):
         assert self.attention is not None
         embedded: Tensor = self.attention(states, hops)
         return embedded
-
-    def score(
-        self, z: Tensor, at_src: Tensor, at_dst: Tensor, encounters: Tensor, walks: Tensor | None
-    ) -> Tensor:
-        """Logits (q,) that the events (u, v) happen.
-
-        Args:
-            z: (n, d), embeddings.
-            at_src: int64 (q,), places of the u.
-            at_dst: int64 (q,), places of the v.
-            encounters: float32 (q, len(Encounter)).
-            walks: (q, walk_width()), or None for a model without them.
-        """
-        logits: Tensor = self.decoder(z, at_src, at_dst, encounters, walks)
-        return logits

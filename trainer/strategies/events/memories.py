@@ -11,13 +11,13 @@ from stream.arrays.kinds import Int64
 from stream.store.log.event_columns import EventColumns
 from trainer.data.event_feed import EventFeed
 from trainer.data.examples import Examples, Queries
-from trainer.models.memory.model import MemoryModel
-from trainer.strategies.events.memory_cursor import MemoryCursor, logits
-from trainer.strategies.events.memory_stream import MemoryStream
+from trainer.models.event_model import EventModel
+from trainer.strategies.events.event_cursor import EventCursor, logits
+from trainer.strategies.events.event_stream import EventStream
 from trainer.tasks.interface import Task
 
-MakeStream = Callable[[MemoryModel, EventFeed], MemoryStream]
-RestoreStream = Callable[[MemoryStream, dict[str, Any]], None]
+MakeStream = Callable[[EventModel, EventFeed], EventStream]
+RestoreStream = Callable[[EventStream, dict[str, Any]], None]
 
 
 class Memories:
@@ -34,13 +34,13 @@ class Memories:
         num_nodes: Nodes after it.
     """
 
-    def __init__(self, model: MemoryModel, make: MakeStream, edge_features: int) -> None:
+    def __init__(self, model: EventModel, make: MakeStream, edge_features: int) -> None:
         self._model, self._make = model, make
         self.feed = EventFeed(edge_features)
         self.tau: int | None = None
         self.num_nodes = 0
         self._cursors = [self._cursor(model)]
-        self._resumed: list[MemoryCursor] = []  # of other models, in the order in which they came before
+        self._resumed: list[EventCursor] = []  # of other models, in the order in which they came before
 
     def has(self, tau: int) -> bool:
         """Whether a snapshot was already taken in, because the checkpoint was made after it."""
@@ -54,16 +54,16 @@ class Memories:
         self.tau, self.num_nodes = tau, num_nodes
 
     @property
-    def trained(self) -> MemoryCursor:
+    def trained(self) -> EventCursor:
         """The trained model's cursor."""
         return self._cursors[0]
 
     @property
-    def every(self) -> list[MemoryCursor]:
+    def every(self) -> list[EventCursor]:
         """All cursors."""
         return [*self._cursors, *self._resumed]
 
-    def restarted(self, model: MemoryModel) -> MemoryStream:
+    def restarted(self, model: EventModel) -> EventStream:
         """A model's stream as it was before the newest snapshot."""
         cursor = next((each for each in self._cursors if each.model is model), None)
         if cursor is None:
@@ -113,12 +113,12 @@ class Memories:
             "memory": sum(cursor.stream.memory_bytes for cursor in self.every),
         }
 
-    def _cursor(self, model: MemoryModel) -> MemoryCursor:
-        return MemoryCursor(model, self._make(model, self.feed))
+    def _cursor(self, model: EventModel) -> EventCursor:
+        return EventCursor(model, self._make(model, self.feed))
 
 
 def batch_loss(
-    task: Task, stream: MemoryStream, examples: Examples, here: slice, *, batch: int, draw: int
+    task: Task, stream: EventStream, examples: Examples, here: slice, *, batch: int, draw: int
 ) -> Tensor:
     """Mean loss of consecutive events and their negatives, from events strictly before the first.
 

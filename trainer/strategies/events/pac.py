@@ -18,12 +18,13 @@ from trainer.data.event_feed import EventFeed
 from trainer.data.examples import Examples, Share
 from trainer.data.history import Inserts
 from trainer.data.views import GraphView
+from trainer.models.event_model import EventModel
 from trainer.models.interface import Model
 from trainer.models.memory.model import MemoryModel
 from trainer.ranks import Ranks
+from trainer.strategies.events.event_stream import EventStream
 from trainer.strategies.events.mailbox import Rows
 from trainer.strategies.events.memories import Memories, batch_loss
-from trainer.strategies.events.memory_stream import MemoryStream
 from trainer.strategies.events.part_groups import PartGroups
 from trainer.strategies.events.remembering import EventOptions, RememberingStrategy
 from trainer.strategies.events.sharded_stream import ShardedStream, carry
@@ -72,6 +73,7 @@ class PacStrategy(RememberingStrategy):
       returns to the memory at the end of its last whole cycle, and the copies of shared nodes are merged.
     - An event is learned by one rank, or, if no rank has both ends, by none.
     - Predictions are those of one rank: for them a rank borrows what it lacks, and no event is left out.
+    - A model without a memory looks up what one rank would, because every rank has all events.
     - One rank does what ``sequential`` does, bit for bit.
     """
 
@@ -122,7 +124,8 @@ class PacStrategy(RememberingStrategy):
         round_number = self._passes * _ROUNDS + self._snapshots // self._pac.shuffle_every
         self._groups.place(view.owner(tau), view.shared(), round_number)
         for cursor in self.memories.every:
-            carry(cursor.stream.mailbox, before, self._groups.owner, self._ranks)
+            if isinstance(cursor.stream, ShardedStream):
+                carry(cursor.stream.mailbox, before, self._groups.owner, self._ranks)
         inserts = view.events(tau).op == int(Op.INSERT)
         parts = view.event_parts(tau)
         part = np.full(int(inserts.sum()), -1, np.int32) if parts is None else parts[inserts]
@@ -154,7 +157,7 @@ class PacStrategy(RememberingStrategy):
         began = time.perf_counter()
         (lesson,) = lessons
         ranks, batch, learned = self._ranks, self._batch, lesson.learned
-        stream = cast(ShardedStream, self.memories.restarted(self._model))
+        stream = self.memories.restarted(self._model)
         sizes = ranks.exchange_sizes([len(learned)] * ranks.size)
         if not sum(sizes):
             return StepReport(discarded=len(lesson.every))
@@ -164,7 +167,9 @@ class PacStrategy(RememberingStrategy):
         if ranks.rank > 0:  # rank 0's generator continues, and is in the checkpoint
             draw = [self._seed, lesson.sequence, epoch, ranks.rank]
             torch.manual_seed(int(np.random.default_rng(draw).integers(1 << 63)))
-        cycle = _Cycle(stream, self._groups, ranks, self._first + np.flatnonzero(self._mine()))
+        cycle: _Cycle | None = None
+        if isinstance(stream, ShardedStream):
+            cycle = _Cycle(stream, self._groups, ranks, self._first + np.flatnonzero(self._mine()))
         counts = [math.ceil(size / batch) for size in sizes]
         own, steps = counts[ranks.rank], max(counts)
         sizes_here = []
@@ -174,7 +179,7 @@ class PacStrategy(RememberingStrategy):
                 for size, count in zip(sizes, counts, strict=True)
                 if count
             )
-            if own and step and step % own == 0:
+            if cycle and own and step and step % own == 0:
                 cycle.wrap(keep=step // own == steps // own)
             here = (
                 slice(step % own * batch, min((step % own + 1) * batch, len(learned))) if own else slice(0, 0)
@@ -187,11 +192,13 @@ class PacStrategy(RememberingStrategy):
             )
             sizes_here.append(mine)
             self.learner.step(loss, mine / total)
-        cycle.end(whole=not own or steps % own == 0)
+        if cycle:
+            cycle.end(whole=not own or steps % own == 0)
         last_us = int(learned.time_us[(own - 1) * batch]) if own else latest
         (until_us,) = ranks.maximum([last_us])
         stream.deliver_before(until_us, batch)
-        cycle.join(until_us, self._synchronise, self._first, self._learner)
+        if cycle:
+            cycle.join(until_us, self._synchronise, self._first, self._learner)
         self._model.eval()
         ended = self.learner.settled()
         taken = [
@@ -259,10 +266,15 @@ class PacStrategy(RememberingStrategy):
     def _mine(self) -> Bool:
         return self._learner == self._ranks.rank
 
-    def _stream(self, model: MemoryModel, feed: EventFeed) -> MemoryStream:
-        return ShardedStream(model, feed, self._ranks, self._options.group, self._groups)
+    def _stream(self, model: EventModel, feed: EventFeed) -> EventStream:
+        if isinstance(model, MemoryModel):
+            return ShardedStream(model, feed, self._ranks, self._options.group, self._groups)
+        return self._without_memory(model, feed)
 
-    def _restore_stream(self, stream: MemoryStream, state: dict[str, Any]) -> None:
+    def _restore_stream(self, stream: EventStream, state: dict[str, Any]) -> None:
+        if not isinstance(stream, ShardedStream):
+            stream.restore(state)
+            return
         stream.position = int(state["position"])
         held = np.zeros(max(len(self._groups.owner), len(state["event_us"])), np.bool_)
         held[: len(self._groups.owner)] = self._groups.owner == self._ranks.rank
@@ -270,6 +282,8 @@ class PacStrategy(RememberingStrategy):
 
     def _gathered(self, own: dict[str, Any]) -> dict[str, Any]:
         """One stream's state with the rows of all ranks on rank 0, in its host's memory."""
+        if "nodes" not in own:
+            return own
         ranks = self._ranks
         (most,) = ranks.maximum([len(own["nodes"])])
         firsts = range(0, max(most, 1), GATHERED_AT_ONCE)

@@ -1,6 +1,6 @@
 """Replay of old batches. A batch keeps all inputs of its prediction, so replay repeats the original computation."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -8,11 +8,9 @@ import torch
 from torch import Tensor
 
 from schemas.trainer_config import Replay
-from trainer.models.memory.embeddings import Hop
+from trainer.models.event_model import Asked, EventModel, Hop, Question
 from trainer.models.memory.messages import Mail
 from trainer.models.memory.model import MemoryModel
-from trainer.strategies.events.looked_up import Asked
-from trainer.strategies.events.memory_cursor import score
 from trainer.tasks.interface import Task
 
 _OFFER, _DRAW = 0x0FFE, 0xD4A3
@@ -27,41 +25,52 @@ class PastBatch:
     about 2 KiB per event with ten neighbours.
 
     Attributes:
-        nodes: Distinct nodes whose states are looked up.
-        there: int64, those that had mail.
-        mail: Their mails.
-        hops: Sampled neighbours.
-        asked: Pairs, positive ones first.
-        positives: Number of positive ones.
+        question: The inputs. With a memory, the rows below are empty, because weights make states of mails.
+        mailed: With a memory, the mails: number of distinct nodes below, int64 those that had mail, and the mails.
+        positives: Number of positive pairs, which come first.
         time_us: Of its first event.
     """
 
-    nodes: int
-    there: Tensor
-    mail: Mail
-    hops: list[Hop]
-    asked: Asked
+    question: Question
+    mailed: tuple[int, Tensor, Mail] | None
     positives: int
     time_us: int
 
-    def loss(self, model: MemoryModel, task: Task) -> Tensor:
+    @classmethod
+    def of(
+        cls, question: Question, mailed: tuple[int, Tensor, Mail] | None, positives: int, time_us: int
+    ) -> "PastBatch":
+        """What a stream looked up for a batch."""
+        if mailed is not None:
+            question = replace(question, below=question.below.detach()[:0].clone())
+        return cls(question, mailed, positives, time_us)
+
+    def loss(self, model: EventModel, task: Task) -> Tensor:
         """Mean loss of a task under the present weights."""
-        states = self.mail.gap_s.new_zeros(self.nodes, model.width)
-        if len(self.there):
-            states = states.index_copy(0, self.there, model.states(self.mail))
-        predicted = score(model, model.embed(states, self.hops), self.asked)
+        question = self.question
+        if self.mailed is not None:
+            assert isinstance(model, MemoryModel)
+            nodes, there, mail = self.mailed
+            states = mail.gap_s.new_zeros(nodes, model.width)
+            if len(there):
+                states = states.index_copy(0, there, model.states(mail))
+            question = replace(question, below=states)
+        predicted = model.answer(question)
         truth = torch.zeros_like(predicted)
         truth[: self.positives] = 1
         return task.loss(predicted, truth, "mean")
 
     def state(self) -> dict[str, Any]:
         """Everything, as tensors and numbers."""
+        mailed: dict[str, Any] = {}
+        if self.mailed is not None:
+            nodes, there, mail = self.mailed
+            mailed = {"nodes": nodes, "there": there, "mail": _columns(mail)}
         return {
-            "nodes": self.nodes,
-            "there": self.there,
-            "mail": _columns(self.mail),
-            "hops": {str(depth): _columns(hop) for depth, hop in enumerate(self.hops)},
-            "asked": _columns(self.asked),
+            "below": self.question.below,
+            "hops": {str(depth): _columns(hop) for depth, hop in enumerate(self.question.hops)},
+            "asked": _columns(self.question.asked),
+            **mailed,
             "positives": self.positives,
             "time_us": self.time_us,
         }
@@ -73,21 +82,20 @@ class PastBatch:
         def moved(columns: dict[str, Any]) -> dict[str, Any]:
             return {name: None if column is None else column.to(device) for name, column in columns.items()}
 
-        return cls(
-            nodes=state["nodes"],
-            there=state["there"].to(device),
-            mail=Mail(**moved(state["mail"])),
-            hops=[Hop(**moved(state["hops"][str(depth)])) for depth in range(len(state["hops"]))],
-            asked=Asked(**moved(state["asked"])),
-            positives=state["positives"],
-            time_us=state["time_us"],
-        )
+        hops = [Hop(**moved(state["hops"][str(depth)])) for depth in range(len(state["hops"]))]
+        question = Question(state["below"].to(device), hops, Asked(**moved(state["asked"])))
+        mailed = None
+        if "mail" in state:
+            mailed = state["nodes"], state["there"].to(device), Mail(**moved(state["mail"]))
+        return cls(question, mailed, state["positives"], state["time_us"])
 
     @property
     def memory_bytes(self) -> int:
         """Bytes held."""
-        parts = [_columns(part) for part in (self.mail, self.asked, *self.hops)]
-        return sum(column.nbytes for part in parts for column in part.values() if column is not None)
+        parts: list[Any] = [self.question.asked, *self.question.hops]
+        parts += [] if self.mailed is None else [self.mailed[2]]
+        held = [column for part in parts for column in _columns(part).values() if column is not None]
+        return self.question.below.nbytes + sum(column.nbytes for column in held)
 
 
 class Rehearsal:

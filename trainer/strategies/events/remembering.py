@@ -1,4 +1,4 @@
-"""The base of strategies for event models: memories along the events, and their answers."""
+"""The base of strategies for event models: streams along the events, maybe with memories, and their answers."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from stream.arrays.kinds import Float32, Int64
+from trainer.data.event_feed import EventFeed
 from trainer.data.examples import Queries
 from trainer.learning.step import Learner
+from trainer.models.event_model import EventModel, Question
 from trainer.models.interface import Kind
-from trainer.models.memory.model import MemoryModel
 from trainer.ranks import Ranks
-from trainer.strategies.events.looked_up import Question
+from trainer.strategies.events.event_cursor import answered, looked, on_host
+from trainer.strategies.events.event_stream import ROWS_AT_ONCE, EventStream
 from trainer.strategies.events.memories import Memories
-from trainer.strategies.events.memory_cursor import answered, looked, on_host
-from trainer.strategies.events.memory_stream import ROWS_AT_ONCE, MemoryStream
 from trainer.strategies.interface import Setting
 from trainer.tasks.interface import Asks
 
@@ -66,7 +66,7 @@ class RememberingStrategy:
     memories: Memories
 
     def __init__(self, setting: Setting, options: EventOptions) -> None:
-        self._model: MemoryModel = setting.model
+        self._model: EventModel = setting.model
         if options.precision == "bfloat16":
             self._model.multiply_in(torch.bfloat16)
         self._setting, self._options = setting, options
@@ -74,7 +74,7 @@ class RememberingStrategy:
         self.learner = Learner(self._model, setting.optimisation, setting.ranks)
 
     @torch.no_grad()
-    def answer(self, model: MemoryModel, asked: Sequence[Queries]) -> list[Float32]:
+    def answer(self, model: EventModel, asked: Sequence[Queries]) -> list[Float32]:
         """See ``Strategy.answer``: moment after moment on all ranks together.
 
         All sets of queries are looked up at once, because most of them ask about the same ends at the same times.
@@ -100,10 +100,10 @@ class RememberingStrategy:
         return np.split(answers, np.cumsum([len(queries) for queries in asked])[:-1])
 
     @torch.no_grad()
-    def embed_sources(self, model: MemoryModel, queries: Queries) -> Tensor:
+    def embed_sources(self, model: EventModel, queries: Queries) -> Tensor:
         """See ``Strategy.embed_sources``."""
         stream = self.memories.restarted(model)
-        found = [stream.mailbox.own.new_empty(0, model.width)]
+        found = [next(model.parameters()).new_empty(0, model.width)]
         moments = _moments(queries, self._ranks)
         with stream.ready(_nodes(moments, queries.src)):
             for here, before_us in _by_moment(moments, stream, model):
@@ -123,6 +123,11 @@ class RememberingStrategy:
         found = stream.embed_all(nodes, np.full(len(nodes), after), after)
         stream.back(position)
         return found
+
+    def _without_memory(self, model: EventModel, feed: EventFeed) -> EventStream:
+        """The stream of a model without a memory: the same on one rank and on several, because every rank has all events."""
+        by_event = self._setting.history_moment == "event"
+        return EventStream(model, feed, self._ranks.device, by_event=by_event)
 
     def undo(self) -> None:
         """See ``Strategy.undo``."""
@@ -158,7 +163,7 @@ def _nodes(moments: list[tuple[slice, int]], *ends: Int64) -> Iterator[tuple[int
 
 
 def _by_moment(
-    moments: list[tuple[slice, int]], stream: MemoryStream, model: MemoryModel
+    moments: list[tuple[slice, int]], stream: EventStream, model: EventModel
 ) -> Iterator[tuple[slice, int]]:
     """Deliver the events before each moment, and then yield the questions there, a few rows at a time."""
     for here, before_us in moments:

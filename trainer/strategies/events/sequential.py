@@ -1,4 +1,4 @@
-"""``sequential``: one rank learns a memory model event by event, in log order."""
+"""``sequential``: one rank learns an event model batch by batch, in log order."""
 
 import math
 import time
@@ -15,9 +15,10 @@ from trainer.data.event_feed import EventFeed
 from trainer.data.examples import Examples, Share
 from trainer.data.history import Inserts
 from trainer.data.views import EventsView
+from trainer.models.event_model import EventModel
 from trainer.models.interface import Model
 from trainer.models.memory.model import MemoryModel
-from trainer.strategies.events.looked_up import LookedUp
+from trainer.strategies.events.event_stream import EventStream, LookedUp
 from trainer.strategies.events.memories import Memories, batch_loss
 from trainer.strategies.events.memory_stream import MemoryStream
 from trainer.strategies.events.rehearsal import PastBatch, Rehearsal
@@ -124,7 +125,7 @@ class SequentialStrategy(RememberingStrategy):
         """See ``Strategy.restore``."""
         self.learner.restore(state)
         self.rewind()
-        self.memories.restore(state, MemoryStream.restore)
+        self.memories.restore(state, lambda stream, part: stream.restore(part))
         self.rehearsal.restore(state["rehearsal"], self._ranks.device)
 
     def forget(self, kept: Int64, first: int) -> int:
@@ -145,10 +146,12 @@ class SequentialStrategy(RememberingStrategy):
         """See ``Strategy.held_bytes``: events with their graph, memories, and old batches."""
         return {**self.memories.memory_bytes, "rehearsal": self.rehearsal.memory_bytes}
 
-    def _stream(self, model: MemoryModel, feed: EventFeed) -> MemoryStream:
-        return MemoryStream(model, feed, self._ranks.device, self._options.group)
+    def _stream(self, model: EventModel, feed: EventFeed) -> EventStream:
+        if isinstance(model, MemoryModel):
+            return MemoryStream(model, feed, self._ranks.device, self._options.group)
+        return self._without_memory(model, feed)
 
-    def new_loss(self, stream: MemoryStream, lesson: Examples, here: slice, *, keep: bool) -> Tensor:
+    def new_loss(self, stream: EventStream, lesson: Examples, here: slice, *, keep: bool) -> Tensor:
         """Mean loss of a new batch, which is kept if it will be replayed."""
         time_us = int(lesson.learned.time_us[here.start])
         place = self.rehearsal.place_for(time_us) if keep else None
@@ -158,10 +161,6 @@ class SequentialStrategy(RememberingStrategy):
         stream.looked_up = seen = LookedUp()
         loss = batch_loss(self._setting.task, stream, lesson, here, batch=self._batch, draw=draw)
         stream.looked_up = None
-        assert seen.states is not None
-        assert seen.asked is not None
-        nodes, there, mail = seen.states
-        self.rehearsal.keep(
-            place, PastBatch(nodes, there, mail, seen.hops, seen.asked, here.stop - here.start, time_us)
-        )
+        assert seen.question is not None
+        self.rehearsal.keep(place, PastBatch.of(seen.question, seen.mails, here.stop - here.start, time_us))
         return loss

@@ -14,8 +14,9 @@ from trainer.data.temporal_sampler import Layer
 from trainer.device import to_device
 from trainer.models.memory.model import MemoryModel
 from trainer.ranks import Ranks
+from trainer.strategies.events.event_stream import ROWS_AT_ONCE
 from trainer.strategies.events.mailbox import NEVER, Mailbox, Rows
-from trainer.strategies.events.memory_stream import ROWS_AT_ONCE, MemoryStream
+from trainer.strategies.events.memory_stream import MemoryStream
 from trainer.strategies.events.part_groups import PartGroups
 from trainer.strategies.request import Request
 
@@ -94,7 +95,7 @@ class ShardedStream(MemoryStream):
         for before_us, nodes in moments:
             end = position + self._ahead(before_us, position)
             needed += self._to_deliver(position, end, self._group)
-            needed.append(self._below(nodes, before_us, self.model.layers, end))
+            needed.append(self._reached(nodes, before_us, self.model.layers, end))
             position = end
         with self._having(needed):
             yield
@@ -139,7 +140,7 @@ class ShardedStream(MemoryStream):
         for place in range(first, end if self.model.mail_layers else first, group):
             ends = self.ends(np.arange(place, min(place + group, end)))
             before_us = int(self._feed.time_us[place])
-            found.append(self._below(ends, before_us, self.model.mail_layers, place))
+            found.append(self._reached(ends, before_us, self.model.mail_layers, place))
         return found
 
     @contextmanager
@@ -156,7 +157,7 @@ class ShardedStream(MemoryStream):
             self._lent = False
             self.mailbox.release(foreign)
 
-    def _below(self, nodes: Int64, before_us: int, layers: int, place: int) -> Int64:
+    def _reached(self, nodes: Int64, before_us: int, layers: int, place: int) -> Int64:
         """The nodes whose states embeddings are made of."""
         if not layers:
             return nodes

@@ -1,4 +1,4 @@
-"""One model's position in a snapshot: its memory before the snapshot, and the logits of queries."""
+"""One model's position in a snapshot: its stream before the snapshot, and the logits of queries."""
 
 from dataclasses import dataclass
 
@@ -10,17 +10,16 @@ from torch import Tensor
 from stream.service.heartbeat import beat
 from trainer.data.examples import Queries
 from trainer.device import to_device
-from trainer.models.memory.model import MemoryModel
-from trainer.strategies.events.looked_up import Asked, Question
-from trainer.strategies.events.memory_stream import MemoryStream
+from trainer.models.event_model import Asked, EventModel, Question
+from trainer.strategies.events.event_stream import EventStream
 
 
 @dataclass(slots=True)
-class MemoryCursor:
+class EventCursor:
     """A model's stream, with its position before the newest snapshot."""
 
-    model: MemoryModel
-    stream: MemoryStream
+    model: EventModel
+    stream: EventStream
     marked: int | None = None
 
     def restart(self) -> None:
@@ -31,22 +30,22 @@ class MemoryCursor:
 
     def settle(self) -> None:
         """Make the last pass over the newest snapshot final."""
-        self.stream.mailbox.forget()
+        self.stream.settle()
         self.marked = None
 
 
-def logits(stream: MemoryStream, queries: Queries, here: slice, before_us: int) -> Tensor:
+def logits(stream: EventStream, queries: Queries, here: slice, before_us: int) -> Tensor:
     """Logits of some queries; each (node, event) is embedded once, or each node."""
     question = looked(stream, queries, here, before_us)
     if stream.looked_up is not None:
-        stream.looked_up.hops, stream.looked_up.asked = question.hops, question.asked
+        stream.looked_up.question = question
     return answered(stream.model, question)
 
 
-def answered(model: MemoryModel, question: Question) -> Tensor:
+def answered(model: EventModel, question: Question) -> Tensor:
     """Logits of a question."""
     beat()
-    return score(model, model.embed(question.states, question.hops), question.asked)
+    return model.answer(question)
 
 
 def on_host(parts: list[Tensor]) -> NDArray[np.float32]:
@@ -57,13 +56,8 @@ def on_host(parts: list[Tensor]) -> NDArray[np.float32]:
     return found
 
 
-def score(model: MemoryModel, z: Tensor, asked: Asked) -> Tensor:
-    """Logits (q,) of pairs among embeddings (n, d)."""
-    return model.score(z, asked.at_src, asked.at_dst, asked.encounters, asked.walks)
-
-
-def looked(stream: MemoryStream, queries: Queries, here: slice, before_us: int) -> Question:
-    """The inputs of answers to some queries: present states and neighbours, and the pairs."""
+def looked(stream: EventStream, queries: Queries, here: slice, before_us: int) -> Question:
+    """The inputs of answers to some queries: what the ends look up at present, and the pairs."""
     src, dst, event, time_us = (getattr(queries, name)[here] for name in ("src", "dst", "event", "time_us"))
     if stream.model.once_a_batch:
         nodes, place = stream.distinct(np.concatenate([src, dst]))
@@ -72,9 +66,9 @@ def looked(stream: MemoryStream, queries: Queries, here: slice, before_us: int) 
         asked = np.concatenate([(event << 32) | src, (event << 32) | dst])
         keys, first, place = np.unique(asked, return_index=True, return_inverse=True)
         nodes, times = keys & 0xFFFFFFFF, np.tile(time_us, 2)[first]
-    states, hops = stream.look(nodes, times, before_us)
-    device = states.device
+    below, hops = stream.look(nodes, times, before_us)
+    device = below.device
     at_src, at_dst = (to_device(half, device) for half in np.split(place, 2))
     encounters = to_device(queries.encounters[here], device)
     walks = stream.walk_features(src, dst, time_us)
-    return Question(states, hops, Asked(at_src, at_dst, encounters, walks))
+    return Question(below, hops, Asked(at_src, at_dst, encounters, walks))

@@ -1,0 +1,203 @@
+"""The interface of event models: what a query looks up among the events before a moment, and its answer from that."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stream.arrays.kinds import Float32, Int64
+from trainer.data.temporal_sampler import How
+from trainer.models.interface import Kind, Model, ModelShape
+from trainer.nn.rows import rows
+
+EVENT_INPUTS = 4
+"""Edge inputs beside the event's features: weight, label, whether it has a label, and which end the node was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """R rows (node, time) and their K sampled interactions; names point into a table of the n nodes below.
+
+    Attributes:
+        own: int64 (R,), each row's node.
+        place: int64 (R, K), each interaction's other end; anything if it does not exist.
+        age_s: (R, K), seconds from each interaction to the row's time; 0 if it does not exist.
+        edge: (R, K, edges).
+        there: bool (R, K), which interactions exist.
+        gap_s: (R,), seconds since the node's latest event, 0 without one; 0 for models without a memory.
+    """
+
+    own: Tensor
+    place: Tensor
+    age_s: Tensor
+    edge: Tensor
+    there: Tensor
+    gap_s: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Pairs among embeddings, and further inputs of them.
+
+    Attributes:
+        at_src: int64 (q,), place of u.
+        at_dst: int64 (q,), place of v.
+        encounters: float32 (q, len(Encounter)).
+        walks: (q, walk_width()); None for a model without.
+    """
+
+    at_src: Tensor
+    at_dst: Tensor
+    encounters: Tensor
+    walks: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Queries, and all inputs of their answers except weights.
+
+    Attributes:
+        below: (n, d), of the nodes below the last hop, and maybe of others: their states, or their ``EventModel.inputs``.
+        hops: From the embedded rows down to these nodes.
+        asked: Pairs among the embedded rows.
+    """
+
+    below: Tensor
+    hops: list[Hop]
+    asked: Asked
+
+    def __len__(self) -> int:
+        """Number of embedded rows."""
+        return len(self.hops[0].own)
+
+    @classmethod
+    def join(cls, questions: "Sequence[Question]", below: Tensor | None = None) -> "Question":
+        """Several questions as one, whose differing states or times stay apart.
+
+        Args:
+            questions: At least one.
+            below: The table whose rows all of them name; None: each has its own.
+        """
+        if len(questions) == 1:
+            return questions[0]
+        layers = list(zip(*(question.hops for question in questions), strict=True))
+        sizes = [[len(hop.own) for hop in hops] for hops in layers]
+        own = [0 if below is not None else len(question.below) for question in questions]
+        asked = [question.asked for question in questions]
+        walks = [each.walks for each in asked if each.walks is not None]
+        return cls(
+            torch.cat([question.below for question in questions]) if below is None else below,
+            [_joined(hops, of) for hops, of in zip(layers, [*sizes[1:], own], strict=True)],
+            Asked(
+                at_src=_moved([each.at_src for each in asked], sizes[0]),
+                at_dst=_moved([each.at_dst for each in asked], sizes[0]),
+                encounters=torch.cat([each.encounters for each in asked]),
+                walks=torch.cat(walks) if walks else None,
+            ),
+        )
+
+
+class EventModel(Model):
+    """A model that answers about pairs of nodes by what it looks up among the events before a moment.
+
+    Strategies look up, models compute. A row (node, time) has ``layers`` hops of interactions, at most ``neighbours``
+    each, and below the last hop a row of numbers per node. With ``layers`` 0 a node has only these numbers: without a
+    memory, nothing of the stream. A ``MemoryModel`` has states there, which follow the events, and maybe walks; any other
+    model has ``inputs``, which do not.
+
+    Args:
+        shape: Gives the width of edge features and the seed.
+        width: Of embeddings.
+
+    Attributes:
+        seed: Of draws.
+        edge_features: Width of an event's features.
+        edges: Width of the edge inputs of an interaction.
+        neighbours: K, interactions looked up per row.
+        how: Which: the ``recent`` ones, or ``uniform`` ones among all.
+        roles: Whether an edge input says which end of the event a node was.
+        once_a_batch: Whether a node is embedded once per batch, at its first time, instead of once per event.
+        remembers: Whether its nodes have states.
+    """
+
+    kind: ClassVar[Kind] = "event"
+    remembers: ClassVar[bool] = False
+    neighbours: int
+    how: How = "recent"
+    roles: bool = False
+    once_a_batch: bool = False
+
+    def __init__(self, shape: ModelShape, width: int) -> None:
+        super().__init__()
+        self.width, self.seed = width, shape.seed
+        self.edge_features, self.edges = shape.edge_features, shape.edge_features + EVENT_INPUTS
+
+    @property
+    def layers(self) -> int:
+        """Hops of interactions that ``embed`` needs."""
+        return 1
+
+    @property
+    def sees_by_event(self) -> bool:
+        """Whether each row can see all that is strictly before its own time, instead of before its batch.
+
+        A memory moves batch by batch, and so do second hops, which are looked up once for all rows.
+        """
+        return not self.remembers and self.layers <= 1
+
+    def inputs(self, born: Int64) -> Float32:
+        """What is known of nodes without the stream, float32 (n, d); here d = 0.
+
+        Args:
+            born: int64 (n,), how many nodes came before each: unique, and never reused after nodes were forgotten.
+        """
+        return np.empty((len(born), 0), np.float32)
+
+    def embed(self, below: Tensor, hops: list[Hop]) -> Tensor:
+        """Embeddings (R, width) of single rows.
+
+        Args:
+            below: (n, d), of the nodes below the last hop, and maybe of others.
+            hops: From the wanted rows down; the nodes of each are the rows of the next.
+        """
+        raise NotImplementedError
+
+    def ends(self, question: Question) -> tuple[Tensor, Tensor]:
+        """Embeddings (q, width) of the u and of the v that are asked about; here of each end by itself."""
+        z = self.embed(question.below, question.hops)
+        return rows(z, question.asked.at_src), rows(z, question.asked.at_dst)
+
+    def answer(self, question: Question) -> Tensor:
+        """Logits (q,) that the events (u, v) happen; here the decoder's, from the embedding of each end by itself."""
+        z, asked = self.embed(question.below, question.hops), question.asked
+        logits: Tensor = self.decoder(z, asked.at_src, asked.at_dst, asked.encounters, asked.walks)
+        return logits
+
+    def multiply_in(self, dtype: torch.dtype) -> None:
+        """Compute products with weights in a smaller type while training; weights and states keep theirs."""
+        for module in self.modules():
+            if hasattr(module, "products"):
+                module.products = dtype
+
+
+def _joined(hops: Sequence[Hop], below: list[int]) -> Hop:
+    """Hops side by side, each over so many rows below."""
+    return Hop(
+        own=_moved([hop.own for hop in hops], below),
+        place=_moved([hop.place for hop in hops], below),
+        age_s=torch.cat([hop.age_s for hop in hops]),
+        edge=torch.cat([hop.edge for hop in hops]),
+        there=torch.cat([hop.there for hop in hops]),
+        gap_s=torch.cat([hop.gap_s for hop in hops]),
+    )
+
+
+def _moved(places: Sequence[Tensor], rows: list[int]) -> Tensor:
+    """Places in tables of so many rows as places where these stand one below the other."""
+    firsts = [0]
+    for count in rows[:-1]:
+        firsts.append(firsts[-1] + count)
+    return torch.cat([place + first for place, first in zip(places, firsts, strict=True)])
