@@ -30,8 +30,12 @@ from schemas.events import US_PER_S, event_schema
 from stream.store.from_file import build_store
 
 TREE = Path(__file__).resolve().parents[1]
-EVENT_MODELS = ("jodie", "dyrep", "tgn", "tige", "tgn-history")
 SMALL = {"memory": 16, "time_width": 8}
+EVENT_MODELS = {
+    **dict.fromkeys(("jodie", "dyrep", "tgn", "tige", "tgn-history"), SMALL),
+    "graphmixer": {"hidden": 16, "time_width": 8},
+    "dygformer": {"hidden": 16, "channels": 8, "time_width": 8, "neighbours": 7},
+}
 TIMES = ("seconds", "wall_time", "_s", "peak_mib", "bytes", "checkpoint", "rss")
 """Keys that hold one of these words are no numbers of the model."""
 
@@ -55,10 +59,13 @@ def cases() -> list[Case]:
     """Every pair of today, several ranks, and what a strategy does beside learning."""
     sage = {"model_params": {"hidden": 16, "signature": 8}, "lane": "hash"}
     found = [
-        Case(f"{model} sequential", model, "sequential", more={"model_params": SMALL})
-        for model in EVENT_MODELS
+        Case(f"{model} sequential", model, "sequential", more={"model_params": params})
+        for model, params in EVENT_MODELS.items()
     ]
-    found += [Case(f"{model} pac", model, "pac", more={"model_params": SMALL}) for model in EVENT_MODELS]
+    found += [
+        Case(f"{model} pac", model, "pac", more={"model_params": params})
+        for model, params in EVENT_MODELS.items()
+    ]
     history = {"model_params": SMALL}
     return [
         *found,

@@ -16,7 +16,8 @@ SMALL_BATCHES = Optimisation(batch_size=16, learning_rate=0.01)
 def small_params(model: str) -> dict[str, Any]:
     """Parameters that make a built-in model small."""
     if MODELS.find(model).kind == "event":  # type: ignore[attr-defined]
-        return {"memory": 16, "time_width": 8}
+        own = {"graphmixer": {"hidden": 16}, "dygformer": {"hidden": 16, "channels": 8, "neighbours": 7}}
+        return {"time_width": 8, **own.get(model, {"memory": 16})}
     heads = {"dysat": {"heads": 2, "temporal_heads": 4}, "gatlstm": {"heads": 2}}
     return {"hidden": 8, "signature": 8, **heads.get(model, {})}
 

@@ -12,7 +12,15 @@ from trainer.parameters import parameters_of
 from trainer.strategies.interface import STRATEGIES, strategies_for
 from trainer.tasks.interface import TASKS
 
-LESS = {"hidden": 16, "signature": 8, "memory": 8, "time_width": 8}
+LESS = {
+    "hidden": 16,
+    "signature": 8,
+    "memory": 8,
+    "time_width": 8,
+    "channels": 8,
+    "around": 20,
+    "neighbours": 7,
+}
 """Whichever of them a model has."""
 
 Triple = tuple[str, str, str]

@@ -27,6 +27,10 @@ BESIDE: dict[str, dict[str, Any]] = {
     "batch without encounters": {
         "model": "tgn", "strategy": "sequential", "history_moment": "event", **SMALL,
     },
+    "event without a memory": {
+        "model": "graphmixer", "strategy": "sequential", "history_moment": "event",
+        "model_params": {"hidden": 8, "time_width": 8},
+    },
 }  # fmt: skip
 """A configuration by the moment of its baselines."""
 

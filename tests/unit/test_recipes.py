@@ -17,6 +17,7 @@ from stream.store.from_file import build_store
 ROOT = Path(__file__).parents[2]
 RECIPES: dict[str, dict[str, Any]] = {
     "model": {"model": "toy-mean", "strategy": "whole"},
+    "model without a memory": {"model": "toy-latest", "strategy": "sequential"},
     "strategy": {"model": "tgcn", "strategy": "toy-batches", "strategy_params": {"shuffle": False}},
     "task": {"model": "sage-linear", "strategy": "whole", "task": "toy-margin"},
 }
@@ -91,8 +92,8 @@ def test_a_toy_is_trained_by_the_daemon(kind: str, tmp_path: Path) -> None:
     assert result["snapshots"] == 3
     assert result["steps"] > 0
     assert result["loss"] > 0
-    name = RECIPES[kind][kind]
-    assert {each["name"]: each for each in listed[_plural(kind)]}[name]["summary"]
+    registry = kind.split(maxsplit=1)[0]
+    assert {each["name"]: each for each in listed[_plural(registry)]}[RECIPES[kind][registry]]["summary"]
 
 
 def run(tree: Path, *commands: Sequence[str]) -> list[dict[str, Any]]:

@@ -144,6 +144,8 @@ MODELS: Registry[Callable[..., Model]] = Registry(
         "trainer.models.dysat",
         "trainer.models.dcrnn",
         "trainer.models.memory.presets",
+        "trainer.models.graphmixer",
+        "trainer.models.dygformer",
     ),
     error=Failure,
     check=_require_model,

@@ -8,7 +8,7 @@ each new shape (half a millisecond and 0.6 MB), so tables are padded with rows o
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
 _SHORTEST = 64
@@ -94,6 +94,22 @@ def dense(
         return linear(rows, weight, bias)
     product: Tensor = _Dense.apply(rows, weight, dtype)  # type: ignore[no-untyped-call]  # torch's apply is untyped
     return product if bias is None else product + bias
+
+
+class Dense(nn.Linear):
+    """A linear layer of rows (…, w), computed by ``dense``.
+
+    Attributes:
+        products: Type of the product while training; None: that of the rows.
+    """
+
+    products: torch.dtype | None = None
+
+    def forward(self, input: Tensor) -> Tensor:  # torch's name
+        """See ``dense``."""
+        rows = input.reshape(-1, self.in_features)
+        product = dense(rows, self.weight, self.bias, self.products if self.training else None)
+        return product.view(*input.shape[:-1], self.out_features)
 
 
 class _Dense(torch.autograd.Function):

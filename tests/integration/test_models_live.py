@@ -1,4 +1,7 @@
-"""Every snapshot model follows one live topic by ``run`` under ``whole``; a killed trainer becomes one that never was."""
+"""Models follow one live topic by ``run``; a killed trainer becomes one that never was.
+
+Every snapshot model under ``whole``, and the event models without a memory, each under one of their strategies.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +16,7 @@ from command_job import logged, without_settings
 from streaming import T0, configuration, edge, fresh_topic, send, written
 from streaming import started as stream_started
 from trainer_processes import PATIENCE_S, scored, until
+from trainer_sessions import small_params
 
 from stream.store.exports.reader import ExportReader
 from stream.store.lane.reader import LaneReader
@@ -22,7 +26,11 @@ from trainer.session.checkpoint import Checkpoints
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-MODELS_OF_SNAPSHOTS = sorted(name for name, made in MODELS.all().items() if made.kind == "snapshot")
+FOLLOWING = {
+    **{name: "whole" for name, made in sorted(MODELS.all().items()) if made.kind == "snapshot"},
+    "graphmixer": "sequential", "dygformer": "pac",
+}  # fmt: skip
+"""Models and their strategies."""
 DAY_S, DAYS, FIRST_DAYS, NODES = 86_400, 9, 5, 60
 NEVER_KILLED, KILLED = "never-killed", "killed"
 
@@ -57,12 +65,12 @@ class Trainers:
 
     def start(self, role: str, *arguments: str) -> None:
         """One of each model; each role has checkpoints and exports of its own."""
-        for model in MODELS_OF_SNAPSHOTS:
+        for model, strategy in FOLLOWING.items():
             folder = self.folder_of(role, model)
             folder.mkdir(parents=True, exist_ok=True)
             keys = {
-                "store": str(self.store), "lane": "hash", "model": model, "strategy": "whole", "window": 3,
-                "model_params": {"hidden": 16, "signature": 8}, "checkpoint": str(folder / "checkpoints"),
+                "store": str(self.store), "lane": "hash", "model": model, "strategy": strategy, "window": 3,
+                "model_params": small_params(model), "checkpoint": str(folder / "checkpoints"),
                 "checkpoint_every": 2, "metrics": {"port": 0}, "optimisation": {"epochs": 2},
                 "exports": {"embeddings": True, "name": f"{role}-{model}"},
             }  # fmt: skip
@@ -84,7 +92,7 @@ class Trainers:
 
     def until_scored(self, role: str, snapshots: int) -> None:
         """Until each of a role has predicted so many snapshots, or has ended."""
-        for model in MODELS_OF_SNAPSHOTS:
+        for model in FOLLOWING:
             process, folder = self._started[role, model], self.folder_of(role, model)
             until(
                 lambda process=process, folder=folder: (
@@ -95,7 +103,7 @@ class Trainers:
 
     def end(self, role: str, how: Callable[[ForkServerProcess], None], code: int) -> None:
         """End each of a role."""
-        running = {model: self._started[role, model] for model in MODELS_OF_SNAPSHOTS}
+        running = {model: self._started[role, model] for model in FOLLOWING}
         for process in running.values():
             how(process)
         for model, process in running.items():
@@ -147,7 +155,7 @@ def trained(
         trainers.close()
 
 
-@pytest.mark.parametrize("model", MODELS_OF_SNAPSHOTS)
+@pytest.mark.parametrize("model", FOLLOWING)
 def test_a_model_trains_on_a_live_stream_and_resumes_after_a_kill_to_the_same_bits(
     model: str, trained: Trainers
 ) -> None:

@@ -1,0 +1,210 @@
+"""``dygformer``: a transformer over patches of both ends' latest events and their common neighbours (Yu et al. 2023)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu, pad, scaled_dot_product_attention
+
+from trainer.models.event_model import EventModel, Hop, Question
+from trainer.models.interface import MODELS, ModelShape
+from trainer.models.memory.decoder import EventDecoder
+from trainer.nn.products import Dense
+from trainer.nn.rows import rows
+from trainer.nn.time_encoding import TIME_ENCODERS
+
+LARGEST = {
+    "hidden": 4096, "channels": 1024, "time_width": 4096, "neighbours": 1000, "patch": 1000, "layers": 16, "heads": 64,
+}  # fmt: skip
+"""Limits of a step's tables."""
+
+PAIRS_AT_ONCE = 1024
+"""Pairs embedded at once without gradient, which bounds memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """The sequences of R rows, each the node itself and then its latest events; L of them, missing ones last.
+
+    Attributes:
+        node: int64 (R, L), the other ends; equal numbers are equal nodes, among rows of one moment.
+        there: bool (R, L).
+        patches: (R, P, 2 · channels), tokens of edges and times, before those of co-occurrence.
+        whole: bool (R, P), which patches have an event.
+    """
+
+    node: Tensor
+    there: Tensor
+    patches: Tensor
+    whole: Tensor
+
+    def pick(self, at: Tensor) -> "Sequences":
+        """Sequences of the rows at some places."""
+        return Sequences(self.node[at], self.there[at], rows(self.patches.flatten(1), at).view(
+            len(at), *self.patches.shape[1:]), self.whole[at])  # fmt: skip
+
+
+class Layer(nn.Module):
+    """A transformer's layer (section 4.1): O = Z + MSA(LN(Z)), H = O + W₂ GELU(W₁ LN(O))."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, nn.Dropout(dropout)
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query_key_value = Dense(width, 3 * width, bias=False)  # a key's bias would change nothing
+        self.attended = Dense(width, width)
+        self.wide, self.narrow = Dense(width, 4 * width), Dense(4 * width, width)
+
+    def forward(self, z: Tensor, there: Tensor) -> Tensor:
+        """Tokens (q, P, width), those that exist bool (q, P) → (q, P, width)."""
+        shape = (*z.shape[:2], self.heads, -1)
+        parts = self.query_key_value(self.first(z)).chunk(3, dim=2)
+        query, key, value = (part.reshape(shape).transpose(1, 2) for part in parts)
+        found = scaled_dot_product_attention(query, key, value, there[:, None, None, :])
+        z = z + self.dropout(self.attended(found.transpose(1, 2).reshape(z.shape)))
+        return z + self.dropout(self.narrow(self.dropout(gelu(self.wide(self.second(z))))))
+
+
+@MODELS.register
+class DyGFormer(EventModel):
+    """Both ends' sequences together, so that an embedding depends on the other end, too; no memory.
+
+    Each event of a sequence has its inputs e, the encoding of its age, and how often its other end is in either sequence
+    (neighbour co-occurrence, equation 2). ``patch`` events make one token by a linear map for each of the three, and
+    layers of attention pass over the tokens of both ends. An end's embedding is a linear map of its tokens' mean.
+
+    Args:
+        shape: Gives the width of edge features and the seed.
+        hidden: Width of embeddings.
+        channels: d, width of each of the three parts of a token.
+        time_width: Numbers per time span.
+        time: ``cosine`` (learned) or ``log`` (fixed bumps on a logarithmic scale).
+        neighbours: Latest events of a sequence, after the node itself.
+        patch: P, events of a token.
+        layers: Of the transformer.
+        heads: Of each; they divide ``3 * channels``.
+        dropout: Inside the layers.
+        roles: Whether an edge input says which end of the event a node was.
+        history: Whether the decoder sees encounters of the pair.
+    """
+
+    name: ClassVar[str] = "dygformer"
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        *,
+        hidden: int = 100,
+        channels: int = 50,
+        time_width: int = 100,
+        time: str = "cosine",
+        neighbours: int = 31,
+        patch: int = 4,
+        layers: int = 2,
+        heads: int = 2,
+        dropout: float = 0.1,
+        roles: bool = False,
+        history: bool = False,
+    ) -> None:
+        numbers = (hidden, channels, time_width, neighbours, patch, layers, heads)
+        for (key, largest), number in zip(LARGEST.items(), numbers, strict=True):
+            if not 1 <= number <= largest:
+                raise ValueError(f"{key} must be in 1 … {largest}, found {number}")
+        if time not in TIME_ENCODERS:
+            raise ValueError(f"time must be one of {', '.join(TIME_ENCODERS)}, found {time!r}")
+        if 3 * channels % heads:
+            raise ValueError(f"heads must divide 3 · channels = {3 * channels}, found {heads}")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, found {dropout}")
+        super().__init__(shape, hidden)
+        self.neighbours, self.roles = neighbours, roles
+        self._patch, self._length = patch, neighbours + 1
+        self.time = TIME_ENCODERS[time](time_width)
+        self.occurrence = nn.Sequential(nn.Linear(1, channels), nn.ReLU(), nn.Linear(channels, channels))
+        self.of_edges = Dense(patch * self.edges, channels)
+        self.of_times = Dense(patch * time_width, channels)
+        self.of_occurrence = Dense(patch * channels, channels)
+        self.transformer = nn.ModuleList(Layer(3 * channels, heads, dropout) for _ in range(layers))
+        self.output = Dense(3 * channels, hidden)
+        self.decoder = EventDecoder(hidden, history=history, walks=0)
+
+    def embed(self, below: Tensor, hops: list[Hop]) -> Tensor:
+        """See ``EventModel.embed``: each beside a node that nothing is known of."""
+        every = self._sequences(hops[0])
+        found = [
+            self._alone(every.pick(at)) for at in _parts(torch.arange(len(every.node), device=below.device))
+        ]
+        return torch.cat(found)
+
+    def ends(self, question: Question) -> tuple[Tensor, Tensor]:
+        """See ``EventModel.ends``: both ends beside each other."""
+        every, asked = self._sequences(question.hops[0]), question.asked
+        parts = _parts(torch.stack([asked.at_src, asked.at_dst], dim=1))
+        found = [self._beside(every.pick(at[:, 0]), every.pick(at[:, 1])) for at in parts]
+        src, dst = (torch.cat(ends) for ends in zip(*found, strict=True))
+        return src, dst
+
+    def answer(self, question: Question) -> Tensor:
+        """See ``EventModel.answer``."""
+        (src, dst), asked = self.ends(question), question.asked
+        at = torch.arange(len(src), device=src.device)
+        logits: Tensor = self.decoder(torch.cat([src, dst]), at, at + len(at), asked.encounters, asked.walks)
+        return logits
+
+    def _sequences(self, hop: Hop) -> Sequences:
+        """The node itself at its own time, as in the authors' code, then its events; tokens of edges and times."""
+        node = torch.cat([hop.own.unsqueeze(1), hop.place], dim=1)
+        there = pad(hop.there, (1, 0), value=True)
+        edge = pad(hop.edge, (0, 0, 1, 0))
+        timed = self.time(pad(hop.age_s, (1, 0))) * there.unsqueeze(2)
+        patches = torch.cat([self.of_edges(self._patched(edge)), self.of_times(self._patched(timed))], dim=2)
+        return Sequences(node, there, patches, self._patched(there.unsqueeze(2)).any(dim=2))
+
+    def _patched(self, table: Tensor) -> Tensor:
+        """Rows (R, L, w) in groups, (R, P, patch · w); the last is filled up with zeros."""
+        missing = -self._length % self._patch
+        return pad(table, (0, 0, 0, missing)).reshape(len(table), -1, self._patch * table.shape[2])
+
+    def _tokens(self, of: Sequences, *among: Sequences) -> Tensor:
+        """Tokens (q, P, 3 · channels), with how often each node occurs in some sequences; missing ones never do."""
+        counts = torch.arange(self._length + 1, dtype=of.patches.dtype, device=of.patches.device)
+        encoded = self.occurrence(counts.unsqueeze(1))  # a count is at most the length
+        found = [_occurrences(of, other) for other in among]
+        found += [torch.zeros_like(found[0])] * (2 - len(found))
+        common = sum(rows(encoded, count) for count in found) * of.there.unsqueeze(2)
+        return torch.cat([of.patches, self.of_occurrence(self._patched(common))], dim=2)
+
+    def _alone(self, one: Sequences) -> Tensor:
+        (embedded,) = self._embedded(self._tokens(one, one), one.whole, [one.whole])
+        return embedded
+
+    def _beside(self, one: Sequences, other: Sequences) -> tuple[Tensor, Tensor]:
+        """Embeddings (q, hidden) of both ends of pairs."""
+        tokens = torch.cat([self._tokens(one, one, other), self._tokens(other, other, one)], dim=1)
+        src, dst = self._embedded(
+            tokens, torch.cat([one.whole, other.whole], dim=1), [one.whole, other.whole]
+        )
+        return src, dst
+
+    def _embedded(self, z: Tensor, whole: Tensor, ends: list[Tensor]) -> list[Tensor]:
+        """The mean of each end's tokens after all layers, and a linear map."""
+        for layer in self.transformer:
+            z = layer(z, whole)
+        parts = z.split([end.shape[1] for end in ends], dim=1)
+        means = [
+            (part * end.unsqueeze(2)).sum(dim=1) / end.sum(dim=1, keepdim=True)
+            for part, end in zip(parts, ends, strict=True)
+        ]
+        return [self.output(mean) for mean in means]
+
+
+def _occurrences(of: Sequences, among: Sequences) -> Tensor:
+    """How often each node of some sequences is in others beside them, int64 (q, L)."""
+    same = (of.node.unsqueeze(2) == among.node.unsqueeze(1)) & among.there.unsqueeze(1)
+    return same.sum(dim=2)
+
+
+def _parts(places: Tensor) -> tuple[Tensor, ...]:
+    """All at once while learning, else a few at a time."""
+    return (places,) if torch.is_grad_enabled() else places.split(PAIRS_AT_ONCE)

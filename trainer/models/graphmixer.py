@@ -1,0 +1,144 @@
+"""``graphmixer``: a multi-layer perceptron over a node's latest events, and the mean of its neighbours (Cong et al. 2023)."""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding_bag, gelu
+
+from stream.arrays.kinds import Float32, Int64
+from trainer.data.signatures import MAX_WIDTH, signatures
+from trainer.models.event_model import EventModel, Hop
+from trainer.models.interface import MODELS, ModelShape
+from trainer.models.memory.decoder import EventDecoder
+from trainer.nn.products import Dense
+from trainer.nn.rows import rows
+
+LARGEST = {"hidden": 4096, "time_width": 4096, "neighbours": 1000, "around": 1000}
+"""Limits of a step's tables."""
+
+
+ROWS_AT_ONCE = 1024
+"""Rows mixed at once without gradient, which bounds memory."""
+
+
+class FixedTime(nn.Module):
+    """cos(Δt ω) with ω_i = √d ^ −((i − 1)/√d), i = 1 … d, which is not trained (section 3.1)."""
+
+    frequency: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        base = float(width) ** 0.5
+        frequency = base ** (-torch.arange(width, dtype=torch.float64) / base)
+        self.register_buffer("frequency", frequency.float(), persistent=False)
+
+    def forward(self, seconds: Tensor) -> Tensor:
+        """Spans (…) in seconds → (…, width)."""
+        return torch.cos(seconds.unsqueeze(-1) * self.frequency)
+
+
+class Mixer(nn.Module):
+    """One layer of an MLP-Mixer (section 3.1): tokens are mixed, then channels, each with a residual.
+
+    H' = H + W₂ GELU(W₁ LN(H)) along the tokens, and H' + GELU(LN(H') W₃) W₄ along the channels.
+
+    Args:
+        tokens: K.
+        width: Of a token.
+    """
+
+    def __init__(self, tokens: int, width: int) -> None:
+        super().__init__()
+        inner = max(tokens // 2, 1)  # the authors' factors are a half and four
+        self.token_norm, self.channel_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.token_in, self.token_out = Dense(tokens, inner), Dense(inner, tokens)
+        self.channel_in, self.channel_out = Dense(width, 4 * width), Dense(4 * width, width)
+
+    def forward(self, h: Tensor) -> Tensor:
+        """(R, K, width) → the same."""
+        mixed = self.token_out(gelu(self.token_in(self.token_norm(h).transpose(1, 2))))
+        h = h + mixed.transpose(1, 2)
+        mixed = self.channel_out(gelu(self.channel_in(self.channel_norm(h))))
+        return h + mixed
+
+
+@MODELS.register
+class GraphMixer(EventModel):
+    """z(u, t) = [t(u) ‖ s(u)], the link encoder's row beside the node encoder's; no memory, no attention.
+
+    t(u) = mean over the K latest events of mixer(W [cos(Δt ω) ‖ e]), a missing event being zeros.
+    s(u) = x(u) + mean of x(v) over the other ends of u's events in the last ``gap_s`` seconds. The streams have no table of
+    node features for event models, so x(v) is a random signature, a projection of the one-hot vectors that the authors use.
+
+    Args:
+        shape: Gives the width of edge features and the seed.
+        hidden: Width of the link encoder.
+        time_width: d of the time encoding.
+        neighbours: K, events of the link encoder.
+        around: Latest events of the node encoder, at most.
+        gap_s: T, how far back these reach, seconds.
+        signature: Width of x; 0: no node encoder.
+        roles: Whether an edge input says which end of the event a node was.
+        history: Whether the decoder sees encounters of the pair.
+    """
+
+    name: ClassVar[str] = "graphmixer"
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        *,
+        hidden: int = 100,
+        time_width: int = 100,
+        neighbours: int = 20,
+        around: int = 100,
+        gap_s: float = 30 * 86_400.0,
+        signature: int = 32,
+        roles: bool = False,
+        history: bool = False,
+    ) -> None:
+        numbers = (hidden, time_width, neighbours, around)
+        for (key, largest), number in zip(LARGEST.items(), numbers, strict=True):
+            if not 1 <= number <= largest:
+                raise ValueError(f"{key} must be in 1 … {largest}, found {number}")
+        if not 0 <= signature <= MAX_WIDTH:
+            raise ValueError(f"signature must be in 0 … {MAX_WIDTH}, found {signature}")
+        if not gap_s > 0:
+            raise ValueError(f"gap_s must be above 0, found {gap_s}")
+        super().__init__(shape, hidden + signature)
+        self.neighbours = max(neighbours, around if signature else 0)
+        self.roles = roles
+        self._links, self._around, self._gap_s, self._signature = neighbours, around, gap_s, signature
+        self.time = FixedTime(time_width)
+        self.project = Dense(time_width + self.edges, hidden)
+        self.mixer = Mixer(neighbours, hidden)
+        self.decoder = EventDecoder(self.width, history=history, walks=0)
+
+    def inputs(self, born: Int64) -> Float32:
+        """See ``EventModel.inputs``: x, signatures."""
+        return signatures(born, self._signature, self.seed)
+
+    def embed(self, below: Tensor, hops: list[Hop]) -> Tensor:
+        """See ``EventModel.embed``."""
+        (hop,) = hops
+        k = self._links
+        columns = hop.age_s[:, :k], hop.edge[:, :k], hop.there[:, :k]
+        size = max(len(hop.own), 1) if torch.is_grad_enabled() else ROWS_AT_ONCE
+        parts = zip(*(column.split(size) for column in columns), strict=True)
+        links = torch.cat([self._links_of(*part) for part in parts])
+        return torch.cat([links, self._node_of(below, hop)], dim=1) if self._signature else links
+
+    def _links_of(self, age_s: Tensor, edge: Tensor, there: Tensor) -> Tensor:
+        """t(u), (R, hidden)."""
+        timed = self.time(age_s) * there.unsqueeze(2)
+        mixed: Tensor = self.mixer(self.project(torch.cat([timed, edge], dim=2)))
+        return mixed.mean(dim=1)
+
+    def _node_of(self, below: Tensor, hop: Hop) -> Tensor:
+        """s(u), (R, signature)."""
+        place, age_s = hop.place[:, : self._around], hop.age_s[:, : self._around]
+        near = (hop.there[:, : self._around] & (age_s <= self._gap_s)).to(below.dtype)
+        weight = near / near.sum(dim=1, keepdim=True).clamp(min=1)
+        around = embedding_bag(place, below, per_sample_weights=weight, mode="sum")
+        return rows(below, hop.own) + around
