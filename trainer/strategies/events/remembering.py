@@ -16,6 +16,7 @@ from trainer.models.event_model import EventModel, Question
 from trainer.models.interface import Kind
 from trainer.ranks import Ranks
 from trainer.strategies.events.event_cursor import answered, looked, on_host
+from trainer.strategies.events.event_rows import EventRows
 from trainer.strategies.events.event_stream import ROWS_AT_ONCE, EventStream
 from trainer.strategies.events.memories import Memories
 from trainer.strategies.interface import Setting
@@ -128,6 +129,10 @@ class RememberingStrategy:
         """The stream of a model without a memory: the same on one rank and on several, because every rank has all events."""
         by_event = self._setting.history_moment == "event"
         return EventStream(model, feed, self._ranks.device, by_event=by_event)
+
+    def rows(self) -> EventRows:
+        """Rows of the trained model as of any remembered event; see ``EventRows``. Not a collective."""
+        return EventRows(self._model, self.memories.feed, self._ranks.device)
 
     def undo(self) -> None:
         """See ``Strategy.undo``."""
