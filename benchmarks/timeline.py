@@ -1,13 +1,21 @@
-"""Costs of a timeline: python benchmarks/timeline.py [--data DIR] [--only WORD] [--live 30000 3000000].
+"""Costs of a timeline: python benchmarks/timeline.py [--data DIR] [--only WORD] [--live 30000 3000000] [--against TREE].
 
 First, how long the next snapshot takes at few and many live pairs, with 5,000 changes each: on the host, and on the device
 (here the CPU) until its graph is there. Then bytes to the device, over whole streams, as one factor less than int32
 coordinates with values (12 bytes an entry) and than int64 ones with values (20): by every way of telling a snapshot.
 A snapshot is the sum of the raw events of the last intervals (edge life), as733's its live graph.
+
+With ``--against`` nothing of this: a view of a lane with 600,000 events, memory and processor time, by the code of another
+tree and of this one by turns. A view follows all snapshots, and another one begins at the newest.
 """
 
 import argparse
+import json
+import os
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,11 +29,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from schemas.config import Lane
+from schemas.events import event_schema
 from schemas.trainer_config import Smoothing
+from stream.snapshots.pairs import pair_keys, split_keys
+from stream.store.from_file import build_store
+from stream.store.lane.reader import LaneReader
+from stream.store.window.pairs import PairWindow
+from stream.synthetic.rmat import rmat_edges
+from trainer.data.node_names import NodeNames
 from trainer.timeline.device import DeviceTimeline
 from trainer.timeline.graph import TimelineGraph
 from trainer.timeline.timeline import Timeline
 from trainer.timeline.transfer import MODES, Transfer
+from trainer.timeline.view import TimelineView
 
 CPU = torch.device("cpu")
 DAY_S = 86_400
@@ -43,6 +60,7 @@ SETS: dict[str, tuple[str, float | None, int | None]] = {
 """Of each set: the file, seconds of an interval, or how many slices of equal numbers of events."""
 LIVE = "as733, daily, live"
 CHANGES = 5_000
+HORIZON, SNAPSHOTS = 8, 60
 
 
 @dataclass(frozen=True)
@@ -58,13 +76,6 @@ class Sent:
 def columns(op: np.ndarray, src: np.ndarray, dst: np.ndarray) -> Any:
     """Events as a timeline reads them."""
     return SimpleNamespace(op=op, src=src, dst=dst, weight=np.ones(len(op), np.float32))
-
-
-def table_of(events: Any) -> pa.Table:
-    return pa.table(
-        {"op": events.op, "src_node": events.src, "dst_node": events.dst, "t": np.zeros(len(events.op), np.int64),
-         "weight": events.weight}
-    )  # fmt: skip
 
 
 def snapshots_of(data: Path, name: str) -> Iterator[tuple[int, Any]]:
@@ -83,31 +94,49 @@ def snapshots_of(data: Path, name: str) -> Iterator[tuple[int, Any]]:
         yield int(tau[rows[0]]), columns(op[rows].astype(np.int8), src[rows], dst[rows])
 
 
+class StoredPairs:
+    """What a timeline reads of a window, for events that are net changes: every insert is of a new pair."""
+
+    def __init__(self, length: int) -> None:
+        self._pairs, self._length = PairWindow(), length
+        self._number: dict[int, int] = {}
+
+    def advance(self, tau: int, events: Any) -> None:
+        number = self._number[tau] = len(self._number)
+        self._pairs.append(number, events.op, pair_keys(events.src, events.dst), events.weight)
+        self._pairs.fold(number - self._length + 1)
+
+    def pairs(self, tau: int) -> Any:
+        keys, weight = self._pairs.at(self._number[tau])
+        return *split_keys(keys), weight
+
+    def changes(self, tau: int) -> Any:
+        return self._pairs.changes(self._number[tau])
+
+    def holds(self, keys: np.ndarray, tau: int) -> np.ndarray:
+        return self._pairs.holds(self._number[tau], keys)
+
+
 class Follower:
     """A timeline without a store that goes along events; its newest snapshots can be asked for."""
 
     def __init__(self, smoothing: Smoothing, length: int = 2) -> None:
-        self.host = TimelineGraph(length, smoothing, None, self._pairs)
+        self._window: Any = StoredPairs(length)
+        self.host = TimelineGraph(length, smoothing, self._window)
         self.timeline = Timeline(CPU, "auto")
         self._view: Any = SimpleNamespace(timeline=self.host)
         self._number = 0
 
     def advance(self, tau: int, events: Any) -> None:
         """Take in a snapshot."""
-        if self._number:
-            self.host.advance(self._number, tau, 1 << 30, lambda: table_of(events), events)
-        else:
-            self.host.begin(0, 1 << 30, [(tau, table_of(events))], events, tau)
+        if not self.host.smooths:
+            self._window.advance(tau, events)
+        (self.host.advance if self._number else self.host.begin)(self._number, tau, 1 << 22, events)
         self._number += 1
 
     def place(self) -> None:
         """Give slots to its nodes."""
         self.timeline.take_in(self._view)
-
-    def _pairs(self, tau: int) -> Any:
-        assert tau == self.host.taus[-1]
-        live = self.host._graph.pairs()
-        return live.src, live.dst, live.weight
 
 
 def sent(snapshots: Iterator[tuple[int, Any]], smoothing: Smoothing) -> Iterator[Sent]:
@@ -231,6 +260,68 @@ def transfers(device: torch.device, *, small: bool, length: int = 10) -> Iterato
         yield [name, *shown, f"{1000 * statistics.median(copied_s):.2f}", faster]
 
 
+def stream_of(events: int) -> pa.Table:
+    """R-MAT pairs of three weights in 60 snapshots; one event in ten deletes an earlier pair."""
+    rng = np.random.default_rng(0)
+    src, dst = (ends.astype(np.int64) for ends in rmat_edges(1 << 17, events, rng))
+    deletes = np.flatnonzero(rng.random(events) < 0.1)[1:]
+    earlier = rng.integers(0, deletes)
+    src[deletes], dst[deletes] = src[earlier], dst[earlier]
+    op = np.ones(events, np.int8)
+    op[deletes] = -1
+    columns = {
+        "op": op, "src": src, "dst": dst, "t": np.arange(events) * SNAPSHOTS // events,
+        "weight": rng.choice(np.float32([1, 0.5, 2]), events),
+    }  # fmt: skip
+    schema = event_schema("int")
+    arrays = [pa.array(columns[f.name]) if f.name in columns else pa.nulls(events, f.type) for f in schema]
+    return pa.table(arrays, schema=schema)
+
+
+def followed(store: str, name: str) -> dict[str, float]:
+    """Costs of a view of a lane: MiB, processor seconds of all advances, and of one that begins at the newest snapshot."""
+    lane = LaneReader(store, name)
+    for _ in range(2):  # compiled first
+        view, began = TimelineView(lane, HORIZON, Smoothing(), NodeNames()), time.process_time()
+        for manifest in lane.manifests:
+            view.advance(manifest)
+        advances_s, began = time.process_time() - began, time.process_time()
+        TimelineView(lane, HORIZON, Smoothing(), NodeNames()).advance(manifest)
+        begins_s = time.process_time() - began
+    pairs = float(len(view.pairs(manifest.tau)[0]))
+    return {
+        "mib": view.memory_bytes / 2**20, "advances_s": advances_s, "begins_s": begins_s, "pairs": pairs
+    }  # fmt: skip
+
+
+def against(tree: Path, turns: int) -> Iterator[list[str]]:
+    """Rows of both trees and of their ratio, medians of the turns, for a lane without and with edge life."""
+    here = Path(__file__).resolve()
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        lanes = [Lane(name=f"life-{life}", algorithm="hash", parts=4, edge_life=life) for life in (None, 20)]
+        store = Path(folder) / "store"
+        build_store(stream_of(600_000), store, interval_us=1, lanes=lanes, graph="bench")
+        for lane in lanes:
+            found: dict[Path, list[dict[str, float]]] = {tree: [], here.parents[1]: []}
+            for _ in range(turns):
+                for each, costs in found.items():
+                    command = [sys.executable, str(here), "--follow", str(store.resolve()), lane.name]
+                    environment = {**os.environ, "PYTHONPATH": str(each.resolve()), "OMP_NUM_THREADS": "1"}
+                    told = subprocess.run(
+                        command, env=environment, capture_output=True, text=True, check=True
+                    )
+                    costs.append(json.loads(told.stdout))
+            before, after = (
+                {key: statistics.median(costs[key] for costs in turn) for key in turn[0]}
+                for turn in found.values()
+            )
+            for who, costs in (("before", before), ("after", after)):
+                numbers = [f"{costs['mib']:.1f}", f"{costs['advances_s']:.2f}", f"{costs['begins_s']:.3f}"]
+                yield [str(lane.edge_life or "–"), f"{costs['pairs']:,.0f}", who, *numbers]
+            ratios = [f"{after[key] / before[key]:.2f}" for key in ("mib", "advances_s", "begins_s")]
+            yield [str(lane.edge_life or "–"), "", "ratio", *ratios]
+
+
 def table(titles: str, rows: list[list[str]]) -> None:
     print(
         f"\n| {titles} |", "|" + "---|" * len(rows[0]), *(f"| {' | '.join(row)} |" for row in rows), sep="\n"
@@ -245,8 +336,20 @@ def main() -> None:
     parser.add_argument("--only", default="", help="sets whose name has this word")
     parser.add_argument("--live", type=int, nargs="*", default=[30_000, 3_000_000])
     parser.add_argument("--snapshots", type=int, default=30)
+    parser.add_argument("--against", type=Path, metavar="TREE", help="another checkout, for views of a lane")
+    parser.add_argument("--turns", type=int, default=5, help="of each tree")
+    parser.add_argument("--follow", nargs=2, metavar=("STORE", "LANE"), help="costs of one view, as JSON")
     given = parser.parse_args()
     torch.set_num_threads(1)
+    if given.follow:
+        print(json.dumps(followed(*given.follow)))
+        return
+    if given.against:
+        rows = list(against(given.against, given.turns))
+        table(
+            "edge life | live pairs | tree | view, MiB | advances, CPU s | begin at the newest, CPU s", rows
+        )
+        return
     if given.live:
         rows = [advances(live, given.snapshots) for live in (min(given.live), *given.live)][
             1:

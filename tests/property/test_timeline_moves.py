@@ -5,7 +5,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 
 from schemas.trainer_config import Smoothing
 from stream.store.log.event_columns import EventColumns
+from stream.store.window.pairs import ChangedPairs
 from trainer.nn.csr_graph import CSRGraph
 from trainer.timeline.device import DeviceTimeline
 from trainer.timeline.graph import TimelineGraph
@@ -30,23 +30,13 @@ ROWS = st.lists(
 STREAMS = st.lists(st.tuples(st.integers(1, 3), ROWS), min_size=2, max_size=14)
 
 
-def table_of(rows: list[Row]) -> pa.Table:
-    op, src, dst, weight = (list(column) for column in zip(*rows, strict=True)) if rows else ([], [], [], [])
-    return pa.table(
-        {
-            "op": np.array(op, np.int8), "src_node": np.array(src, np.int64), "dst_node": np.array(dst, np.int64),
-            "t": np.zeros(len(rows), np.int64), "weight": np.array(weight, np.float32),
-        }
-    )  # fmt: skip
-
-
 def events_of(rows: list[Row]) -> EventColumns:
-    table = table_of(rows)
+    op, src, dst, weight = (list(column) for column in zip(*rows, strict=True)) if rows else ([], [], [], [])
     return cast(
         EventColumns,
         SimpleNamespace(
-            op=table["op"].to_numpy(), src=table["src_node"].to_numpy(), dst=table["dst_node"].to_numpy(),
-            weight=table["weight"].to_numpy(),
+            op=np.array(op, np.int8), src=np.array(src, np.int64), dst=np.array(dst, np.int64),
+            weight=np.array(weight, np.float32),
         ),
     )  # fmt: skip
 
@@ -112,6 +102,31 @@ class Plain:
         return {**both, **{pair: np.float32(total) for pair, total in sums.items()}}
 
 
+class PlainWindow:
+    """What a timeline reads of a window, from dictionaries."""
+
+    def __init__(self, plain: Plain) -> None:
+        self._plain = plain
+
+    def pairs(self, tau: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        live = self._at(tau)
+        src, dst = np.array(list(live), np.int64).reshape(-1, 2).T
+        return src, dst, np.array(list(live.values()), np.float32)
+
+    def changes(self, tau: int) -> ChangedPairs:
+        before, after = self._plain.live[self._plain.taus.index(tau) - 1], self._at(tau)
+        changed = sorted(pair for pair in before | after if before.get(pair) != after.get(pair))
+        keys = np.array([src << 32 | dst for src, dst in changed], np.int64)
+        values = [[live.get(pair, np.nan) for pair in changed] for live in (before, after)]
+        return ChangedPairs(keys, *(np.array(each, np.float32) for each in values))
+
+    def holds(self, keys: np.ndarray, tau: int) -> np.ndarray:
+        return np.array([(key >> 32, key & 0xFFFFFFFF) in self._at(tau) for key in keys.tolist()], bool)
+
+    def _at(self, tau: int) -> dict[Pair, np.float32]:
+        return self._plain.live[self._plain.taus.index(tau)]
+
+
 def entries(graph: CSRGraph, ids: np.ndarray) -> Iterator[tuple[Pair, float | None]]:
     columns, values = graph.sources.tolist(), graph.values
     assert graph.indptr.dtype == graph.sources.dtype == torch.int32
@@ -153,13 +168,7 @@ def test_every_snapshot_is_the_one_that_is_built_from_scratch(
 ) -> None:
     """Asked for in any order, by every mode, in a stream that may be begun anew anywhere; equal to the last bit."""
     plain = Plain(stream, life, smoothing)
-
-    def pairs(tau: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        live = plain.live[plain.taus.index(tau)]
-        src, dst = np.array(list(live), np.int64).reshape(-1, 2).T
-        return src, dst, np.array(list(live.values()), np.float32)
-
-    host = TimelineGraph(length, smoothing, life, pairs)
+    host = TimelineGraph(length, smoothing, cast(Any, PlainWindow(plain)))
     timeline = Timeline(CPU, "auto")
     view: Any = SimpleNamespace(timeline=host)
     devices = {
@@ -168,11 +177,10 @@ def test_every_snapshot_is_the_one_that_is_built_from_scratch(
     first = 0
     for at, (tau, (_, rows)) in enumerate(zip(plain.taus, stream, strict=True)):
         if at == 0 or data.draw(st.sampled_from([False] * 7 + [True])):
-            groups = [(plain.taus[each], table_of(stream[each][1])) for each in range(at + 1)]
-            host.begin(at, 10, groups, events_of(rows), tau)
+            host.begin(at, tau, 10, events_of(rows))
             first = at
         else:
-            host.advance(at, tau, 10, lambda rows=rows: table_of(rows), events_of(rows))
+            host.advance(at, tau, 10, events_of(rows))
         timeline.take_in(view)
         ids = timeline.nodes.ids
         assert len(set(ids[ids >= 0].tolist())) == np.count_nonzero(ids >= 0)
@@ -187,8 +195,9 @@ def test_every_snapshot_is_the_one_that_is_built_from_scratch(
 
 
 def test_a_snapshot_that_is_not_on_the_timeline_is_refused() -> None:
-    host = TimelineGraph(2, Smoothing(), None, lambda _: pytest.fail("nothing is asked for whole"))
-    host.begin(0, 2, [(1, table_of([(1, 0, 1, 1.0)]))], events_of([(1, 0, 1, 1.0)]), 1)
+    stream = [(1, [(1, 0, 1, 1.0)])]
+    host = TimelineGraph(2, Smoothing(), cast(Any, PlainWindow(Plain(stream, None, Smoothing()))))
+    host.begin(0, 1, 2, events_of(stream[0][1]))
     timeline = Timeline(CPU, "auto")
     timeline.take_in(cast(Any, SimpleNamespace(timeline=host)))
     with pytest.raises(KeyError, match="snapshot 7 is not on the timeline: it has \\[1\\]"):
@@ -199,18 +208,16 @@ def test_a_snapshot_that_is_not_on_the_timeline_is_refused() -> None:
 def test_sums_are_taken_anew_from_the_oldest_interval_on(mode: Mode) -> None:
     """In float32 another order, or what is left when the oldest is subtracted, is another number."""
     weights = [0.3, 1e6, 0.1, 0.7, 0.9]
-    host = TimelineGraph(
-        2, Smoothing(kind="edge-life", length=3), None, lambda _: pytest.fail("not asked for")
-    )
+    host = TimelineGraph(2, Smoothing(kind="edge-life", length=3), cast(Any, None))
     timeline = Timeline(CPU, "auto")
     view: Any = SimpleNamespace(timeline=host)
     device = DeviceTimeline(host, timeline.nodes, Transfer(CPU), mode)
     for tau, weight in enumerate(weights):
         events = events_of([(1, 0, 1, weight)])
         if tau:
-            host.advance(tau, tau, 2, pytest.fail, events)
+            host.advance(tau, tau, 2, events)
         else:
-            host.begin(0, 2, [], events, 0)
+            host.begin(0, 0, 2, events)
         timeline.take_in(view)
         expected = np.float32(0)
         for each in weights[max(0, tau - 2) : tau + 1]:

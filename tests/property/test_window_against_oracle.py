@@ -10,12 +10,16 @@ from oracle_lane import INTERVAL_US, F, OracleLane, Row
 
 from schemas.config import Lane
 from schemas.store import LogHeader
+from stream.store.errors import RetainedError
 from stream.store.lane.reader import LaneReader
 from stream.store.lane.writer import LaneWriter
 from stream.store.log.reader import LogReader
 from stream.store.log.writer import LogWriter
 from stream.store.verify.store import verify
+from stream.store.window.pairs import ChangedPairs
 from stream.store.window.view import WindowView
+
+Pair = tuple[int, int]
 
 
 def check(view: WindowView, oracle: OracleLane, at: int, window: int, parts: list[int] | None) -> None:
@@ -45,7 +49,24 @@ def check(view: WindowView, oracle: OracleLane, at: int, window: int, parts: lis
         np.testing.assert_array_equal(view.features(ids, tau), vectors)
         found = view.event_parts(tau)
         assert (None if found is None else found.tolist()) == oracle.event_parts[first + index]
+        stored = snapshot.stored(chosen)
+        every = np.array([src << 32 | dst for src in range(n) for dst in range(n)], np.int64)
+        held = every[view.holds(every, tau)].tolist()
+        assert [(key >> 32, key & 0xFFFFFFFF) for key in held] == sorted(stored)
+        if index:
+            check_changes(view.changes(tau), expected[index - 1].stored(chosen), stored)
+    with pytest.raises(RetainedError, match="is the oldest in the window"):
+        view.changes(view.taus[0])
     assert view.memory_bytes > 0
+
+
+def check_changes(found: ChangedPairs, before: dict[Pair, float], after: dict[Pair, float]) -> None:
+    """The pairs that two snapshots do not have alike, with both weights."""
+    differ = sorted(pair for pair in before | after if before.get(pair) != after.get(pair))
+    assert found.keys.tolist() == [src << 32 | dst for src, dst in differ]
+    for weights, stored in ((found.before, before), (found.after, after)):
+        assert weights.dtype == np.float32
+        np.testing.assert_array_equal(weights, np.array([stored.get(pair, np.nan) for pair in differ]))
 
 
 def check_union(reader: LaneReader, oracle: OracleLane) -> None:

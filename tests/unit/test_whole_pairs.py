@@ -67,6 +67,11 @@ def test_readers_see_what_they_see_of_changes(tmp_path, parts, monkeypatch):
             one, other = (view.csr(tau) for view in views)
             for name in ("indptr", "indices", "weights"):
                 np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+        for tau in views[0].taus[1:]:
+            first, second = (view.changes(tau) for view in views)
+            for name in ("keys", "before", "after"):
+                np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
+            assert len(first.keys) > 0
     sizes = [sum(m.edges.bytes for m in view.lane.manifests) for view in views]
     assert sizes[0] < sizes[1]
 

@@ -1,48 +1,44 @@
 """The host side of the timeline: the changes of each of the last snapshots, O(changes) per snapshot."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-import pyarrow as pa
 
 from schemas.events import Op
 from schemas.trainer_config import Smoothing
-from stream.arrays.kinds import Float32, Int64
-from stream.snapshots.delta import SnapshotDelta
-from stream.snapshots.graph import LiveGraph
-from stream.snapshots.pairs import Change, PairChanges, pair_keys
+from stream.arrays.growing import Growing
+from stream.arrays.kinds import Bool, Int64
+from stream.kernels.node_sets import distinct
+from stream.snapshots.pairs import pair_keys, split_keys
 from stream.store.log.event_columns import EventColumns
+from stream.store.window.pairs import ChangedPairs
+from stream.store.window.view import WindowView
 from trainer.timeline.smoothing import Entries, members, raw_entries, totals, union
-from trainer.timeline.snapshot import Changes, Snapshot, activity, raw
-
-Pairs = tuple[Int64, Int64, Float32]
+from trainer.timeline.snapshot import Snapshot, activity, raw
 
 
 class TimelineGraph:
-    """The last snapshots of a graph by difference; without smoothing they are a live graph's own differences.
+    """The last snapshots of a graph by difference; without smoothing they are a window's own differences.
 
     Nodes are dense ids. The cost of ``advance`` does not depend on the number of live pairs.
 
     Args:
         length: Largest number of available snapshots.
         smoothing: Of every snapshot.
-        edge_life: Of the lane.
-        pairs: The live directed pairs of a snapshot by its interval index, for ``whole``.
+        window: Of all parts, with as many snapshots; advanced before the timeline. Not asked with smoothing.
 
     Attributes:
         snapshots: Oldest first; with smoothing, those before the last ``length`` that are still part of one.
         begun: How often it was begun; earlier snapshots are invalid after that.
     """
 
-    def __init__(
-        self, length: int, smoothing: Smoothing, edge_life: int | None, pairs: Callable[[int], Pairs]
-    ) -> None:
+    def __init__(self, length: int, smoothing: Smoothing, window: WindowView) -> None:
         self.length, self.smoothing = length, smoothing
-        self._edge_life, self._pairs = edge_life, pairs
+        self._window = window
         self.snapshots: deque[Snapshot] = deque(maxlen=length + smoothing.length - 1)
         self.begun = 0
-        self._graph = LiveGraph(edge_life=edge_life)
+        self._degree = Growing(0, np.int32)  # directed pairs at a node; a self-loop counts once
 
     @property
     def smooths(self) -> bool:
@@ -54,59 +50,53 @@ class TimelineGraph:
         """Interval indices of the available snapshots."""
         return [snapshot.tau for snapshot in self.snapshots][-self.length :]
 
-    def begin(
-        self,
-        number: int,
-        num_nodes: int,
-        groups: Iterable[tuple[int, pa.Table]],
-        events: EventColumns,
-        tau: int,
-    ) -> None:
-        """Begin with a snapshot, without knowledge of earlier ones.
+    def begin(self, number: int, tau: int, num_nodes: int, events: EventColumns) -> None:
+        """Begin with a snapshot, without knowledge of earlier ones. O(pairs).
 
         Args:
             number: Of the snapshot.
-            num_nodes: Dense ids in use.
-            groups: (τ, edge events) that lead to its live graph; not needed with smoothing.
-            events: Its own.
             tau: Interval index.
+            num_nodes: Dense ids in use.
+            events: Its edge events.
         """
         self.begun += 1
         self.snapshots.clear()
-        self._graph = LiveGraph(edge_life=self._edge_life)
         if self.smooths:
             self.snapshots.append(self._raw(number, tau, num_nodes, events))
             return
-        for then, table in groups:
-            self._graph.apply(then, table)
-        none, live = np.empty(0, np.int64), self._graph.pairs()
-        counts = self._graph.num_pairs, int((live.src != live.dst).sum())
+        src, dst, _ = self._window.pairs(tau)
+        linked = src != dst
+        self._degree.replace(np.bincount(np.concatenate([src, dst[linked]]), minlength=num_nodes))
+        live, none = np.flatnonzero(self._degree.values), np.empty(0, np.int64)
+        counts = len(_undirected_keys(src[linked], dst[linked])), int(np.count_nonzero(linked))
         self.snapshots.append(
-            Snapshot(number, tau, num_nodes, self._graph.live(), none, None, None, counts, *activity(events))
+            Snapshot(number, tau, num_nodes, live, none, None, None, counts, *activity(events))
         )
 
-    def advance(
-        self, number: int, tau: int, num_nodes: int, table: Callable[[], pa.Table], events: EventColumns
-    ) -> None:
+    def advance(self, number: int, tau: int, num_nodes: int, events: EventColumns) -> None:
         """Take in the next snapshot.
 
         Args:
             number: One more than the newest's.
             tau: Interval index.
             num_nodes: Dense ids in use.
-            table: Its rows of the log; not called with smoothing.
             events: Its edge events.
         """
         if self.smooths:
             self.snapshots.append(self._raw(number, tau, num_nodes, events))
             return
-        delta = self._graph.apply(tau, table())
-        undirected, directed = _undirected(delta), _directed(self._graph.changed())
-        turned = np.isnan(directed.before).sum() - np.isnan(directed.after).sum()
-        counts = self._graph.num_pairs, self.snapshots[-1].pairs[1] + int(turned)
+        changes = self._window.changes(tau)
+        entered, left = self._count(changes, num_nodes)
+        src, dst = split_keys(changes.keys)
+        directed = _chosen(changes, src != dst)
+        undirected = self._undirected(directed, tau)
+        counts = [
+            before + int(np.isnan(part.before).sum()) - int(np.isnan(part.after).sum())
+            for before, part in zip(self.snapshots[-1].pairs, (undirected, directed), strict=True)
+        ]
         self.snapshots.append(
             Snapshot(
-                number, tau, num_nodes, delta.entered, delta.left, undirected, directed, counts,
+                number, tau, num_nodes, entered, left, undirected, directed, (counts[0], counts[1]),
                 *activity(events),
             )
         )  # fmt: skip
@@ -123,32 +113,68 @@ class TimelineGraph:
         taus = [snapshot.tau for snapshot in self.snapshots]
         return [self.snapshots[each] for each in members(self.smoothing, taus, place)]
 
-    def change(self, place: int, *, directed: bool) -> Changes:
+    def change(self, place: int, *, directed: bool) -> ChangedPairs:
         """The difference between a snapshot and the one before it; not of the oldest."""
         part = self.snapshots[place].part(directed=directed)
-        if isinstance(part, Changes):
+        if isinstance(part, ChangedPairs):
             return part
         before, after = (raw(self.members(each), directed=directed) for each in (place - 1, place))
         turned = [*_only(after, before), *_only(before, after)]
         keys = np.unique(np.concatenate([np.empty(0, np.int64), *(part.keys for part in turned)]))
-        return Changes(keys, totals(keys, before), totals(keys, after))
+        return ChangedPairs(keys, totals(keys, before), totals(keys, after))
 
     def whole(self, place: int, *, directed: bool) -> Entries:
         """All of a snapshot; smoothed: the sums of its raw snapshots."""
         if self.smooths:
             return union(raw(self.members(place), directed=directed))
-        src, dst, weight = self._pairs(self.snapshots[place].tau)
+        src, dst, weight = self._window.pairs(self.snapshots[place].tau)
         linked = src != dst
         src, dst, weight = src[linked], dst[linked], weight[linked]
         if directed:
             return Entries(pair_keys(src, dst), weight)
-        keys = np.unique(pair_keys(np.minimum(src, dst), np.maximum(src, dst)))
+        keys = _undirected_keys(src, dst)
         return Entries(keys, np.ones(len(keys), np.float32))
 
     @property
     def memory_bytes(self) -> int:
         """Bytes held."""
-        return self._graph.nbytes + sum(snapshot.nbytes for snapshot in self.snapshots)
+        return self._degree.nbytes + sum(snapshot.nbytes for snapshot in self.snapshots)
+
+    def _count(self, changes: ChangedPairs, num_nodes: int) -> tuple[Int64, Int64]:
+        """Bring degrees up to date; returns the nodes that got their first pair and those that lost their last one."""
+        came, went = np.isnan(changes.before), np.isnan(changes.after)
+        turned = came | went
+        src, dst = split_keys(changes.keys[turned])
+        turn = np.where(came[turned], np.int32(1), np.int32(-1))
+        linked = src != dst
+        ends, turn = np.concatenate([src, dst[linked]]), np.concatenate([turn, turn[linked]])
+        degree = self._degree.grow(num_nodes)
+        before = degree[ends]
+        np.add.at(degree, ends, turn)
+        after = degree[ends]
+        return distinct(ends[(before == 0) & (after > 0)]), distinct(ends[(before > 0) & (after == 0)])
+
+    def _undirected(self, directed: ChangedPairs, tau: int) -> ChangedPairs:
+        """The undirected pairs that came or went with directed ones of two nodes."""
+        came, went = np.isnan(directed.before), np.isnan(directed.after)
+        turned = np.flatnonzero(came | went)
+        src, dst = split_keys(directed.keys[turned])
+        opposite = pair_keys(dst, src)
+        order = np.argsort(opposite)
+        turned, opposite = turned[order], opposite[order]
+        # The opposite pair either changed as well, or is now what it was.
+        at = np.minimum(np.searchsorted(directed.keys, opposite), len(directed.keys) - 1)
+        changed = directed.keys[at] == opposite
+        was, now = ~came[at], ~went[at]
+        was[~changed] = now[~changed] = self._window.holds(opposite[~changed], tau)
+        lower_first = np.minimum(directed.keys[turned], opposite)
+        new, old = (distinct(lower_first[turn]) for turn in (came[turned] & ~was, went[turned] & ~now))
+        keys, nan = np.concatenate([new, old]), np.float32(np.nan)
+        order = np.argsort(keys, kind="stable")  # two ascending runs are merged
+        is_new = order < len(new)
+        return ChangedPairs(
+            keys[order], np.where(is_new, nan, np.float32(1)), np.where(is_new, np.float32(1), nan)
+        )
 
     def _raw(self, number: int, tau: int, num_nodes: int, events: EventColumns) -> Snapshot:
         inserts = events.op == int(Op.INSERT)
@@ -158,23 +184,13 @@ class TimelineGraph:
         return Snapshot(number, tau, num_nodes, ends, ends, undirected, directed, (0, 0), *activity(events))
 
 
-def _undirected(delta: SnapshotDelta) -> Changes:
-    keys = np.concatenate([pair_keys(pairs[:, 0], pairs[:, 1]) for pairs in (delta.added, delta.removed)])
-    came = np.zeros(len(keys), np.bool_)
-    came[: len(delta.added)] = True
-    order = np.argsort(keys)
-    nan = np.float32(np.nan)
-    before, after = (np.where(each, np.float32(1), nan)[order] for each in (~came, came))
-    return Changes(keys[order], before, after)
+def _chosen(pairs: ChangedPairs, chosen: Bool) -> ChangedPairs:
+    return ChangedPairs(pairs.keys[chosen], pairs.before[chosen], pairs.after[chosen])
 
 
-def _directed(changed: PairChanges) -> Changes:
-    nan = np.float32(np.nan)
-    before = np.where(changed.change == Change.ADDED, nan, changed.weight_before)
-    after = np.where(changed.change == Change.REMOVED, nan, changed.weight)
-    kept = (changed.src != changed.dst) & (before.view(np.int32) != after.view(np.int32))
-    keys = pair_keys(changed.src, changed.dst)
-    return Changes(keys[kept], before[kept], after[kept])
+def _undirected_keys(src: Int64, dst: Int64) -> Int64:
+    """Distinct keys of pairs, ascending, the lower id first."""
+    return distinct(pair_keys(np.minimum(src, dst), np.maximum(src, dst)))
 
 
 def _only(parts: Sequence[Entries], others: Sequence[Entries]) -> list[Entries]:

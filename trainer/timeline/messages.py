@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from stream.arrays.kinds import Float32, Int64
+from stream.store.window.pairs import ChangedPairs
 from trainer.timeline.nodes import HorizonNodes
 from trainer.timeline.smoothing import Entries
-from trainer.timeline.snapshot import Changes
 from trainer.timeline.transfer import Message, Transfer
 
 Sent = tuple[Tensor, Tensor]
@@ -41,10 +41,10 @@ class Slots:
         keys, order = self.keys(entries.keys)
         return Entries(keys, entries.values[order])
 
-    def changes(self, changes: Changes) -> Changes:
+    def changes(self, changes: ChangedPairs) -> ChangedPairs:
         """Changes by slot."""
         keys, order = self.keys(changes.keys)
-        return Changes(keys, changes.before[order], changes.after[order])
+        return ChangedPairs(keys, changes.before[order], changes.after[order])
 
 
 def least_whole(entries: int, rows: int) -> int:
@@ -93,7 +93,7 @@ class Difference:
         weighted: Whether the device holds values.
     """
 
-    def __init__(self, changes: Changes, *, weighted: bool) -> None:
+    def __init__(self, changes: ChangedPairs, *, weighted: bool) -> None:
         self.message = Message("derived")
         gone = np.isnan(changes.after)
         self._gone = int(gone.sum())
@@ -117,7 +117,7 @@ class Esdg:
         directed: Whether pairs have a direction.
     """
 
-    def __init__(self, changes: Changes, values: Float32, *, directed: bool) -> None:
+    def __init__(self, changes: ChangedPairs, values: Float32, *, directed: bool) -> None:
         self.message, self._directed = Message("esdg"), directed
         gone, come = np.isnan(changes.after), np.isnan(changes.before)
         turned = [changes.keys[gone & ~come], changes.keys[come & ~gone]]

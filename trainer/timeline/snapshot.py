@@ -7,35 +7,12 @@ import numpy as np
 
 from schemas.events import Op
 from stream.arrays.kinds import Float32, Int64
+from stream.kernels.node_sets import distinct
 from stream.store.log.event_columns import EventColumns
+from stream.store.window.pairs import ChangedPairs
 from trainer.timeline.smoothing import Entries
 
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """Pairs whose value differs between two snapshots.
-
-    Attributes:
-        keys: int64 (n,), as ``pair_keys``, ascending and distinct.
-        before: float32 (n,), NaN if the pair did not exist.
-        after: float32 (n,), NaN if it no longer exists.
-    """
-
-    keys: Int64
-    before: Float32
-    after: Float32
-
-    def reversed(self) -> "Changes":
-        """The way back."""
-        return Changes(self.keys, self.after, self.before)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        return self.keys.nbytes + self.before.nbytes + self.after.nbytes
-
-
-Part = Changes | Entries
+Part = ChangedPairs | Entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +63,8 @@ def raw(snapshots: Sequence[Snapshot], *, directed: bool) -> list[Entries]:
 def activity(events: EventColumns) -> tuple[Int64, Float32]:
     """Ends of inserts, ascending, and log(1 + inserts as source, as destination) of each, float32 (n, 2)."""
     inserts = events.op == int(Op.INSERT)
-    src, dst = events.src[inserts], events.dst[inserts]
-    nodes, place = np.unique(np.concatenate([src, dst]), return_inverse=True)
-    counts = [np.bincount(each, minlength=len(nodes)) for each in (place[: len(src)], place[len(src) :])]
+    ends = events.src[inserts], events.dst[inserts]
+    nodes = distinct(*ends)
+    # Every end is one of the nodes, so a node's ends reach to the next node's first.
+    counts = [np.diff(np.searchsorted(np.sort(each), nodes), append=len(each)) for each in ends]
     return nodes, np.log1p(np.stack(counts, axis=1)).astype(np.float32)

@@ -25,8 +25,11 @@ def oldest(run, start, gone, keys, rows):  # type: ignore[no-untyped-def]  # com
 
 
 @njit(cache=True, nogil=True)
-def newest(run, start, gone, keys, rows):  # type: ignore[no-untyped-def]  # compiled
-    """Set ``rows[i]``, if it is −1, to the last row of ``keys[i]`` in the run, unless it is gone."""
+def newest(run, start, gone, later, keys, rows):  # type: ignore[no-untyped-def]  # compiled
+    """Set ``rows[i]``, if it is −1, to the last row of ``keys[i]`` in the run, unless it is gone.
+
+    Rows in ``later``, ascending, are not gone yet at the snapshot that is asked about.
+    """
     at = 0
     for i in range(len(keys)):
         if rows[i] >= 0:
@@ -35,8 +38,10 @@ def newest(run, start, gone, keys, rows):  # type: ignore[no-untyped-def]  # com
         last = at
         while last + 1 < len(run) and run[last + 1] == keys[i]:
             last += 1
-        if last < len(run) and run[last] == keys[i] and not _bit(gone, start + last):
-            rows[i] = start + last
+        if last < len(run) and run[last] == keys[i]:
+            row = start + last
+            if not _bit(gone, row) or _has(later, row):
+                rows[i] = row
 
 
 @njit(cache=True, nogil=True)
@@ -74,6 +79,12 @@ def join(keys, gone, weight, come, come_row, left, place):  # type: ignore[no-un
 @njit(cache=True, nogil=True)
 def _bit(bits, row):  # type: ignore[no-untyped-def]  # compiled
     return bits[row >> 3] >> (row & 7) & 1
+
+
+@njit(cache=True, nogil=True)
+def _has(ascending, number):  # type: ignore[no-untyped-def]  # compiled
+    at = np.searchsorted(ascending, number)
+    return at < len(ascending) and ascending[at] == number
 
 
 @njit(cache=True, nogil=True)

@@ -6,19 +6,42 @@ of each change. Changes that have left the window are folded into the table when
 advancing costs O(changes), amortised. Equal weights are held once.
 """
 
-from collections.abc import Callable
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stream.arrays.kinds import Float32, Int8, Int64, UInt8
+from stream.arrays.kinds import Bool, Float32, Int8, Int64, UInt8
+from stream.kernels.node_sets import distinct
 from stream.store.window.pair_kernels import join, newest, oldest
 from stream.store.window.row_sets import RowSet
 
-Search = Callable[[Int64, int, UInt8, Int64, Int64], None]
-
 _FOLD_SHARE = 8
 """Changes older than the window are folded into the table once they are this fraction of its rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedPairs:
+    """Pairs whose value differs between two snapshots.
+
+    Attributes:
+        keys: int64 (n,), as ``stream.snapshots.pairs.pair_keys``, ascending and distinct.
+        before: float32 (n,), NaN if the pair did not exist.
+        after: float32 (n,), NaN if it no longer exists.
+    """
+
+    keys: Int64
+    before: Float32
+    after: Float32
+
+    def reversed(self) -> "ChangedPairs":
+        """The way back."""
+        return ChangedPairs(self.keys, self.after, self.before)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.keys.nbytes + self.before.nbytes + self.after.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +101,9 @@ class PairWindow:
         start = self._end(self._changes)
         gone, come, new = (np.flatnonzero(op == kind) for kind in (-1, 1, 0))
         come, new = (rows[np.argsort(keys[rows], kind="stable")] for rows in (come, new))
-        going = self._rows_of(oldest, np.sort(keys[gone], kind="stable"), self._runs())
+        going = self._oldest_rows(np.sort(keys[gone], kind="stable"))
         going = going[going >= 0]
-        altered, first = np.unique(self._rows_of(newest, keys[new], self._runs()[::-1]), return_index=True)
+        altered, first = np.unique(self._newest_rows(keys[new], len(self._changes)), return_index=True)
         altered, first = altered[altered >= 0], first[altered >= 0]
         change = _Change(
             sequence, start,
@@ -116,6 +139,39 @@ class PairWindow:
         np.not_equal(keys[1:], keys[:-1], out=last[:-1])
         return (keys, weight) if last.all() else (keys[last], weight[last])
 
+    def changes(self, sequence: int) -> ChangedPairs:
+        """The difference between a snapshot and the one before it, over all copies of a pair.
+
+        Args:
+            sequence: Of a snapshot whose changes no ``fold`` has dropped.
+
+        Returns:
+            Pairs that exist at one of the two, or at both with other weights, bit for bit. O(changes · log pairs).
+        """
+        number = self._number(sequence) - 1
+        change = self._changes[number]
+        gone, altered = change.gone.rows(), change.altered.rows()
+        keys = distinct(self._keys_of(gone), change.come, self._keys_of(altered))
+        rows = self._newest_rows(keys, number)
+        there = np.flatnonzero(rows >= 0)
+        rows = rows[there]
+        before = np.full(len(keys), np.nan, np.float32)
+        before[there] = self._weights_of(rows, number)
+        after = before.copy()
+        # The oldest copy leaves first: if the newest is gone, all are.
+        after[there[_located(gone, rows)[1]]] = np.nan
+        at, found = _located(altered, rows)
+        after[there[found]] = _chosen(change.weight, len(altered), at[found])
+        newest_come = np.flatnonzero(np.append(change.come[1:] != change.come[:-1], True)[: len(change.come)])
+        at, _ = _located(keys, change.come[newest_come])
+        after[at] = _chosen(change.come_weight, len(change.come), newest_come)
+        differs = before.view(np.int32) != after.view(np.int32)
+        return ChangedPairs(keys[differs], before[differs], after[differs])
+
+    def holds(self, sequence: int, keys: Int64) -> Bool:
+        """Which of ``keys``, ascending, are pairs at a snapshot of the window. O(keys · log pairs)."""
+        return self._newest_rows(keys, self._number(sequence)) >= 0
+
     @property
     def memory_bytes(self) -> int:
         """Bytes held."""
@@ -136,12 +192,52 @@ class PairWindow:
         """Row of the first key of the table and of each change, and their keys."""
         return [(0, self._keys), *((change.start, change.come) for change in self._changes)]
 
-    def _rows_of(self, search: Search, keys: Int64, runs: list[tuple[int, Int64]]) -> Int64:
-        """For each key, ascending, the row that ``search`` finds in the first run that has one; −1: none has."""
+    def _number(self, sequence: int) -> int:
+        """How many of the changes lead to a snapshot."""
+        return bisect_right(self._changes, sequence, key=lambda change: change.sequence)
+
+    def _oldest_rows(self, keys: Int64) -> Int64:
+        """For each key, ascending, the row of its oldest copy that is left; −1: none is. Equal keys get one row each."""
         rows = np.full(len(keys), -1, np.int64)
-        for start, run in runs:
-            search(run, start, self._gone, keys, rows)
+        for start, run in self._runs():
+            oldest(run, start, self._gone, keys, rows)
         return rows
+
+    def _newest_rows(self, keys: Int64, number: int) -> Int64:
+        """For each key, ascending, the row of its newest copy after the first ``number`` changes; −1: there was none."""
+        rows = np.full(len(keys), -1, np.int64)
+        later = np.sort(
+            np.concatenate([rows[:0], *(change.gone.rows() for change in self._changes[number:])])
+        )
+        for start, run in self._runs()[number::-1]:
+            newest(run, start, self._gone, later, keys, rows)
+        return rows
+
+    def _keys_of(self, rows: Int64) -> Int64:
+        """The keys of ascending rows."""
+        runs = self._runs()
+        borders = np.append(np.searchsorted(rows, [start for start, _ in runs]), len(rows))
+        return np.concatenate(
+            [
+                run[rows[begin:end] - start]
+                for (start, run), begin, end in zip(runs, borders[:-1], borders[1:], strict=True)
+            ]
+        )
+
+    def _weights_of(self, rows: Int64, number: int) -> Float32:
+        """The weights of rows after the first ``number`` changes."""
+        weight = np.empty(len(rows), np.float32)
+        changes = self._changes[:number]
+        for (start, run), held in zip(
+            self._runs(), [self._weight, *(change.come_weight for change in changes)], strict=False
+        ):
+            inside = (rows >= start) & (rows < start + len(run))
+            weight[inside] = _chosen(held, len(run), rows[inside] - start)
+        for change in changes:
+            altered = change.altered.rows()
+            at, found = _located(altered, rows)
+            weight[found] = _chosen(change.weight, len(altered), at[found])
+        return weight
 
     def _joined(self, changes: list[_Change], *, places: bool = False) -> tuple[Int64, Float32, Int64]:
         """The remaining rows after the given oldest changes, by key; of one key the oldest first.
@@ -224,3 +320,16 @@ def _held(weight: Float32) -> Float32:
 def _of_each(held: Float32, count: int) -> Float32:
     """The weights of ``count`` pairs, from those held."""
     return held if len(held) == count else np.full(count, held[0], np.float32)
+
+
+def _chosen(held: Float32, count: int, at: Int64) -> Float32:
+    """Some of the weights of ``count`` pairs, from those held."""
+    return held[at] if len(held) == count else np.full(len(at), held[0], np.float32)
+
+
+def _located(ascending: Int64, asked: Int64) -> tuple[Int64, Bool]:
+    """Places of numbers among ascending ones, int64 (n,), and bool (n,), whether they are there."""
+    at = np.searchsorted(ascending, asked)
+    if len(ascending) == 0:
+        return at, np.zeros(len(asked), np.bool_)
+    return at, ascending[np.minimum(at, len(ascending) - 1)] == asked

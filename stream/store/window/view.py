@@ -16,7 +16,7 @@ from stream.store.lane.reader import LaneReader
 from stream.store.lane.tables import LaneChanges
 from stream.store.log.event_columns import EventColumns, event_columns
 from stream.store.window.feature_versions import FeatureVersions
-from stream.store.window.pairs import PairWindow
+from stream.store.window.pairs import ChangedPairs, PairWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +145,37 @@ class WindowView:
         """
         keys, weight = self._pairs.at(self._snapshots[self._index(tau)].manifest.sequence)
         return *split_keys(keys), weight.copy()
+
+    def changes(self, tau: int) -> ChangedPairs:
+        """Directed pairs that differ between the snapshot before τ and τ, self-loops included.
+
+        They are net over the viewed parts: a pair that moves from part to part, or gets another copy, does not differ.
+
+        Returns:
+            Their keys and both weights, new arrays; O(changes · log pairs).
+
+        Raises:
+            RetainedError: The window doesn't have τ and the snapshot before it.
+        """
+        index = self._index(tau)
+        if index == 0:
+            raise RetainedError(
+                f"snapshot {tau} is the oldest in the window of {self.window}, which doesn't have the snapshot before it. "
+                "View one snapshot more"
+            )
+        return self._pairs.changes(self._snapshots[index].manifest.sequence)
+
+    def holds(self, keys: Int64, tau: int) -> Bool:
+        """Which directed pairs these parts store at τ; O(keys · log pairs).
+
+        Args:
+            keys: int64 (n,), as ``stream.snapshots.pairs.pair_keys``, ascending, repeats allowed.
+            tau: A snapshot of the window.
+
+        Returns:
+            bool (n,).
+        """
+        return self._pairs.holds(self._snapshots[self._index(tau)].manifest.sequence, keys)
 
     def features(self, ids: Int64, tau: int) -> Float32:
         """Feature vectors at snapshot τ.
