@@ -56,7 +56,7 @@ def test_a_second_writer_is_refused_with_the_name_of_the_first(place):
     make_store(place)
     with (
         LaneWriter(place, lane("hash"), writer_id="first"),
-        pytest.raises(LaneBusyError, match="is being written by first. Stop it"),
+        pytest.raises(LaneBusyError, match=r"is being written by first\. Stop it"),
     ):
         LaneWriter(place, lane("hash"), writer_id="second")
     LaneWriter(place, lane("hash")).close()
