@@ -67,6 +67,7 @@ def cases() -> list[Case]:
         for model, params in EVENT_MODELS.items()
     ]
     history = {"model_params": SMALL}
+    tgcn = {"model_params": {"hidden": 16, "signature": 8}}
     return [
         *found,
         Case("sage-linear vertex", "sage-linear", "vertex", more=sage),
@@ -78,6 +79,12 @@ def cases() -> list[Case]:
             "vertex",
             more={**sage, "optimisation": {"rate": "decay", "grad_clip": None, "weight_decay": 0.01}},
         ),
+        Case("tgcn whole", "tgcn", "whole", more=tgcn),
+        Case("tgcn whole, resumed", "tgcn", "whole", more={**tgcn, "horizon": 4}, stops_after=5),
+        Case("dcrnn whole", "dcrnn", "whole", more=tgcn),
+        Case("tgcn snapshot, 2 ranks", "tgcn", "snapshot", ranks=2, more=tgcn),
+        Case("tgcn group", "tgcn", "group", more={**tgcn, "horizon": 6}),
+        Case("tgcn hybrid", "tgcn", "hybrid", more={**tgcn, "horizon": 6}),
         Case("tgn-history pac, 2 ranks", "tgn-history", "pac", ranks=2, more=history),
         Case(
             "tgn pac, 2 ranks, mean, each",

@@ -304,15 +304,15 @@ def against(tree: Path, turns: int) -> Iterator[list[str]]:
         for lane in lanes:
             found: dict[Path, list[dict[str, float]]] = {tree: [], here.parents[1]: []}
             for _ in range(turns):
-                for each, costs in found.items():
+                for each, taken in found.items():
                     command = [sys.executable, str(here), "--follow", str(store.resolve()), lane.name]
                     environment = {**os.environ, "PYTHONPATH": str(each.resolve()), "OMP_NUM_THREADS": "1"}
                     told = subprocess.run(
                         command, env=environment, capture_output=True, text=True, check=True
                     )
-                    costs.append(json.loads(told.stdout))
+                    taken.append(json.loads(told.stdout))
             before, after = (
-                {key: statistics.median(costs[key] for costs in turn) for key in turn[0]}
+                {key: statistics.median(taken[key] for taken in turn) for key in turn[0]}
                 for turn in found.values()
             )
             for who, costs in (("before", before), ("after", after)):
