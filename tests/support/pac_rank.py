@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from trainer_sessions import lesson_of, session_on
+from trainer_sessions import lesson_of, session_on, small_params
 from trainer_streams import SECOND, meetings
 
 from schemas.config import Lane
@@ -14,6 +14,8 @@ from schemas.trainer_config import Optimisation
 from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
 from trainer.data.examples import Examples
+from trainer.models.interface import MODELS
+from trainer.parameters import parameters_of
 from trainer.ranks import Ranks
 from trainer.tasks.link_prediction import predict
 
@@ -47,7 +49,9 @@ class Rank:
     ) -> None:
         self.ranks = ranks
         lane = LaneReader(store, "sep")
-        sizes = {"memory": 6, "time_width": 5, **({} if name in ("jodie", "dyrep") else {"dropout": 0.0})}
+        known = parameters_of(MODELS.find(name))
+        sizes = small_params(name) | {"memory": 6, "time_width": 5, "dropout": 0.0}
+        sizes = {key: value for key, value in sizes.items() if key in known}
         keys = keys or {}
         sizes |= keys.get("model_params", {})
         more = {"window": 1, **keys, "model_params": sizes, "strategy_params": params}

@@ -191,7 +191,7 @@ class DyGFormer(EventModel):
         """The mean of each end's tokens after all layers, and a linear map."""
         for layer in self.transformer:
             z = layer(z, whole)
-        parts = z.split([end.shape[1] for end in ends], dim=1)
+        parts = z.split([end.shape[1] for end in ends], dim=1)  # type: ignore[no-untyped-call]  # torch's
         means = [
             (part * end.unsqueeze(2)).sum(dim=1) / end.sum(dim=1, keepdim=True)
             for part, end in zip(parts, ends, strict=True)
@@ -207,4 +207,4 @@ def _occurrences(of: Sequences, among: Sequences) -> Tensor:
 
 def _parts(places: Tensor) -> tuple[Tensor, ...]:
     """All at once while learning, else a few at a time."""
-    return (places,) if torch.is_grad_enabled() else places.split(PAIRS_AT_ONCE)
+    return (places,) if torch.is_grad_enabled() else places.split(PAIRS_AT_ONCE)  # type: ignore[no-untyped-call]  # torch's

@@ -180,7 +180,7 @@ class EventModel(Model):
         """Compute products with weights in a smaller type while training; weights and states keep theirs."""
         for module in self.modules():
             if hasattr(module, "products"):
-                module.products = dtype
+                module.products = dtype  # type: ignore[assignment]  # not a parameter
 
 
 def _joined(hops: Sequence[Hop], below: list[int]) -> Hop:

@@ -125,7 +125,7 @@ class GraphMixer(EventModel):
         k = self._links
         columns = hop.age_s[:, :k], hop.edge[:, :k], hop.there[:, :k]
         size = max(len(hop.own), 1) if torch.is_grad_enabled() else ROWS_AT_ONCE
-        parts = zip(*(column.split(size) for column in columns), strict=True)
+        parts = zip(*(column.split(size) for column in columns), strict=True)  # type: ignore[no-untyped-call]  # torch's
         links = torch.cat([self._links_of(*part) for part in parts])
         return torch.cat([links, self._node_of(below, hop)], dim=1) if self._signature else links
 
