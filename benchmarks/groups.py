@@ -131,7 +131,9 @@ def passes(store: Path, horizon: int, models: list[str], chosen: list[str]) -> N
                     if measured:
                         taken[name].append(time.perf_counter() - began)
                         worked[name].append(
-                            way.seconds.sum() / ranks.size / report.balance["efficiency", "measured"]
+                            way.seconds.sum()
+                            / ranks.size
+                            / report.figures["schedule_ratio"]["efficiency", "measured"]
                         )
                         reports[name].append(report)
         for name in ways:
@@ -160,7 +162,7 @@ def _pass_row(
             f"{(below >= MARGIN).sum()} of {len(below)}",
         ]
     figures = [
-        statistics.median(report.balance[figure, "measured"] for report in reports)
+        statistics.median(report.figures["schedule_ratio"][figure, "measured"] for report in reports)
         for figure in ("imbalance", "efficiency")
     ]
     beside = sum(report.seconds["schedule"] + report.seconds["profile"] for report in reports)

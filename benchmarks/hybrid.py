@@ -155,7 +155,7 @@ def generator(store: Path, name: str) -> None:
             report = session.strategy.learn(book.with_newest(newest), epoch)
             waited.append(report.seconds["batches"])
             took.append(report.seconds["train"])
-        reads: dict[str, int] = report.batches[0].reads
+        reads: dict[str, int] = report.figures["reservoir_reads"]
         session.close()
         rows.append(
             [name, task, *rates, f"{100 * sum(waited[2:]) / sum(took[2:]):.1f} %", f"{statistics.median(took):.2f}",

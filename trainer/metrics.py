@@ -1,7 +1,7 @@
 """The trainer's Prometheus series, listed in docs/metrics.md."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,13 +12,16 @@ from prometheus_client.metrics import MetricWrapperBase
 from schemas.events import US_PER_S
 from schemas.trainer_config import TrainerConfig
 from schemas.version import version
-from trainer.batch_metrics import BatchMetrics
+from stream.service.failure import Failure
 from trainer.scoring.figures import Figures
-from trainer.strategies.batches import Batches
+from trainer.strategies.figures import TrainingFigure, Values, declared_by
+from trainer.strategies.interface import STRATEGIES
 from trainer.wire.traffic import Traffic
 
 STEP_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 FRESHNESS_BUCKETS = (1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 21_600, 86_400, 604_800)
+
+KINDS: dict[str, Any] = {"counter": Counter, "gauge": Gauge, "histogram": Histogram}
 
 Metric = TypeVar("Metric", bound=MetricWrapperBase)
 
@@ -27,7 +30,7 @@ class TrainerMetrics:
     """All series of one rank.
 
     Args:
-        config: Its hash and lane are labels.
+        config: Its hash and lane are labels, and its strategy declares series of its own.
         rank: This rank.
         ranks: How many there are; None: only this one is known.
         up: Whether a rank lives, asked at every scrape.
@@ -35,6 +38,9 @@ class TrainerMetrics:
 
     Attributes:
         registry: Series for the endpoint.
+
+    Raises:
+        Failure: The strategy is unknown, or a figure of it has the name of another series, or a wrong one.
     """
 
     def __init__(
@@ -121,19 +127,6 @@ class TrainerMetrics:
         self._evicted = counter("trainer_evicted", "Forgotten to stay within the budget", "kind")
         self._remembered = gauge("trainer_remembered", "What event models remember", "kind")
         self._comm = counter("trainer_comm_bytes", "Payload bytes sent to other ranks", "op")
-        self._transfer = counter(
-            "trainer_transfer_bytes", "Bytes from the host to the device, graphs and inputs", "kind", "mode"
-        )
-        self._rows = counter(
-            "trainer_cache_rows", "Rows of other ranks' nodes by what was done", "rank", "outcome"
-        )
-        self._halo_ratio = gauge("trainer_halo_ratio", "Nodes of the halo to nodes of the rank", "rank")
-        self._halo_age = gauge(
-            "trainer_halo_age_snapshots", "Largest age of what the halo has of other ranks", "rank"
-        )
-        self._schedule = gauge(
-            "trainer_schedule_ratio", "How evenly ranks train snapshot groups", "figure", "of"
-        )
         self._comm_seconds = histogram(
             "trainer_comm_seconds",
             "A snapshot's time in collectives: for the slowest rank, and for bytes",
@@ -152,7 +145,8 @@ class TrainerMetrics:
         self._export_held = gauge(
             "trainer_export_held", "1 while exports are held back for what the model predicts"
         )
-        self._batches = BatchMetrics(self._make, self._rank)
+        strategy = STRATEGIES.find(config.strategy)
+        self._figures = {figure: self._declared(config.strategy, figure) for figure in declared_by(strategy)}
         self._build = gauge("build_info", "1, labelled with the version", "version")
         self._config = gauge("config_info", "1, labelled with the configuration's hash", "hash")
         self._digest = config.digest()
@@ -300,28 +294,21 @@ class TrainerMetrics:
         """Time that this rank spent in collectives while it learned a snapshot."""
         self._waits.labels(self._graph, self._rank).inc(seconds)
 
-    def transferred(self, sent: Mapping[tuple[str, str], int]) -> None:
-        """Bytes that this rank sent to its device for a snapshot, by kind and mode."""
-        for labels, count in sent.items():
-            self._transfer.labels(self._graph, *labels).inc(count)
-
-    def cached(self, rows: Mapping[str, int], halo: Mapping[str, float]) -> None:
-        """Rows of other ranks' nodes for a snapshot, by outcome; and the halo's ratio and age, if there is one."""
-        for outcome, count in rows.items():
-            self._rows.labels(self._graph, self._rank, outcome).inc(count)
-        for figure, gauge in (("ratio", self._halo_ratio), ("age", self._halo_age)):
-            if figure in halo:
-                gauge.labels(self._graph, self._rank).set(halo[figure])
-
-    def balanced(self, balance: Mapping[tuple[str, str], float]) -> None:
-        """Balance of ranks over snapshot groups, by figure and ``predicted`` or ``measured``; equal on all ranks."""
-        self._schedule.clear()
-        for labels, value in balance.items():
-            self._schedule.labels(self._graph, *labels).set(value)
-
-    def batched(self, parts: Sequence[Batches]) -> None:
-        """Hybrid batches of a snapshot, by pass."""
-        self._batches.observe(self._graph, parts)
+    def figures(self, found: Mapping[str, Values]) -> None:
+        """The strategy's own figures of a snapshot, on this rank."""
+        for figure, series in self._figures.items():
+            if figure.name not in found or (figure.shared and self._rank != "0"):
+                continue
+            if figure.kind == "gauge":
+                series.clear()  # a value that could not be computed disappears
+            rank = (self._rank,) if "rank" in figure.labels else ()
+            for labels, value in found[figure.name].items():
+                of = series.labels(self._graph, *rank, *labels)
+                if figure.kind == "histogram":
+                    for observation in value:
+                        of.observe(observation)
+                else:
+                    of.set(value) if figure.kind == "gauge" else of.inc(value)
 
     def checkpointed(self) -> None:
         """A checkpoint was written now."""
@@ -343,6 +330,15 @@ class TrainerMetrics:
             self._comm_seconds.labels(self._graph, op).observe(seconds)
         for kind, count in {**held, "rss": psutil.Process().memory_info().rss}.items():
             self._memory.labels(self._graph, self._rank, kind).set(count)
+
+    def _declared(self, strategy: str, figure: TrainingFigure) -> Any:
+        """The series of a strategy's figure."""
+        options = {} if figure.buckets is None else {"buckets": figure.buckets}
+        name = f"trainer_{figure.name}"
+        try:
+            return self._make(KINDS[figure.kind], name, figure.meaning, *figure.labels, **options)
+        except ValueError as error:
+            raise Failure(f"figure {figure.name} of strategy {strategy}: {error}. Rename it") from None
 
     def _make(self, kind: type[Metric], name: str, text: str, *labels: str, **options: Any) -> Metric:
         return kind(f"freshet_{name}", text, ("graph", *labels), registry=self.registry, **options)

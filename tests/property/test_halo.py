@@ -207,7 +207,7 @@ def test_nothing_in_a_halo_is_older_than_its_bound(bound: int, tmp_path: Path) -
                 assert not len(ages) or 0 <= ages.min() <= ages.max() <= bound
                 newest = max(newest, int(ages.max(initial=0)))
             found = max(found, newest)
-            assert strategy.halo.figures(strategy.past)["age"] == newest
+            assert strategy.halo.figures(strategy.past)["halo_age_snapshots"] == newest
         return found
 
     assert side_by_side(2, oldest) == [bound, bound]
@@ -245,7 +245,7 @@ def test_what_is_kept_stays_within_its_budget(fetch: str, tmp_path: Path) -> Non
     def held(ranks: Ranks, **params: Any) -> tuple[int, int, Counter[str]]:
         session, most, rows = session_of(lane, ranks, fetch=fetch, **params), 0, Counter[str]()
         for manifest in lane.manifests:
-            rows += learn(session, lesson_of(session, manifest.sequence)).cache_rows
+            rows += learn(session, lesson_of(session, manifest.sequence)).figures["cache_rows"]
             most = max(most, session.strategy.held_bytes["cache"])
         return most, session.strategy.inputs.cache.block_bytes, rows
 

@@ -219,13 +219,13 @@ def test_a_batch_asks_about_the_snapshot_after_each_of_its_snapshots(lane: LaneR
 def test_a_pass_ends_with_its_seconds_and_tells_what_it_did(lane: LaneReader) -> None:
     session = session_of(lane, Ranks(), steps=0, seconds_per_snapshot=0.2, every_steps=1, **SIZES)
     *_, report = passes(session, book_of(session), end=3)
-    (told,) = report.batches
+    told = report.figures
     assert report.steps > 0
     assert report.events > 0
-    assert sum(told.reads.values()) == report.steps
-    assert sum(told.reservoir.values()) > 0
-    assert told.averages > 0
-    assert 0 < told.size["snapshots"] <= HORIZON
+    assert sum(told["reservoir_reads"].values()) == report.steps
+    assert sum(told["reservoir_batches"].values()) > 0
+    assert told["averages"] > 0
+    assert 0 < told["batch_size"]["snapshots"] <= HORIZON
 
 
 def test_a_delayed_average_travels_while_steps_are_taken(lane: LaneReader) -> None:

@@ -15,6 +15,8 @@ from schemas.config import StreamConfig
 from schemas.trainer_config import TrainerConfig
 from stream.metrics import StreamMetrics
 from trainer.metrics import TrainerMetrics
+from trainer.strategies.figures import declared_by
+from trainer.strategies.interface import STRATEGIES
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD = ROOT / "deploy/grafana/dashboards/freshet.json"
@@ -24,6 +26,8 @@ ROWS = [
     "Training rate against arrival", "Ranks",
 ]  # fmt: skip
 FROM_PROMETHEUS = {"up": {"job", "instance"}}
+STRATEGIES.all()  # modules register once
+BUILT_IN = sorted(STRATEGIES.registered)
 SCRAPED = {"job", "instance", "le"}
 
 
@@ -46,8 +50,9 @@ def exported() -> dict[str, Series]:
         }
     )
     found: dict[str, Series] = {}
-    for registry in (StreamMetrics(stream).registry, TrainerMetrics(TrainerConfig(), 0).registry):
-        found |= dict(series_of(registry))
+    trainers = [TrainerMetrics(TrainerConfig(strategy=name), 0) for name in BUILT_IN]
+    for metrics in (StreamMetrics(stream), *trainers):
+        found |= dict(series_of(metrics.registry))
     return found
 
 
@@ -72,6 +77,14 @@ def documented() -> dict[str, Series]:
 
 def test_the_documentation_lists_every_series_with_its_type_and_labels() -> None:
     assert documented() == exported()
+
+
+def test_the_documentation_names_the_score_files_key_of_every_strategys_figure() -> None:
+    page = (ROOT / "docs/training.md").read_text(encoding="utf-8")
+    (row,) = re.findall(r"^\| (.+) \| figures of \[a strategy's own\]", page, re.M)
+    declared = [figure for name in BUILT_IN for figure in declared_by(STRATEGIES.find(name))]
+    keys = {(figure.key or figure.name).partition(".")[0] for figure in declared}
+    assert set(re.findall(r"`(\w+)`", row)) == keys
 
 
 def test_every_series_has_the_prefix_and_the_graph() -> None:

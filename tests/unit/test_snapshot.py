@@ -270,7 +270,11 @@ def test_the_rerun_sends_the_device_no_graph_again(transfer: str, lane: LaneRead
             lesson = lesson_of(session, manifest.sequence)
             for epoch in range(2):
                 report = session.strategy.learn([lesson], epoch)
-                graphs = [number for (kind, _), number in report.transfer_bytes.items() if kind != "features"]
+                graphs = [
+                    number
+                    for (kind, _), number in report.figures["transfer_bytes"].items()
+                    if kind != "features"
+                ]
                 found.append(sum(graphs))
         return found
 

@@ -183,7 +183,8 @@ def test_the_way_of_telling_changes_no_bit_of_what_is_learned(
         learning, counts = Lessons(session), Counter[tuple[str, str]]()
         for manifest in lane.manifests:
             session.advance(manifest)
-            counts += learning.learn(session.task.lesson(session.view, session.strategy), 1.0).transfer_bytes
+            report = learning.learn(session.task.lesson(session.view, session.strategy), 1.0)
+            counts += report.figures.get("transfer_bytes", {})
         tables.append(session.strategy.embeddings(np.arange(manifest.num_nodes)))
         sent.append(counts)
     assert all(torch.equal(tables[0], table) for table in tables)

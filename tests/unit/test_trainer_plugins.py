@@ -39,16 +39,19 @@ class Theirs(SnapshotModel):
 '''
 
 STRATEGY = '''
+from dataclasses import replace
+from trainer.strategies.figures import TrainingFigure
 from trainer.strategies.snapshots.whole import WholeStrategy
 
 class Twice(WholeStrategy):
     """Learns every lesson twice."""
 
     name = "twice"
+    figures = (TrainingFigure(name="times", meaning="How often", kind="counter", merge="sum"),)
 
     def learn(self, lessons, epoch):
         super().learn(lessons, epoch)
-        return super().learn(lessons, epoch)
+        return replace(super().learn(lessons, epoch), figures={"times": 2})
 '''
 
 TASK = '''
@@ -138,6 +141,8 @@ def test_they_are_listed_and_train_as_those_of_the_tree_do(installed: Path, tmp_
     assert ran["snapshots"] == 4
     assert ran["mse"] > 0
     assert ran["age_persistence_mse"] > 0
+    lines = (tmp_path / "checkpoints/scores.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["times"] for line in lines] == [2] * 4
     seconds = [t / SECOND for t in events["t"].to_pylist()]
     pq.write_table(
         events.select(["src", "dst", "op"]).append_column("t", [seconds]).slice(30), tmp_path / "e.parquet"
@@ -148,6 +153,7 @@ def test_they_are_listed_and_train_as_those_of_the_tree_do(installed: Path, tmp_
     told = printed(trainer(installed, "evaluate", "--config", str(file), *data, "--json"))
     assert (told["model"], told["strategy"]) == ("theirs", "twice")
     assert told["mse"] > 0
+    assert told["training"]["times"] % 2 == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -30,6 +30,7 @@ from trainer.session.checkpoint import Checkpoints
 from trainer.session.lessons import Lessons
 from trainer.session.resume import content_of, identity, newest_checkpoint
 from trainer.session.session import Session
+from trainer.strategies.figures import declared_by, shown
 from trainer.strategies.interface import Forgets, Resizes
 from trainer.tasks.link_prediction import LinkPrediction
 from trainer.workable import require_workable
@@ -113,7 +114,10 @@ class Trainer:
         with phases("checkpoint"):
             if self.ranks.rank == 0:
                 with _written(str(self.scores.path)):
-                    write_line(self.scores, step, **self._event_span(manifest), lag=self._lag(self.sequence))
+                    own = shown(declared_by(session.strategy), step.report.figures)
+                    write_line(
+                        self.scores, step, own, **self._event_span(manifest), lag=self._lag(self.sequence)
+                    )
             if self.ranks.from_first(int(self._saving.due(manifest.sequence))):
                 self.save()
         self._observe(step)
@@ -250,9 +254,7 @@ class Trainer:
     def _observe(self, step: Step) -> None:
         self.metrics.seconds(step.phases.seconds | step.report.phases())
         self.metrics.waited(step.report.traffic.wait_s)
-        self.metrics.transferred(step.report.transfer_bytes)
-        self.metrics.cached(step.report.cache_rows, step.report.halo)
-        self.metrics.batched(step.report.batches)
+        self.metrics.figures(step.report.figures)
         self.metrics.resources(
             self.ranks.traffic,
             {
@@ -263,7 +265,6 @@ class Trainer:
         )
         self.metrics.lag(self._lag(self.sequence))
         if self.ranks.rank == 0:
-            self.metrics.balanced(step.report.balance)
             observe(self.metrics, step, self.session.task, **self._event_span(step.manifest))
 
     def _event_span(self, manifest: LaneManifest) -> dict[str, int]:

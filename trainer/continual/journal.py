@@ -1,12 +1,13 @@
 """Records of a learned snapshot: a line of the score file, and metrics."""
 
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
 
 from schemas.store import LaneManifest
+from stream.service.failure import Failure
 from trainer.continual.drift import DRIFTED, Sliding
 from trainer.continual.forgetting import Forgotten
 from trainer.continual.phases import Phases
@@ -73,15 +74,21 @@ class Step:
     evicted: Forgotten = field(default_factory=Forgotten)
 
 
-def write_line(scores: ScoreFile, step: Step, *, newest_us: int, oldest_us: int, lag: int) -> None:
+def write_line(
+    scores: ScoreFile, step: Step, own: dict[str, Any], *, newest_us: int, oldest_us: int, lag: int
+) -> None:
     """On rank 0: the snapshot's line.
 
     Args:
         scores: Where to.
         step: The snapshot.
+        own: The strategy's figures, by their keys.
         newest_us: Time of its newest event.
         oldest_us: Of its oldest one that is not late.
         lag: Snapshots of the lane that are not trained yet.
+
+    Raises:
+        Failure: A figure of the strategy has a key of every line.
     """
     assert step.lesson is not None
     assert step.judged is not None
@@ -112,14 +119,6 @@ def write_line(scores: ScoreFile, step: Step, *, newest_us: int, oldest_us: int,
     line |= step.sizes | flat_figures(step.errors, "_error")
     if step.judged.cautions:
         line["cautions"] = step.judged.cautions
-    if step.report.transfer_bytes:
-        line["transfer_bytes"] = {
-            f"{kind} {mode}": count for (kind, mode), count in sorted(step.report.transfer_bytes.items())
-        }
-    if step.report.balance:
-        line["balance"] = {f"{figure} {of}": value for (figure, of), value in step.report.balance.items()}
-    if step.report.batches:
-        line["batches"] = [asdict(each) for each in step.report.batches]
     if step.report.loss is not None:
         line["loss"] = step.report.loss
     if step.report.replayed:
@@ -130,7 +129,12 @@ def write_line(scores: ScoreFile, step: Step, *, newest_us: int, oldest_us: int,
         line[HELD] = step.held
     if step.sliding.drifted:
         line[DRIFTED] = True
-    scores.append(line)
+    if taken := line.keys() & own.keys():
+        raise Failure(
+            f"{', '.join(sorted(taken))} in {scores.path} is a figure of every strategy and of this one. Give the "
+            "strategy's another key"
+        )
+    scores.append(line | own)
     log.info(
         "snapshot",
         **{

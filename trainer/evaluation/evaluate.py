@@ -37,6 +37,7 @@ from trainer.scoring.predictions import Predictions
 from trainer.scoring.ranking import warn_of
 from trainer.session.lessons import Lessons
 from trainer.session.session import Session
+from trainer.strategies.figures import declared_by, means_of, merged, shown
 from trainer.strategies.interface import StepReport
 from trainer.tasks.interface import TASKS, Judged, Lesson
 from trainer.tasks.link_prediction import LinkPrediction
@@ -78,7 +79,7 @@ METRICS = {metric for metric, _, _ in TABLE.values()}
 
 ABOUT_RUN = (
     "seed", "best_epoch", "discarded", "train_s", "wait_s", "comm_seconds", "sent_bytes", "epoch_s",
-    "peak_mib",
+    "peak_mib", "training",
 )  # fmt: skip
 
 
@@ -246,7 +247,14 @@ class _Run:
             **work(self.reports, self.ranks),
             "epoch_s": sum(seconds) / len(seconds),
             "peak_mib": peak_mib(),
+            **self._own(),
         }
+
+    def _own(self) -> dict[str, Any]:
+        """``training``: the strategy's own figures on this rank, over all epochs; empty if it has none."""
+        declared = declared_by(self.session.strategy)
+        own = shown(declared, merged(declared, (report.figures for report in self.reports)))
+        return {"training": means_of([own])} if own else {}
 
     def _judged(self) -> dict[str, float]:
         """Figures of the test by their names in the result."""
@@ -387,4 +395,5 @@ def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
             summary[key] = max(values) if key == "peak_mib" else float(np.mean(values))
         if len(values) > 1 and key in figures:
             summary[f"{key}_spread"] = float(np.std(values, ddof=1))
-    return {**summary, **costs_of(runs)}
+    own = [run["training"] for run in runs if "training" in run]
+    return {**summary, **costs_of(runs), **({"training": means_of(own)} if own else {})}

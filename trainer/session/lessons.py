@@ -1,7 +1,6 @@
 """Learning one snapshot: passes over a sample of its events. Weights that are not finite afterwards are put back."""
 
 import math
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +13,8 @@ from trainer.data.negatives import Draw
 from trainer.learning.soundness import copied, is_sound
 from trainer.session.lesson_book import LessonBook
 from trainer.session.session import Session
-from trainer.strategies.interface import StepReport
+from trainer.strategies.figures import declared_by, merged
+from trainer.strategies.interface import StepReport, Strategy
 from trainer.tasks.interface import Lesson
 from trainer.wire.traffic import Traffic
 
@@ -54,10 +54,11 @@ class Lessons:
         optimiser = copied(strategy.learner.state())
         self.book.open(lesson)
         report = _together(
+            strategy,
             [
                 self._pass(self._sample(lesson, min(1.0, passes - epoch), epoch), epoch)
                 for epoch in range(math.ceil(passes))
-            ]
+            ],
         )
         (broken,) = self._ranks.any(
             not is_sound(model.state_dict()) or not is_sound(strategy.learner.state())
@@ -127,7 +128,7 @@ class Lessons:
         )
 
 
-def _together(reports: list[StepReport]) -> StepReport:
+def _together(strategy: Strategy, reports: list[StepReport]) -> StepReport:
     """The report of several passes over a snapshot."""
     if not reports:
         return StepReport()
@@ -142,12 +143,8 @@ def _together(reports: list[StepReport]) -> StepReport:
             phase: sum(report.seconds.get(phase, 0.0) for report in reports)
             for phase in dict.fromkeys(phase for report in reports for phase in report.seconds)
         },
-        transfer_bytes=sum((report.transfer_bytes for report in reports), Counter()),
-        cache_rows=sum((report.cache_rows for report in reports), Counter()),
-        halo=reports[-1].halo,
         traffic=Traffic.sum(report.traffic for report in reports),
-        batches=[each for report in reports for each in report.batches],
-        balance=next((report.balance for report in reversed(reports) if report.balance), {}),
+        figures=merged(declared_by(strategy), (report.figures for report in reports)),
     )
 
 

@@ -1,8 +1,7 @@
 """The interface of strategies, and the registry that finds them by name."""
 
 import logging
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
@@ -20,7 +19,7 @@ from trainer.learning.step import Learner
 from trainer.models.interface import MODELS, Kind, Model, ModelShape
 from trainer.parameters import check_parameters
 from trainer.ranks import Ranks
-from trainer.strategies.batches import Batches
+from trainer.strategies.figures import TrainingFigure
 from trainer.tasks.interface import Asked, Asks, Lesson, Task
 from trainer.wire.traffic import Traffic
 
@@ -80,17 +79,14 @@ class StepReport:
         steps: Optimiser steps.
         events: Distinct events (or nodes, for tasks about nodes) learned from.
         loss: Mean loss per query, of the task's kind; None without any.
-        discarded: Events that no rank could learn, because none has both ends.
+        discarded: Events that no rank could learn, because none has both ends. With the learned ones and those only
+            remembered they are all events of a snapshot, under every strategy, and so no figure of one.
         replayed: Old events learned again.
         nonfinite: Steps left out because loss or gradient was not finite.
         seconds: Wall time by phase, of this rank.
         traffic: Bytes that this rank sent and seconds that it waited in collectives, by purpose.
-        balance: Balance of ranks, of strategies that schedule: (``imbalance`` or ``efficiency``, ``predicted`` or
-            ``measured``), (``error``, ``predicted``) of groups' seconds, and (``gap``, ``predicted``) of the schedule.
-        batches: Of strategies that learn hybrid batches.
-        transfer_bytes: From the host to the device since the last report, by kind and mode, of this rank.
-        cache_rows: Rows of other ranks' nodes since the last report, by outcome: hit, miss, evicted; of this rank.
-        halo: Its ``ratio`` of nodes to those of this rank, and its ``age`` in snapshots; empty without a halo.
+        figures: Those that the strategy declares, by name, of this rank: a number, a list of a histogram's observations, or
+            numbers by the value of a label, or by a tuple of several labels' values.
     """
 
     steps: int = 0
@@ -101,11 +97,7 @@ class StepReport:
     discarded: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     traffic: Traffic = field(default_factory=Traffic)
-    transfer_bytes: Counter[tuple[str, str]] = field(default_factory=Counter)
-    cache_rows: Counter[str] = field(default_factory=Counter)
-    halo: dict[str, float] = field(default_factory=dict)
-    balance: dict[tuple[str, str], float] = field(default_factory=dict)
-    batches: list[Batches] = field(default_factory=list)
+    figures: Mapping[str, Any] = field(default_factory=dict)
 
     def phases(self) -> dict[str, float]:
         """Seconds by the metrics' names of phases inside training."""
@@ -137,6 +129,7 @@ class Strategy(Stateful, Protocol):
         reads_timeline: Whether it passes over whole snapshots, so that the keys horizon and smoothing apply; no by default
             for strategies of other packages.
         Options: Its own parameters, a dataclass of keywords with defaults, which refuses values out of range.
+        figures: Those of its reports that are its own; none by default for strategies of other packages.
         learner: Takes its steps.
     """
 
@@ -146,6 +139,7 @@ class Strategy(Stateful, Protocol):
     replays: ClassVar[bool]
     reads_timeline: ClassVar[bool]
     Options: ClassVar[type]
+    figures: ClassVar[tuple[TrainingFigure, ...]]
     learner: Learner
 
     @classmethod
@@ -264,7 +258,7 @@ class Resizes(Protocol):
 
 def _require_strategy(found: Any) -> None:
     """Check that an entry point leads to a strategy's class."""
-    require_members(found, Strategy, "strategy", made=frozenset({"learner"}))
+    require_members(found, Strategy, "strategy", made=frozenset({"learner", "figures"}))
 
 
 STRATEGIES: Registry[Any] = Registry(

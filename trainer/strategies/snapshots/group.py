@@ -22,9 +22,10 @@ from trainer.nn.rows import rows
 from trainer.scheduling.planner import COMPOSITIONS, PassPlan, Planner
 from trainer.scheduling.profile import Profile
 from trainer.scheduling.solve import ALGORITHMS
+from trainer.strategies.figures import TrainingFigure
 from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
 from trainer.strategies.snapshots.group_steps import GroupSteps
-from trainer.strategies.snapshots.whole import WholeOptions, WholeStrategy
+from trainer.strategies.snapshots.whole import TRANSFER_BYTES, WholeOptions, WholeStrategy
 from trainer.strategies.snapshots.whole_layout import WholeLayout
 from trainer.tasks.interface import Asked, Lesson
 from trainer.timeline.group_horizon import GroupHorizon
@@ -35,6 +36,16 @@ WINDOWS = 4
 """Windows of the horizon by default."""
 
 log = structlog.get_logger()
+
+
+SCHEDULE_RATIO = TrainingFigure(
+    name="schedule_ratio",
+    meaning="How evenly ranks train snapshot groups",
+    kind="gauge",
+    labels=("figure", "of"),
+    key="balance",
+    shared=True,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +121,7 @@ class GroupStrategy(WholeStrategy):
     name: ClassVar[str] = "group"
     learns_all: ClassVar[bool] = True
     Options: ClassVar[type] = GroupOptions
+    figures: ClassVar[tuple[TrainingFigure, ...]] = (TRANSFER_BYTES, SCHEDULE_RATIO)
 
     def __init__(self, setting: Setting, options: GroupOptions) -> None:
         super().__init__(setting, WholeOptions(transfer=options.transfer))
@@ -308,6 +320,8 @@ class GroupStrategy(WholeStrategy):
             loss=loss / queries if queries else None,
             nonfinite=sum(left_out for _, left_out in ended),
             seconds=seconds,
-            transfer_bytes=self.timeline.transfer.since_last(),
-            balance=plan.balance(measured_s, self._profile.error),
+            figures={
+                TRANSFER_BYTES.name: self.timeline.transfer.since_last(),
+                SCHEDULE_RATIO.name: plan.balance(measured_s, self._profile.error),
+            },
         )

@@ -50,12 +50,12 @@ class Halo:
         return sum(edges.held_bytes for edges in self.edges.values())
 
     def figures(self, past: Past) -> dict[str, float]:
-        """Its ``ratio``, and ``age``: the most snapshots by which an edge or input is older than its snapshot."""
+        """Its figures; the age is the most snapshots by which an edge or input is older than its snapshot."""
         ages = [
             s.number - min(self.edges[s.tau].oldest, self._inputs.cache.oldest(s.tau, s.number))
             for s in past.snapshots
         ]
-        return {"ratio": self.ratio, "age": max(ages, default=0)}
+        return {"halo_ratio": self.ratio, "halo_age_snapshots": max(ages, default=0)}
 
     def seal(self, view: GraphView, past: Past, own: Int64) -> None:
         """Complete the halo of a new window.

@@ -20,7 +20,7 @@ from trainer.models.interface import Model, SnapshotModel
 from trainer.models.stages import CellStage, GraphStage, TimeStage
 from trainer.models.unroll import unroll
 from trainer.nn.rows import rows
-from trainer.strategies.batches import Batches
+from trainer.strategies.figures import TrainingFigure
 from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
 from trainer.strategies.snapshots.adjusters import ADJUSTERS
 from trainer.strategies.snapshots.averaging import AVERAGES, Averager
@@ -41,6 +41,71 @@ WINDOWS = 4
 
 PARTS = 1_000_000
 """Parts of a whole, the unit of ratios between ranks."""
+
+
+FIGURES = (
+    TrainingFigure(
+        name="batch_size",
+        meaning="Mean size of a hybrid batch",
+        kind="gauge",
+        labels=("rank", "of"),
+        key="batches.size",
+    ),
+    TrainingFigure(
+        name="adjuster_epsilon",
+        meaning="Probability that the size of batches is drawn",
+        kind="gauge",
+        key="batches.epsilon",
+        shared=True,
+    ),
+    TrainingFigure(
+        name="adjuster_reward",
+        meaning="What the adjuster learned from last",
+        kind="gauge",
+        key="batches.reward",
+        shared=True,
+    ),
+    TrainingFigure(
+        name="reservoir_batches",
+        meaning="Batches that may be learned again",
+        kind="gauge",
+        labels=("rank", "size"),
+        key="batches.reservoir",
+    ),
+    TrainingFigure(
+        name="reservoir_reads",
+        meaning="Batches by outcome",
+        kind="counter",
+        labels=("rank", "outcome"),
+        merge="sum",
+        key="batches.reads",
+    ),
+    TrainingFigure(
+        name="generator_wait_seconds",
+        meaning="Training's wait for a batch that was not there",
+        kind="histogram",
+        labels=("rank",),
+        merge="sum",
+        key="batches.waits_s",
+        buckets=(0.0001, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5),
+    ),
+    TrainingFigure(
+        name="averages",
+        meaning="Averages of all ranks' weights",
+        kind="counter",
+        merge="sum",
+        key="batches.averages",
+        shared=True,
+    ),
+    TrainingFigure(
+        name="divergence_ratio",
+        meaning="Largest distance of a rank's weights from their mean, to its norm",
+        kind="gauge",
+        merge="most",
+        key="batches.divergence",
+        shared=True,
+    ),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +188,7 @@ class HybridStrategy(WindowedStrategy):
         True  # a checkpoint has the former lessons of rank 0 alone, so those have every item
     )
     Options: ClassVar[type] = HybridOptions
+    figures: ClassVar[tuple[TrainingFigure, ...]] = FIGURES
 
     def __init__(self, setting: Setting, options: HybridOptions) -> None:
         self._model: SnapshotModel = setting.model
@@ -331,21 +397,19 @@ class HybridStrategy(WindowedStrategy):
                 **self.learner.seconds(),
                 "batches": math.fsum(waits_s),
             },
-            batches=[
-                Batches(
-                    {
-                        "snapshots": float(np.mean([batch.snapshots for batch in learned])),
-                        "vertices": float(np.mean([batch.targets for batch in learned])),
-                    },
-                    self.adjuster.epsilon,
-                    self.adjuster.reward,
-                    {f"{s:g}x{v:g}": counts[at] for at, (s, v) in enumerate(self._sizes)},
-                    dict(reads),
-                    waits_s,
-                    averages,
-                    apart / PARTS,
-                )
-            ],
+            figures={
+                "batch_size": {
+                    "snapshots": np.mean([batch.snapshots for batch in learned]),
+                    "vertices": np.mean([batch.targets for batch in learned]),
+                },
+                "adjuster_epsilon": self.adjuster.epsilon,
+                "adjuster_reward": self.adjuster.reward,
+                "reservoir_batches": {f"{s:g}x{v:g}": counts[at] for at, (s, v) in enumerate(self._sizes)},
+                "reservoir_reads": reads,
+                "generator_wait_seconds": waits_s,
+                "averages": averages,
+                "divergence_ratio": apart / PARTS,
+            },
         )
 
 

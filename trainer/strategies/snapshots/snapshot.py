@@ -25,7 +25,7 @@ from trainer.strategies.snapshots.cells import divided
 from trainer.strategies.snapshots.endpoints import Loss, Questions
 from trainer.strategies.snapshots.mesh import Mesh
 from trainer.strategies.snapshots.shared_layout import Sent, SharedLayout
-from trainer.strategies.snapshots.whole import WholeOptions, WholeStrategy
+from trainer.strategies.snapshots.whole import TRANSFER_BYTES, WholeOptions, WholeStrategy
 from trainer.strategies.snapshots.whole_layout import WholeLayout, combines
 from trainer.tasks.interface import Lesson
 from trainer.timeline.horizon import Horizon
@@ -156,7 +156,7 @@ class SnapshotStrategy(WholeStrategy):
             loss=loss / queries if queries else None,
             nonfinite=len(parts) - len(taken),
             seconds={"train": time.perf_counter() - began, **self.learner.seconds()},
-            transfer_bytes=self.timeline.transfer.since_last(),
+            figures={TRANSFER_BYTES.name: self.timeline.transfer.since_last()},
         )
 
     def _step(self, horizon: Horizon, questions: list[Questions], *, newest_only: bool) -> None:

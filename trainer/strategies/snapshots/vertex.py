@@ -20,6 +20,7 @@ from trainer.models.interface import Model, NodeInputs, SnapshotModel
 from trainer.models.stages import CellStage, GraphStage
 from trainer.models.unroll import unroll
 from trainer.nn.rows import rows
+from trainer.strategies.figures import TrainingFigure
 from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
 from trainer.strategies.snapshots.halo import MIB, Halo
 from trainer.strategies.snapshots.past import STRIDE, Past, PastBuilder
@@ -31,6 +32,31 @@ from trainer.tasks.interface import Asked, Lesson
 FETCH = ("owner", "halo")
 ENDS = 3
 """Most distinct nodes of an item: an event's two and a random destination."""
+
+
+FIGURES = (
+    TrainingFigure(
+        name="cache_rows",
+        meaning="Rows of other ranks' nodes by what was done",
+        kind="counter",
+        labels=("rank", "outcome"),
+        merge="sum",
+    ),
+    TrainingFigure(
+        name="halo_ratio",
+        meaning="Nodes of the halo to nodes of the rank",
+        kind="gauge",
+        labels=("rank",),
+        key="halo.ratio",
+    ),
+    TrainingFigure(
+        name="halo_age_snapshots",
+        meaning="Largest age of what the halo has of other ranks",
+        kind="gauge",
+        labels=("rank",),
+        key="halo.age",
+    ),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +103,7 @@ class VertexStrategy(WindowedStrategy):
 
     name: ClassVar[str] = "vertex"
     Options: ClassVar[type] = VertexOptions
+    figures: ClassVar[tuple[TrainingFigure, ...]] = FIGURES
 
     def __init__(self, setting: Setting, options: VertexOptions) -> None:
         self._model: SnapshotModel = setting.model
@@ -186,8 +213,10 @@ class VertexStrategy(WindowedStrategy):
             loss=loss_sum / (lesson.each * known) if known else None,
             nonfinite=len(ended) - len(taken),
             seconds={"train": time.perf_counter() - began, **self.learner.seconds()},
-            cache_rows=self.inputs.cache.since_last(),
-            halo={} if self.halo is None else self.halo.figures(self.past),
+            figures={
+                "cache_rows": self.inputs.cache.since_last(),
+                **({} if self.halo is None else self.halo.figures(self.past)),
+            },
         )
 
     @torch.no_grad()

@@ -18,6 +18,7 @@ from trainer.models.interface import Model, SnapshotModel
 from trainer.models.stages import TimeStage
 from trainer.models.unroll import unroll
 from trainer.nn.rows import rows
+from trainer.strategies.figures import TrainingFigure
 from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
 from trainer.strategies.snapshots.whole_layout import WholeLayout
 from trainer.strategies.snapshots.windowed import WindowedStrategy
@@ -31,6 +32,14 @@ RATE = 5e-3
 """Adam's default rate: one step per snapshot learns as much as four at the usual rate (decision 46)."""
 
 SUPERVISE = ("newest", "horizon")
+
+TRANSFER_BYTES = TrainingFigure(
+    name="transfer_bytes",
+    meaning="Bytes from the host to the device, graphs and inputs",
+    kind="counter",
+    labels=("kind", "mode"),
+    merge="sum",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +82,7 @@ class WholeStrategy(WindowedStrategy):
     name: ClassVar[str] = "whole"
     reads_timeline: ClassVar[bool] = True
     Options: ClassVar[type] = WholeOptions
+    figures: ClassVar[tuple[TrainingFigure, ...]] = (TRANSFER_BYTES,)
 
     def __init__(self, setting: Setting, options: WholeOptions) -> None:
         self._model: SnapshotModel = setting.model
@@ -144,7 +154,7 @@ class WholeStrategy(WindowedStrategy):
             loss=loss / queries if queries else None,
             nonfinite=len(parts) - len(taken),
             seconds={"train": time.perf_counter() - began, **self.learner.seconds()},
-            transfer_bytes=self.timeline.transfer.since_last(),
+            figures={TRANSFER_BYTES.name: self.timeline.transfer.since_last()},
         )
 
     @torch.no_grad()

@@ -17,6 +17,7 @@ from trainer.device import to_device
 from trainer.learning.step import Learner
 from trainer.models.interface import Kind, SnapshotModel
 from trainer.ranks import Ranks
+from trainer.strategies.figures import TrainingFigure
 from trainer.tasks.interface import Asked, Asks
 
 
@@ -33,6 +34,7 @@ class WindowedStrategy:
     replays: ClassVar[bool] = False
     reads_timeline: ClassVar[bool] = False
     learns_all: ClassVar[bool] = False
+    figures: ClassVar[tuple[TrainingFigure, ...]] = ()
     learner: Learner
 
     def embed_before(self, model: SnapshotModel, nodes: Int64) -> Tensor:
