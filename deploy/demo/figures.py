@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
 
-SCORERS = ("model", "recency", "edgebank", "random")
+SCORERS = ("model", "recency", "recency_popularity", "edgebank", "random")
 
 
 @dataclass

@@ -14,7 +14,9 @@ from rich.text import Text
 
 LINE_EVERY_S = 5.0
 _BARS = "▁▂▃▄▅▆▇█"
-_STYLES = {"model": "bold cyan", "recency": "yellow", "edgebank": "magenta", "random": "dim"}
+_STYLES = {
+    "model": "bold cyan", "recency": "yellow", "recency_popularity": "green", "edgebank": "magenta", "random": "dim",
+}  # fmt: skip
 
 
 class Progress:
@@ -87,7 +89,7 @@ class Progress:
 
     def _model(self, reading: Reading) -> Table:
         table = Table(box=None, pad_edge=False, header_style="dim")
-        table.add_column("test-then-train", width=16)
+        table.add_column("test-then-train", width=18)
         table.add_column("AP", justify="right", width=7)
         table.add_column("snapshot by snapshot (0.4 to 1)")
         for scorer in SCORERS:

@@ -22,8 +22,13 @@ if TYPE_CHECKING:  # matplotlib is loaded only once there is something to draw
     from matplotlib.axes import Axes
 
 INK, FAINT = "#1f2933", "#9aa5b1"
-SCORER_COLOURS = {"model": "#0b6e99", "recency": "#d98e04", "edgebank": "#9b51a0", "random": "#9aa5b1"}
-SCORER_NAMES = {"model": "model", "recency": "Recency", "edgebank": "EdgeBank", "random": "random weights"}
+SCORER_COLOURS = {
+    "model": "#0b6e99", "recency": "#d98e04", "recency_popularity": "#2f9e6e", "edgebank": "#9b51a0", "random": "#9aa5b1",
+}  # fmt: skip
+SCORER_NAMES = {
+    "model": "model", "recency": "Recency", "recency_popularity": "Recency × popularity", "edgebank": "EdgeBank",
+    "random": "random weights",
+}  # fmt: skip
 LANE_COLOURS = ("#0b6e99", "#2f9e6e", "#c2577a", "#d98e04")
 
 

@@ -74,15 +74,16 @@ def test_the_demo_ends_with_a_model_above_all_floors_and_no_event_lost_as_the_re
     assert report["lanes"]["distdy"]["cut"][-1] < 0.6 * report["lanes"]["hash"]["cut"][-1]
     assert len(report["ap"]) == report["snapshots"]
     mean = report["ap_second_half"]
-    assert mean["model"] > max(mean["recency"], mean["edgebank"], mean["random"]) + 0.05
-    assert mean == pytest.approx(PICTURE["ap_second_half"], abs=0.08)
+    assert mean["model"] > max(value for scorer, value in mean.items() if scorer != "model") + 0.05
+    shown = PICTURE["ap_second_half"]
+    assert {scorer: mean[scorer] for scorer in shown} == pytest.approx(shown, abs=0.08)
     for name, lane in PICTURE["lanes"].items():
         for figure in ("cut", "balance"):
             assert report["lanes"][name][figure][-1] == pytest.approx(lane[figure][-1], abs=0.05), name
         assert report["lanes"][name]["saving"] == pytest.approx(lane["saving"], abs=0.05), name
     assert (out / "report.png").read_bytes().startswith(b"\x89PNG")
-    for shown in ("none lost, none twice", "report.png", "to try next"):
-        assert shown in printed.lower().replace("\n", " ")
+    for words in ("none lost, none twice", "report.png", "to try next"):
+        assert words in printed.lower().replace("\n", " ")
     used = kernels_left_in(kernels)
     assert {kernel.split(".")[0] for kernel in used} == {"stream", "trainer"}
     assert any(kernel.startswith("stream.partition.vertex.distdy") for kernel in used)
