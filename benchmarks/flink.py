@@ -34,12 +34,13 @@ from stream.cluster.job import ClusterJob
 from stream.cluster.plan import Plan
 from stream.cluster.stages import InWorker, ReadPartition
 from stream.cluster.submission import options
-from stream.commands.run import calm_collector, quiet_beam
+from stream.commands.run import quiet_beam
 from stream.decode.decoder import Decoder
 from stream.job.loop import StreamJob
 from stream.kafka.reader import PartitionReader
 from stream.metrics import StreamMetrics
 from stream.microbatch import MicroBatch
+from stream.service.collector import calm_collector
 from stream.stages import DecodeFn
 from stream.store.files.records import read_record
 from stream.store.log.commits import numbers

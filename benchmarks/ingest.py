@@ -26,7 +26,7 @@ import pyarrow as pa
 from kafka import TopicPartition
 
 from schemas.config import Lane, StreamConfig
-from stream.commands.run import calm_collector, quiet_beam
+from stream.commands.run import quiet_beam
 from stream.decode.columns import canonical
 from stream.decode.formats.interface import create_format
 from stream.job.loop import StreamJob
@@ -35,6 +35,7 @@ from stream.kafka.client import client_settings
 from stream.kafka.producer import replay
 from stream.kafka.reader import open_consumer
 from stream.metrics import StreamMetrics
+from stream.service.collector import calm_collector
 from stream.service.memory import keep_memory
 from stream.store.lane.writer import LaneWriter
 from stream.synthetic import interactions

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from importlib.metadata import entry_points
 from typing import Any, Generic, Protocol, TypeVar
 
 from stream.nearest import did_you_mean
@@ -79,6 +80,9 @@ class Registry(Generic[T]):
         Raises:
             Exception: Of the registry's kind of error: there is none, or it cannot be loaded. The sentence lists the others.
         """
+        own = self._own(name)
+        if own is not None:
+            return own
         known = self.all()
         if name in known:
             return known[name]
@@ -89,6 +93,19 @@ class Registry(Generic[T]):
         raise self._error(
             f"unknown {self._kind} {name!r}; expected one of {', '.join(sorted(known))}{others}{did_you_mean(name, known)}"
         )
+
+    def _own(self, name: str) -> T | None:
+        """The class in this package's module of the same name, without importing the others; None: look at all.
+
+        If other distributions have entry points, all are looked at: one that is broken, or hidden by its name, is warned of.
+        """
+        module = next(
+            (each for each in self._modules if each.rpartition(".")[2] == name.replace("-", "_")), None
+        )
+        if module is None or entry_points(group=self._group):
+            return None
+        import_module(module)
+        return self.registered.get(name)
 
     def _plugins(self) -> Plugins:
         for module in self._modules:

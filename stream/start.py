@@ -22,6 +22,9 @@ def main() -> None:
     heeded = signal.getsignal(signal.SIGINT) == signal.default_int_handler  # ignored in a shell's background
     if heeded:
         signal.signal(signal.SIGINT, lambda *_: _interrupted())
+    from stream.service.collector import collect_rarely
+
+    collect_rarely()
     from stream.cli import LOGGING, app
     from stream.service.command_line import run_application
 

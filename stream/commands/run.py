@@ -1,6 +1,5 @@
 """``freshet-stream run``: the stream job of one graph, until SIGTERM or until nothing more comes."""
 
-import gc
 import logging
 import signal
 import threading
@@ -17,6 +16,7 @@ from schemas.config import StreamConfig
 from schemas.version import version
 from stream.commands.config import require_parts
 from stream.commands.progress import Display, Rate, Shown
+from stream.service.collector import calm_collector
 from stream.service.config_file import load_config
 from stream.service.endpoint import Endpoint
 from stream.service.failure import Failure
@@ -121,7 +121,6 @@ def run_job(
     )
     keep_memory()
     quiet_beam(debug)
-    calm_collector()
     with ExitStack() as stack:
         from stream.kafka.export_publisher import ExportPublishers
         from stream.metrics import StreamMetrics
@@ -129,10 +128,15 @@ def run_job(
 
         metrics = StreamMetrics(config)
         publishers = ExportPublishers(config.store, config.publish, config.kafka, metrics)
+
+        def begin() -> None:
+            calm_collector()
+            publishers.start()
+
         job, totals = (
-            _on_flink(config, until_idle_s, standby, publishers.start)
+            _on_flink(config, until_idle_s, standby, begin)
             if config.runner.name == "flink"
-            else _here(config, metrics, until_idle_s, standby, publishers.start, stack)
+            else _here(config, metrics, until_idle_s, standby, begin, stack)
         )
         stack.callback(publishers.close)
         ran = _watched(config.graph, job, totals, signals)
@@ -205,6 +209,9 @@ def _on_flink(
     config: StreamConfig, until_idle_s: float | None, standby: bool, on_begin: Callable[[], object]
 ) -> "tuple[StreamJob | ClusterJob, Totals]":
     """The job on a cluster; metrics are served by the process that writes the log."""
+    from stream.job.beam import load_beam
+
+    load_beam()
     from stream.cluster.job import ClusterJob
 
     if standby:
@@ -252,22 +259,11 @@ def _examples(totals: "Totals") -> str:
     return f" ({'; '.join(told)})" if refused else ""
 
 
-def calm_collector() -> None:
-    """Keep the cyclic collector off imported objects, which it would walk for the many records of every poll."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
-
-
 def quiet_beam(debug: bool) -> None:
-    """Silence Beam's warnings at import about packages for clouds, and its tracebacks of errors that the job reports."""
+    """Silence tracebacks of Beam and the Kafka client, whose errors the job reports."""
     if not debug:
         logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
         logging.getLogger("kafka").setLevel(logging.CRITICAL)
-    logging.disable(logging.WARNING)
-    import stream.pipeline  # noqa: F401
-
-    logging.disable(logging.NOTSET)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from functools import partial
 from schemas.config import StreamConfig
 from stream.held import holding
 from stream.job.backfill import require_takeover
+from stream.job.beam import BeamLoading
 from stream.job.connecting import Connecting
 from stream.job.cycle import Cycle
 from stream.job.decoding import Decoding
@@ -145,8 +146,7 @@ class StreamJob:
         try:
             with ExitStack() as stack:
                 self._open(stack)
-                self._decoding.warm_up()  # may compile for a minute: a store that refuses has said so
-                self._read()
+                self._read(stack.enter_context(BeamLoading()))
                 seconds = self._busy.seconds + self._finish()
                 totals = self._metrics.totals
                 counts = totals.snapshots, totals.events, totals.refused, totals.late
@@ -177,11 +177,11 @@ class StreamJob:
         brokers = self.log.brokers
         self._present.ask_too(brokers.add(BrokerClock(config.kafka)).ask, lambda: writer.last)
 
-    def _read(self) -> None:
+    def _read(self, beam: BeamLoading) -> None:
         """Run cycles, each from the last commit, until the job is told to stop or idle."""
         arrival_s = time.monotonic()
         while True:
-            arrival_s = self._cycle(arrival_s)
+            arrival_s = self._cycle(arrival_s, beam)
             if self.log.topics.lost is not None:
                 raise self.log.topics.lost
             if self._stopping or self._idle:
@@ -189,10 +189,8 @@ class StreamJob:
             self._metrics.restarted("partitions" if self.log.topics.added else "cycle")
             give_back_memory()
 
-    def _cycle(self, arrival_s: float) -> float:
+    def _cycle(self, arrival_s: float, beam: BeamLoading) -> float:
         """Run one pipeline from the last commit; returns when the last message came."""
-        from stream.pipeline import InProcess, run_locally  # loads Beam, which nothing else of a job needs
-
         log = self.log
         reader = self._connecting.reader(log.sink.next_offset, arrival_s)
         if reader is None:
@@ -201,6 +199,9 @@ class StreamJob:
             self._reader = reader
             if self._stopping:  # asked for before there was a reader
                 reader.stop.set()
+            beam.wait()
+            from stream.pipeline import InProcess, run_locally  # nothing else of a job needs Beam
+
             log.begin(reader.starts)
             if not self._connecting.begun:
                 self._on_begin()

@@ -41,6 +41,13 @@ PACKAGES = ("schemas", "stream", "trainer")
             "PARTITIONERS.all()",
             {"dgl", "apache_beam", "kafka", "torch"},
         ),
+        # Nor does a command that only looks, and a partitioner brings no other one.
+        (
+            "stream.store.inspect; from stream.commands.config import EXAMPLE, StreamConfig, require_parts; "
+            "EXAMPLE['lanes'][0] = {**EXAMPLE['lanes'][0], 'algorithm': 'hash', 'params': {}}; "
+            "require_parts(StreamConfig(**EXAMPLE))",
+            {"apache_beam", "kafka", "torch", "stream.partition.vertex.distdy", "stream.partition.edge.sep"},
+        ),
     ],
 )
 def test_nothing_imports_heavy_packages_before_it_uses_them(module: str, never: set[str]) -> None:

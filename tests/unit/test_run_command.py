@@ -92,10 +92,10 @@ def test_the_status_has_no_unread_messages_before_the_topics_were_looked_at(
     assert str(told) == f"{line}; {line}, unread 1,200"
 
 
-def test_kernels_are_compiled_once_the_store_is_open_and_before_a_standby_waits(
+def test_kernels_are_compiled_before_a_standby_waits_and_else_with_the_first_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Compilation takes up to a minute: no error of the store comes after it, and no takeover waits for it."""
+    """Compilation takes up to a minute: no error of a start comes after it, and no takeover waits for it."""
     done: list[str] = []
     monkeypatch.setattr(loop, "require_fit", lambda _: done.append("fit"))
     monkeypatch.setattr(loop.Decoding, "warm_up", lambda _: done.append("compiled"))
