@@ -11,7 +11,7 @@ from stream.partition.interface import create
 from stream.service.failure import Failure
 from trainer.models.interface import MODELS
 from trainer.session.session import new_model
-from trainer.strategies.interface import STRATEGIES, Resizes, require_together, strategy_options
+from trainer.strategies.interface import STRATEGIES, require_together, strategy_options
 from trainer.tasks.interface import TASKS
 from trainer.tasks.node_regression import NodeRegression
 
@@ -36,7 +36,7 @@ def require_workable(config: TrainerConfig, ranks: int = 1) -> None:
         raise Failure(
             f"key target belongs to task {NodeRegression.name}, but the task is {config.task}. Leave it out"
         )
-    if config.optimisation.batch_size == "auto" and not issubclass(STRATEGIES.find(config.strategy), Resizes):
+    if config.optimisation.batch_size == "auto" and not STRATEGIES.find(config.strategy).resizes:
         raise Failure(
             f"key optimisation.batch_size: strategy {config.strategy} does not change the size of its steps. Give a "
             "number instead of auto"

@@ -1,6 +1,7 @@
 """What is beyond the budget is forgotten, what is left is as if the rest had never been, and who returns is new."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -10,13 +11,17 @@ from small_trainers import EVENT_MODEL, config_for, lines, run
 from trainer_streams import SECOND, make_lane, meetings
 
 from schemas.events import event_schema
+from schemas.trainer_config import TrainerConfig
 from stream.service.failure import Failure
+from stream.store.lane.reader import LaneReader
 from trainer.continual.forgetting import longest_unseen
 from trainer.data.examples import Queries
 from trainer.data.history import Encounter, History, Inserts
 from trainer.data.node_names import NodeNames
 from trainer.data.temporal_graph import TemporalGraph
 from trainer.data.temporal_sampler import sample_before
+from trainer.tasks.interface import TASKS
+from trainer.tasks.link_prediction import LinkPrediction
 
 
 def test_nodes_unseen_for_longest_go_and_those_of_the_newest_snapshot_stay() -> None:
@@ -128,10 +133,29 @@ def test_what_is_held_stays_within_the_budget_and_is_counted(tmp_path: Path) -> 
     )
 
 
-def test_the_newest_snapshot_stays_though_it_alone_is_beyond_the_budget(tmp_path: Path) -> None:
+class Composed:
+    """A task of another package: link prediction, but no subclass of it."""
+
+    name = "composed"
+    asks, asked, head = LinkPrediction.asks, LinkPrediction.asked, LinkPrediction.head
+
+    def __init__(self, config: TrainerConfig, lane: LaneReader) -> None:
+        self._links = LinkPrediction(config, lane)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._links, name)
+
+
+@pytest.mark.parametrize("task", [LinkPrediction, Composed], ids=lambda task: task.name)
+def test_the_newest_snapshot_stays_though_it_alone_is_beyond_the_budget(
+    task: type[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    TASKS.all()
+    monkeypatch.setitem(TASKS.registered, task.name, task)
     events = strangers(4)
     make_lane(tmp_path / "store", events=events)
-    trainer = run(config_for(tmp_path, **{**EVENT_MODEL, "budget": {"nodes": 64, "events": 10}}))
+    budget = {"nodes": 64, "events": 10}
+    trainer = run(config_for(tmp_path, **{**EVENT_MODEL, "task": task.name, "budget": budget}))
     times = trainer.session.strategy.event_times
     assert len(times) == 40
     assert times.min() >= 3 * SECOND

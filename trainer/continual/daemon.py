@@ -31,8 +31,6 @@ from trainer.session.lessons import Lessons
 from trainer.session.resume import content_of, identity, newest_checkpoint
 from trainer.session.session import Session
 from trainer.strategies.figures import declared_by, shown
-from trainer.strategies.interface import Forgets, Resizes
-from trainer.tasks.link_prediction import LinkPrediction
 from trainer.workable import require_workable
 
 log = structlog.get_logger()
@@ -87,8 +85,7 @@ class Trainer:
         self.metrics.lag(self._lag(self.sequence))
         step.skipped = self._skip_to(manifest.sequence)
         turn = self.pace.take(manifest.num_events)
-        if isinstance(self.session.strategy, Resizes):
-            self.session.strategy.resize(turn.batch)
+        self.session.strategy.resize(turn.batch)
         step.passes = self._passes(manifest.sequence, turn.passes)
         session = self.session
         step.step_events = session.strategy.step_events
@@ -191,14 +188,14 @@ class Trainer:
     def _forget(self, manifest: LaneManifest) -> Forgotten:
         """Stay within the budget after a snapshot."""
         session = self.session
-        if not isinstance(session.strategy, Forgets) or not isinstance(session.task, LinkPrediction):
+        memory, history = session.strategy.memory, session.task.history
+        if memory is None or history is None:
             return Forgotten()
         since_us = manifest.tau * self.lane.header.interval_us
-        history = session.task.history
-        evicted = forget_beyond(self.config.budget, session.strategy, history, session.names, since_us)
+        evicted = forget_beyond(self.config.budget, memory, history, session.names, since_us)
         session.task.forgot(len(session.names))
         if self.ranks.rank == 0:
-            left = {"node": len(session.names), "event": len(session.strategy.event_times)}
+            left = {"node": len(session.names), "event": len(memory.event_times)}
             self.metrics.forgot(
                 {"node": evicted.nodes, "event": evicted.events, "pair": evicted.pairs},
                 {**left, "pair": history.pairs.size},

@@ -44,7 +44,7 @@ def longest_unseen(last_seen_us: Int64, most: int, since_us: int) -> Int64:
 
 
 def forget_beyond(
-    budget: Budget, strategy: Forgets, history: History, names: NodeNames, since_us: int
+    budget: Budget, memory: Forgets, history: History, names: NodeNames, since_us: int
 ) -> Forgotten:
     """Bring the memory within the budget, between two snapshots.
 
@@ -53,12 +53,12 @@ def forget_beyond(
 
     Args:
         budget: Of nodes and events.
-        strategy: Has the memory and the events.
+        memory: Of the strategy, with the events.
         history: Has the pairs and when nodes were last seen.
         names: Numbers of the remembered nodes.
         since_us: Begin of the newest snapshot, whose nodes and events always stay.
     """
-    nodes, times = len(names), strategy.event_times
+    nodes, times = len(names), memory.event_times
     kept = np.arange(nodes)
     if budget.nodes is not None:
         kept = longest_unseen(history.last_seen_us[:nodes], budget.nodes, since_us)
@@ -69,7 +69,7 @@ def forget_beyond(
     if len(kept) == nodes and not first:
         return Forgotten()
     oldest_us = int(times[first]) if first else NEVER
-    events = strategy.forget(kept, first)
+    events = memory.forget(kept, first)
     pairs = history.forget(kept, oldest_us)
     names.keep(kept)
     return Forgotten(nodes - len(kept), events, pairs)

@@ -25,8 +25,6 @@ from trainer.device import to_device
 from trainer.exports.exporter import Touched, embedded, version_of
 from trainer.session.resume import content_of, newest_checkpoint
 from trainer.session.session import Session, join_ranks
-from trainer.strategies.interface import Forgets
-from trainer.tasks.link_prediction import LinkPrediction
 from trainer.workable import require_workable
 
 _FAR_US = 2.0**62
@@ -78,7 +76,7 @@ class Predictor:
         self.version = version_of(self._session.model)
         self._ids = lane.log.external_ids()[: manifest.num_nodes].combine_chunks()
         self._after_us = lane.log.snapshots[self.sequence].max_t_us + 1
-        if not isinstance(self._session.strategy, Forgets):  # those have the stream in their memory
+        if self._session.strategy.memory is None:  # others have the stream in it
             self._session.advance(manifest)
 
     def embeddings(self, nodes: Iterable[Any] | None = None) -> pa.Table:
@@ -130,7 +128,7 @@ class Predictor:
             raise Failure(
                 "rank takes either candidates, a list of ids, or prefix, the beginning of their ids"
             )
-        if not isinstance(self._session.task, LinkPrediction):
+        if self._session.task.history is None:
             raise Failure(
                 f"rank predicts encounters, but the model was trained for {self._session.task.name}"
             )
@@ -158,11 +156,12 @@ class Predictor:
     @torch.no_grad()
     def _scores(self, src: Int64, dst: Int64, time_us: int) -> Float32:
         session = self._session
-        assert isinstance(session.task, LinkPrediction), "checked by rank"
-        encounters = session.task.history.look(src, dst, time_us)
+        history = session.task.history
+        assert history is not None, "checked by rank"
+        encounters = history.look(src, dst, time_us)
         when = np.full(len(src), time_us)
         queries = Queries(np.zeros(len(src), np.int64), src, dst, encounters, when, when)
-        if isinstance(session.strategy, Forgets):
+        if session.strategy.memory is not None:
             return session.strategy.answer(session.model, [queries])[0]
         nodes, place = np.unique(np.concatenate(queries.ends), return_inverse=True)
         z = session.strategy.embeddings(nodes)

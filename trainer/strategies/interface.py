@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol
 
 from torch import Tensor
 
@@ -116,16 +116,41 @@ class Stateful(Protocol):
         ...
 
 
+class Forgets(Protocol):
+    """A memory of the stream, which can forget."""
+
+    @property
+    def event_times(self) -> Int64:
+        """Times of the remembered events, int64, microseconds, not decreasing."""
+        ...
+
+    def forget(self, kept: Int64, first: int) -> int:
+        """Forget nodes with their memory, and the oldest events; not a collective.
+
+        Kept nodes are renumbered in their order. Training of the newest snapshot can no longer be undone. An event that is
+        not yet in the memory is not forgotten for its age.
+
+        Args:
+            kept: int64, ascending numbers of the nodes that stay.
+            first: Number of the oldest event that may stay.
+
+        Returns:
+            Events forgotten.
+        """
+        ...
+
+
 class Strategy(Stateful, Protocol):
     """A way of ranks to share predicting and training; complete after its constructor, ``(setting, options)``.
 
-    All methods except ``owned``, ``share``, ``close`` and the properties are collectives: all ranks call them.
+    All methods except ``owned``, ``share``, ``resize``, ``close`` and the properties are collectives: all ranks call them.
 
     Attributes:
         name: Key in the registry and in configurations.
         trains: Kind of models.
         answers: Kinds of questions.
         replays: Whether it can learn old events again beside the new ones.
+        resizes: Whether the size of its steps may change from one snapshot to the next.
         reads_timeline: Whether it passes over whole snapshots, so that the keys horizon and smoothing apply; no by default
             for strategies of other packages.
         Options: Its own parameters, a dataclass of keywords with defaults, which refuses values out of range.
@@ -137,6 +162,7 @@ class Strategy(Stateful, Protocol):
     trains: ClassVar[Kind]
     answers: ClassVar[frozenset[Asks]]
     replays: ClassVar[bool]
+    resizes: ClassVar[bool]
     reads_timeline: ClassVar[bool]
     Options: ClassVar[type]
     figures: ClassVar[tuple[TrainingFigure, ...]]
@@ -165,6 +191,15 @@ class Strategy(Stateful, Protocol):
 
     def rewind(self) -> None:
         """Forget the stream, but not what was learned: the next snapshot is the first again, as in a new epoch."""
+        ...
+
+    @property
+    def memory(self) -> Forgets | None:
+        """Its memory of the stream; None: the view has all that it needs."""
+        ...
+
+    def resize(self, batch: int) -> None:
+        """Set the events per step from now on, as ``optimisation.batch_size`` does; no effect unless it ``resizes``."""
         ...
 
     def owned(self, num_nodes: int) -> Bool:
@@ -219,40 +254,6 @@ class Strategy(Stateful, Protocol):
     @property
     def held_bytes(self) -> dict[str, int]:
         """Bytes held beside the view and the task, by kind."""
-        ...
-
-
-@runtime_checkable
-class Forgets(Protocol):
-    """A strategy with a memory of the stream, which can forget."""
-
-    @property
-    def event_times(self) -> Int64:
-        """Times of the remembered events, int64, microseconds, not decreasing."""
-        ...
-
-    def forget(self, kept: Int64, first: int) -> int:
-        """Forget nodes with their memory, and the oldest events; not a collective.
-
-        Kept nodes are renumbered in their order. Training of the newest snapshot can no longer be undone. An event that is
-        not yet in the memory is not forgotten for its age.
-
-        Args:
-            kept: int64, ascending numbers of the nodes that stay.
-            first: Number of the oldest event that may stay.
-
-        Returns:
-            Events forgotten.
-        """
-        ...
-
-
-@runtime_checkable
-class Resizes(Protocol):
-    """A strategy whose step size may change from one snapshot to the next."""
-
-    def resize(self, batch: int) -> None:
-        """Set the events per step from now on, as ``optimisation.batch_size`` does."""
         ...
 
 

@@ -12,7 +12,7 @@ from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
 from stream.store.log.event_columns import EventColumns
 from trainer.data.examples import Queries, Share
-from trainer.data.history import Inserts
+from trainer.data.history import History, Inserts
 from trainer.data.views import EventsView
 from trainer.models.interface import Head, Model
 from trainer.ranks import Ranks
@@ -184,6 +184,15 @@ class Task(Protocol):
         """Take in a snapshot that is left out."""
         ...
 
+    @property
+    def history(self) -> History | None:
+        """All events before the next snapshot, which forgets with the strategy's memory; None: it keeps none."""
+        ...
+
+    def forgot(self, nodes: int) -> None:
+        """Some nodes were forgotten; ``nodes`` are left, numbered in their order."""
+        ...
+
     def loss(self, answers: Tensor, truth: Tensor, reduction: Reduction = "sum") -> Tensor:
         """Sum or mean of the losses of answers (Q,), a scalar."""
         ...
@@ -220,7 +229,7 @@ class Task(Protocol):
 
 def _require_task(found: Any) -> None:
     """Check that an entry point leads to a task's class."""
-    require_members(found, Task, "task")
+    require_members(found, Task, "task", made=frozenset({"history"}))
 
 
 TASKS: Registry[Any] = Registry(

@@ -82,7 +82,7 @@ class LinkPrediction:
         return join(parts)
 
     def forgot(self, nodes: int) -> None:
-        """Some nodes were forgotten; ``nodes`` are left."""
+        """See ``Task.forgot``."""
         self.known_nodes = nodes
 
     def state(self) -> dict[str, Any]:

@@ -206,6 +206,7 @@ class NodeRegression:
     picks: ClassVar[tuple[str, int]] = ("mse", -1)
     floor: ClassVar[str] = "age_persistence"
     head: Head = NodeRegressor
+    history: ClassVar[None] = None
 
     def __init__(self, config: TrainerConfig, lane: LaneReader) -> None:
         self._target = config.target or Target()
@@ -226,6 +227,9 @@ class NodeRegression:
         )
         self._begun = False
         self._sum, self._count = 0.0, 0
+
+    def forgot(self, nodes: int) -> None:
+        """See ``Task.forgot``: models of nodes look at windows, which forget by themselves."""
 
     def lesson(self, view: EventsView, strategy: Answers, *, epoch: int = 0) -> NodeLesson:
         """See ``Task.lesson``."""

@@ -240,14 +240,14 @@ class PacStrategy(RememberingStrategy):
 
     def forget(self, kept: Int64, first: int) -> int:
         """See ``Forgets.forget``."""
-        events = self.memories.forget(kept, first)
+        events = super().forget(kept, first)
         self._groups.keep(kept)
         self._first = len(self.memories.feed)
         self._learner = self._learner[:0]
         return events
 
     def resize(self, batch: int) -> None:
-        """See ``Resizes``."""
+        """See ``Strategy.resize``."""
         self._batch = math.ceil(batch / self._ranks.size) if self._pac.batch == "divided" else batch
 
     @property

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -64,6 +64,7 @@ class RememberingStrategy:
 
     trains: ClassVar[Kind] = "event"
     answers: ClassVar[frozenset[Asks]] = frozenset({"pairs"})
+    resizes: ClassVar[bool] = True
     memories: Memories
 
     def __init__(self, setting: Setting, options: EventOptions) -> None:
@@ -139,9 +140,18 @@ class RememberingStrategy:
         self.memories.trained.restart()
 
     @property
+    def memory(self) -> Self:
+        """See ``Strategy.memory``: all of it."""
+        return self
+
+    @property
     def event_times(self) -> Int64:
         """See ``Forgets.event_times``."""
         return self.memories.feed.time_us
+
+    def forget(self, kept: Int64, first: int) -> int:
+        """See ``Forgets.forget``."""
+        return self.memories.forget(kept, first)
 
     def close(self) -> None:
         """See ``Strategy.close``."""

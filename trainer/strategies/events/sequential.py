@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from schemas.store import LaneHeader
-from stream.arrays.kinds import Bool, Int64
+from stream.arrays.kinds import Bool
 from stream.store.log.event_columns import EventColumns
 from trainer.data.event_feed import EventFeed
 from trainer.data.examples import Examples, Share
@@ -128,12 +128,8 @@ class SequentialStrategy(RememberingStrategy):
         self.memories.restore(state, lambda stream, part: stream.restore(part))
         self.rehearsal.restore(state["rehearsal"], self._ranks.device)
 
-    def forget(self, kept: Int64, first: int) -> int:
-        """See ``Forgets.forget``."""
-        return self.memories.forget(kept, first)
-
     def resize(self, batch: int) -> None:
-        """See ``Resizes``."""
+        """See ``Strategy.resize``."""
         self._batch = batch
 
     @property

@@ -32,9 +32,11 @@ class WindowedStrategy:
     trains: ClassVar[Kind] = "snapshot"
     answers: ClassVar[frozenset[Asks]] = frozenset({"pairs", "nodes"})
     replays: ClassVar[bool] = False
+    resizes: ClassVar[bool] = False
     reads_timeline: ClassVar[bool] = False
     learns_all: ClassVar[bool] = False
     figures: ClassVar[tuple[TrainingFigure, ...]] = ()
+    memory: ClassVar[None] = None
     learner: Learner
 
     def embed_before(self, model: SnapshotModel, nodes: Int64) -> Tensor:
@@ -67,6 +69,9 @@ class WindowedStrategy:
     def share(self, tau: int, inserts: Inserts) -> Share | None:
         """See ``Strategy.share``."""
         return None
+
+    def resize(self, batch: int) -> None:
+        """See ``Strategy.resize``."""
 
     def undo(self) -> None:
         """See ``Strategy.undo``: there is no memory."""
