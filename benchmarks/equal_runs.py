@@ -36,7 +36,7 @@ EVENT_MODELS = {
     "graphmixer": {"hidden": 16, "time_width": 8},
     "dygformer": {"hidden": 16, "channels": 8, "time_width": 8, "neighbours": 7},
 }
-TIMES = ("seconds", "wall_time", "_s", "peak_mib", "bytes", "checkpoint", "rss")
+TIMES = ("seconds", "balance", "wall_time", "_s", "peak_mib", "bytes", "checkpoint", "rss")
 """Keys that hold one of these words are no numbers of the model."""
 
 
@@ -84,7 +84,7 @@ def cases() -> list[Case]:
         Case("dcrnn whole", "dcrnn", "whole", more=tgcn),
         Case("tgcn snapshot, 2 ranks", "tgcn", "snapshot", ranks=2, more=tgcn),
         Case("tgcn group", "tgcn", "group", more={**tgcn, "horizon": 6}),
-        Case("tgcn hybrid", "tgcn", "hybrid", more={**tgcn, "horizon": 6}),
+        Case("tgcn hybrid", "tgcn", "hybrid", lane="hash", more={**tgcn, "horizon": 6}),
         Case("tgn-history pac, 2 ranks", "tgn-history", "pac", ranks=2, more=history),
         Case(
             "tgn pac, 2 ranks, mean, each",

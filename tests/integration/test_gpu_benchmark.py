@@ -32,6 +32,7 @@ def test_without_cuda_nothing_but_the_machine_is_looked_at(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_in_small_on_the_processor_every_part_ends_well_and_the_table_has_its_rows(tmp_path: Path) -> None:
     ended = gpu(tmp_path, "--device", "cpu", "--small")
     assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr

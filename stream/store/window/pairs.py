@@ -162,9 +162,8 @@ class PairWindow:
         after[there[_located(gone, rows)[1]]] = np.nan
         at, found = _located(altered, rows)
         after[there[found]] = _chosen(change.weight, len(altered), at[found])
-        newest_come = np.flatnonzero(np.append(change.come[1:] != change.come[:-1], True)[: len(change.come)])
-        at, _ = _located(keys, change.come[newest_come])
-        after[at] = _chosen(change.come_weight, len(change.come), newest_come)
+        # All copies that come with a snapshot have the same weight.
+        after[_located(keys, change.come)[0]] = _of_each(change.come_weight, len(change.come))
         differs = before.view(np.int32) != after.view(np.int32)
         return ChangedPairs(keys[differs], before[differs], after[differs])
 
