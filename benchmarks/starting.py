@@ -36,29 +36,14 @@ def main() -> None:
         for turn in range(-1, given.turns):  # the first compiles what is not compiled
             store = Path(folder) / str(turn)
             config = configuration(store, broker.address, given.lanes)
+            run = ["-c", COMMAND, "run", "--config", str(config), "--until-idle", "0"]
             for row, command in {
                 "`python -c pass`": ["-c", "pass"],
                 f"`{BARE}`": ["-c", BARE],
                 "`freshet-stream --help`": ["-c", COMMAND, "--help"],
                 "`freshet-stream config`": ["-c", COMMAND, "config", "--config", str(config)],
-                "`freshet-stream run`, a new store": [
-                    "-c",
-                    COMMAND,
-                    "run",
-                    "--config",
-                    str(config),
-                    "--until-idle",
-                    "0",
-                ],
-                "`freshet-stream run`, again": [
-                    "-c",
-                    COMMAND,
-                    "run",
-                    "--config",
-                    str(config),
-                    "--until-idle",
-                    "0",
-                ],
+                "`freshet-stream run`, a new store": run,
+                "`freshet-stream run`, again": run,
                 "`freshet-stream inspect`": ["-c", COMMAND, "inspect", str(store)],
             }.items():
                 used = measured([sys.executable, *command])
