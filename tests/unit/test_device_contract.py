@@ -38,7 +38,6 @@ SCORING = {
     "strategies/events/event_cursor.py:on_host": 2,  # the scores, of the model and of its first weights
     "strategies/snapshots/windowed.py:WindowedStrategy.answer.<locals>.<listcomp>": 8,
     "tasks/node_labels.py:first_ranks": 2,
-    "timeline/entries.py:SortedEntries.set": 40,
 }
 """The same, while it is predicted."""
 SMALL = {"memory": 8, "time_width": 8}
