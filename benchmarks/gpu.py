@@ -141,7 +141,7 @@ def main() -> None:
     print((given.out / "machine.txt").read_text(encoding="utf-8"), flush=True)
     if not well:
         print("The machine is not as expected, so nothing else was tried.")
-        return
+        sys.exit(1)
     everything(parts, given.device, small=given.small)
     shown = f"{table(given.out)}\n\nafter {time.monotonic() - began:.0f} s\n"
     (given.out / "table.txt").write_text(shown, encoding="utf-8")

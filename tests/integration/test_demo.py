@@ -78,8 +78,9 @@ def test_the_demo_ends_with_a_model_above_all_floors_and_no_event_lost_as_the_re
     shown = PICTURE["ap_second_half"]
     assert {scorer: mean[scorer] for scorer in shown} == pytest.approx(shown, abs=0.08)
     for name, lane in PICTURE["lanes"].items():
-        for figure in ("cut", "balance"):
-            assert report["lanes"][name][figure][-1] == pytest.approx(lane[figure][-1], abs=0.05), name
+        # An edge lane's balance depends on how many events a batch has, which is more on a busy machine.
+        for figure, most in ("cut", 0.05), ("balance", 0.1):
+            assert report["lanes"][name][figure][-1] == pytest.approx(lane[figure][-1], abs=most), name
         assert report["lanes"][name]["saving"] == pytest.approx(lane["saving"], abs=0.05), name
     assert (out / "report.png").read_bytes().startswith(b"\x89PNG")
     for words in ("none lost, none twice", "report.png", "to try next"):

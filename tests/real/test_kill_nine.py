@@ -22,8 +22,8 @@ pytestmark = [pytest.mark.real, pytest.mark.integration, pytest.mark.slow]
 KILLS = 20
 SEED = 7
 
-READY = "metrics:"
-"""The job prints this when it is loaded and begins to work."""
+READY = '"event": "metrics"'
+"""The job logs this when it is loaded and begins to work."""
 
 
 def test_twenty_kills_leave_the_log_of_an_uninterrupted_run(
