@@ -29,7 +29,10 @@ from streaming import (
 )
 
 from schemas.config import StreamConfig
+from stream.job.decoding import Decoding
 from stream.job.loop import StreamJob
+from stream.job.open_log import OpenLog
+from stream.kafka.reader import PartitionReader
 from stream.metrics import StreamMetrics
 from stream.store.lane.reader import LaneReader
 from stream.store.log.reader import LogReader
@@ -174,3 +177,26 @@ def test_nothing_is_lost_or_doubled_across_cycles_and_idle_partitions_starve_nob
     assert (ran[0].events, again.events) == (640, 0)
     log = log_table(tmp_path / "store")
     assert len(set(zip(log["src"].to_pylist(), log["dst"].to_pylist(), strict=True))) == log.num_rows == 640
+
+
+class _StageError(Exception):
+    """An error that Beam does not know."""
+
+
+@pytest.mark.parametrize(
+    ("stage", "method"), [(PartitionReader, "_poll"), (Decoding, "batches"), (OpenLog, "take_in")]
+)
+def test_an_error_of_a_stage_leaves_the_pipeline_as_itself(
+    kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: type, method: str
+) -> None:
+    topic = fresh_topic(kafka)
+    send(kafka, topic, [edge(1, 2, T0)])
+    raised = _StageError("at its place")
+
+    def fails(*_: object, **__: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(stage, method, fails)
+    with pytest.raises(_StageError) as found:
+        run_job(configuration(tmp_path / "store", kafka, topic))
+    assert found.value is raised
