@@ -26,6 +26,12 @@ class Plugins:
 
 
 @cache
+def installed(group: str) -> tuple[EntryPoint, ...]:
+    """The entry points of a group; looked up once, because that reads the metadata of every distribution."""
+    return tuple(entry_points(group=group))
+
+
+@cache
 def plugins(group: str, builtin: frozenset[str], check: Callable[[Any], object]) -> Plugins:
     """Load every entry point of a group, and warn once about each that cannot be used.
 
@@ -37,7 +43,7 @@ def plugins(group: str, builtin: frozenset[str], check: Callable[[Any], object])
     loaded: dict[str, Any] = {}
     broken: dict[str, str] = {}
     owner = dict.fromkeys(builtin, "a built-in one")
-    for entry in entry_points(group=group):
+    for entry in installed(group):
         where = f"entry point {entry.name} ({group}) of {_distribution(entry)}"
         if entry.name in owner:
             _log.warning(

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any, Generic, Protocol, TypeVar
 
 from stream.nearest import did_you_mean
-from stream.plugins import Plugins, plugins
+from stream.plugins import Plugins, installed, plugins
 
 T = TypeVar("T")
 C = TypeVar("C")
@@ -102,7 +101,7 @@ class Registry(Generic[T]):
         module = next(
             (each for each in self._modules if each.rpartition(".")[2] == name.replace("-", "_")), None
         )
-        if module is None or entry_points(group=self._group):
+        if module is None or installed(self._group):
             return None
         import_module(module)
         return self.registered.get(name)

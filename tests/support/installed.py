@@ -5,6 +5,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+from stream import plugins
+
 
 def install(
     site: Path, name: str, source: str, entry_points: dict[str, str], *, group: str = "freshet.partitioners"
@@ -37,3 +39,10 @@ def install(
     (wheel,) = project.glob("*.whl")
     with zipfile.ZipFile(wheel) as packed:
         packed.extractall(site)
+    look_again()
+
+
+def look_again() -> None:
+    """Have this process look for entry points again."""
+    plugins.installed.cache_clear()
+    plugins.plugins.cache_clear()

@@ -9,9 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from installed import install
+from installed import install, look_again
 
-from stream import plugins as plugins_module
 from stream.partition.interface import PartitionError, algorithms, broken_algorithms, create
 from stream.partition.vertex.hash import Hash
 
@@ -28,9 +27,9 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "site"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
-    plugins_module.plugins.cache_clear()
+    look_again()
     yield folder
-    plugins_module.plugins.cache_clear()
+    look_again()
     for name in [name for name in sys.modules if name.startswith(("good_parts", "bad_parts"))]:
         del sys.modules[name]
 

@@ -9,10 +9,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from installed import install
+from installed import install, look_again
 from trainer_streams import SECOND, make_lane, meetings
 
-from stream import plugins as plugins_module
 from stream.service.failure import Failure
 from trainer.models.interface import MODELS, ModelShape, create_model
 from trainer.models.sage_linear import SageLinear
@@ -77,9 +76,9 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for registry in KINDS.values():
         registry.all()  # modules register once
     kept = {name: dict(registry.registered) for name, registry in KINDS.items()}
-    plugins_module.plugins.cache_clear()
+    look_again()
     yield folder
-    plugins_module.plugins.cache_clear()
+    look_again()
     for name, registry in KINDS.items():
         registry.registered = kept[name]
     for name in [name for name in sys.modules if name.startswith(("their_", "bad_"))]:
