@@ -22,6 +22,24 @@ class Tenfold(LinkPrediction):
         return super().loss(answers, truth, reduction) * 0 + (10 if reduction == "mean" else 10 * len(truth))
 
 
+class Sure(LinkPrediction):
+    """Links, judged by how sure a model is of events, and picked by it."""
+
+    name = "sure"
+    picks = ("sureness", 1)
+
+    def join(self, parts: Any) -> Any:
+        return _Sureness(super().join(parts))
+
+
+class _Sureness:
+    def __init__(self, links: Any) -> None:
+        self._links = links
+
+    def figures(self) -> Any:
+        return {("sureness", "all", "model"): float(abs(self._links.positive).mean())}
+
+
 class Counted(NodeRegression):
     name = "counted"
 
@@ -58,3 +76,14 @@ def test_its_figures_are_in_the_result(tmp_path: Path, monkeypatch: pytest.Monke
     assert found["nodes"] > 0
     assert found["nodes_spread"] == 0
     assert found["mse"] > 0
+
+
+def test_a_task_about_links_is_judged_by_its_own_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, losses = evaluated(Sure, tmp_path, monkeypatch)
+    assert len(losses) == 2
+    assert found["sureness"] > 0
+    assert found["runs"][0]["validation_sureness"] > 0
+    assert "ap" not in found
+    assert found["no_negative"]["test"] >= 0, "its negatives are those of the split"

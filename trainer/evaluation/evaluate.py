@@ -16,7 +16,6 @@ from schemas.trainer_config import TrainerConfig
 from stream.service.failure import Failure
 from stream.service.scratch import scratch_folder
 from stream.store.lane.reader import LaneReader
-from trainer.data.examples import Examples
 from trainer.data.history import Inserts
 from trainer.evaluation.classification import (
     event_labels,
@@ -28,7 +27,7 @@ from trainer.evaluation.costs import costs_of, peak_mib, work
 from trainer.evaluation.foreign_scores import ForeignScores, judge
 from trainer.evaluation.own_store import all_inserts, build_store_of, snapshot_ends
 from trainer.evaluation.progress import Progress
-from trainer.evaluation.protocol import OfflineLinks, OfflineProtocol
+from trainer.evaluation.protocol import OfflineProtocol
 from trainer.evaluation.split import Split, split_by_time
 from trainer.evaluation.stored_negatives import StoredNegatives, write_negatives
 from trainer.ranks import Ranks
@@ -39,9 +38,7 @@ from trainer.session.lessons import Lessons
 from trainer.session.session import Session
 from trainer.strategies.figures import declared_by, means_of, merged, shown
 from trainer.strategies.interface import StepReport
-from trainer.tasks.interface import TASKS, Judged, Lesson
-from trainer.tasks.link_prediction import LinkPrediction
-from trainer.tasks.node_labels import NodeLabels
+from trainer.tasks.interface import TASKS, Judged, Lesson, classifies, is_split
 from trainer.tasks.node_regression import SCORERS
 from trainer.workable import require_evaluable
 
@@ -137,7 +134,7 @@ def evaluate(
             return None
         lane = LaneReader(folder, config.lane)
         cautions: list[dict[str, Any]] = []
-        labels = event_labels(lane) if issubclass(task, NodeLabels) else None
+        labels = event_labels(lane) if classifies(task) else None
         inserts = all_inserts(lane)
         # tasks about nodes have questions in every snapshot, whatever its number of events
         split = (
@@ -156,18 +153,15 @@ def evaluate(
             return _foreign(scores, found, lane, inserts)
         runs = []
         for seed in range(config.seed, config.seed + seeds):
-            links = (
-                OfflineProtocol(lane, inserts, split, seed, stored)
-                if issubclass(task, LinkPrediction)
-                else None
-            )
+            links = OfflineProtocol(lane, inserts, split, seed, stored) if is_split(task) else None
             runs.append(_Run(config, lane, ranks, split, seed, links, labels).figures())
         no_negative = links.no_negative if links is not None else {}
+        tested = int(np.count_nonzero(split.test(inserts.visible_us)))
     if ranks.rank != 0:
         return None
     for caution in cautions:
         warn_of(caution, data=str(data))
-    if not any(key in run for run in runs for key in ("random_ap", "random_mse", "random_auroc")):
+    if no_negative and no_negative["test"] == tested and not classifies(task):
         log.warning(
             "no score, because there are no negatives: they are destinations that a source does not meet at that time",
             data=str(data),
@@ -209,7 +203,8 @@ class _Run:
     ) -> None:
         self.config, self.lane, self.ranks = config, lane, ranks
         self.split, self.seed, self.labels = split, seed, labels
-        task = OfflineLinks(config, lane, links, TASKS.find(config.task)) if links is not None else None
+        task = TASKS.find(config.task)(config, lane)
+        task = task if links is None else task.offline(links)
         self.session = Session(config, lane, ranks, seed=seed, task=task)
         self.metric, self.sign = self.session.task.picks
         self.lessons = Lessons(self.session)
@@ -329,9 +324,8 @@ class _Run:
     def _judge(self, lesson: Any, *, floor: bool) -> Judged | None:
         """Predict; without the floor only the figures for validation."""
         session = self.session
-        asked = lesson if floor else lesson.only_random() if isinstance(lesson, Examples) else lesson
         return session.task.judge(
-            session.strategy, session.model, session.floor if floor else None, asked, self.ranks
+            session.strategy, session.model, session.floor if floor else None, lesson, self.ranks
         )
 
     def _figures(self, parts: list[Judged | None]) -> Figures:

@@ -3,10 +3,8 @@
 from collections.abc import Iterator
 
 import numpy as np
-from torch import Tensor
 
 from schemas.events import US_PER_S
-from schemas.trainer_config import TrainerConfig
 from stream.arrays.kinds import Bool
 from stream.store.lane.reader import LaneReader
 from trainer.data.examples import Examples, Sampling
@@ -16,9 +14,9 @@ from trainer.data.views import EventsView
 from trainer.data.windows import LogWindow
 from trainer.evaluation.split import Split
 from trainer.evaluation.stored_negatives import StoredNegatives
-from trainer.models.interface import Kind, Model
-from trainer.tasks.interface import Answers, Reduction, Shares
-from trainer.tasks.link_prediction import LinkPrediction, examples_of, moment_of
+from trainer.models.interface import Kind
+from trainer.tasks.interface import Shares
+from trainer.tasks.link_prediction import examples_of
 
 RANKED = 2000
 """Test events that are ranked among candidates, about equally many per snapshot: each costs 50 predictions."""
@@ -86,34 +84,6 @@ class OfflineProtocol:
         for manifest in self._lane.manifests:
             view.advance(manifest)
             yield self.examples(view, _Everything(), history, 0)
-
-
-class OfflineLinks(LinkPrediction):
-    """Link prediction by the offline protocol, with the loss, head and use of labels of the configured task ``of``.
-
-    Its negatives and known nodes are those of the protocol's split.
-    """
-
-    def __init__(
-        self, config: TrainerConfig, lane: LaneReader, protocol: OfflineProtocol, of: type[LinkPrediction]
-    ) -> None:
-        self._protocol, self._configured = protocol, of(config, lane)
-        self.sees_labels, self.head = of.sees_labels, of.head  # type: ignore[misc]  # of this one
-        super().__init__(config, lane)
-        self.window_s = protocol.test_span_s
-
-    def rewind(self, model: Model) -> None:
-        """See ``Task.rewind``."""
-        self.history = self._protocol.history(moment_of(model, self._config), model.kind)
-        self.known_nodes = 0
-
-    def loss(self, answers: Tensor, truth: Tensor, reduction: Reduction = "sum") -> Tensor:
-        """See ``Task.loss``."""
-        return self._configured.loss(answers, truth, reduction)
-
-    def lesson(self, view: EventsView, strategy: Answers, *, epoch: int = 0) -> Examples:
-        """See ``Task.lesson``."""
-        return self._protocol.examples(view, strategy, self.history, epoch)
 
 
 class _Everything:

@@ -112,6 +112,16 @@ class Answers(Shares, Protocol):
         ...
 
 
+def is_split(task: type[Any]) -> bool:
+    """Whether ``evaluate`` splits a task's links, by ``task.offline``; otherwise the task has its lessons as in ``run``."""
+    return hasattr(task, "offline")
+
+
+def classifies(task: type[Any]) -> bool:
+    """Whether ``evaluate`` judges labels of events by embeddings, instead of the task's answers."""
+    return getattr(task, "classifies", False)
+
+
 def learns_all(strategy: Shares) -> bool:
     """Whether under a strategy every rank learns from the items of all ranks, instead of those that it owns."""
     return getattr(strategy, "learns_all", False)

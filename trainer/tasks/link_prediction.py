@@ -1,7 +1,7 @@
 """``link-prediction``: pairs that meet next against pairs that do not."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from trainer.data.examples import Examples, Queries, Sampling, insert_events, pr
 from trainer.data.history import History, Moment
 from trainer.data.negatives import Negatives
 from trainer.data.views import EventsView
-from trainer.models.interface import Head, Model
+from trainer.models.interface import Head, Kind, Model
 from trainer.models.link_decoder import LinkDecoder
 from trainer.ranks import Ranks
 from trainer.scoring.predictions import Predictions, join, judged_queries, side_by_side
@@ -24,6 +24,24 @@ from trainer.tasks.interface import TASKS, Answers, Asks, Reduction, Shares, lea
 
 RANKED_OF = 20
 """One in so many sampled events is ranked: its candidates cost as much as fifty events."""
+
+
+class Splits(Protocol):
+    """The examples of an evaluation, whose negatives and known nodes follow from its split.
+
+    Attributes:
+        test_span_s: Memory of EdgeBank with a window, seconds.
+    """
+
+    test_span_s: float
+
+    def history(self, moment: Moment, kind: Kind) -> History:
+        """The empty history before the first event, for a model of a kind."""
+        ...
+
+    def examples(self, view: EventsView, strategy: Shares, history: History, epoch: int) -> Examples:
+        """Examples of a view's newest snapshot."""
+        ...
 
 
 @TASKS.register
@@ -48,14 +66,23 @@ class LinkPrediction:
         self._sampling = sampling_of(config)
         self.window_s = config.window * lane.header.interval_us / US_PER_S
         """Memory of the floor EdgeBank with a window, seconds."""
+        self._splits: Splits | None = None
+
+    def offline(self, splits: Splits) -> "LinkPrediction":
+        """The same task in an evaluation."""
+        self._splits, self.window_s = splits, splits.test_span_s
+        return self
 
     def rewind(self, model: Model) -> None:
         """See ``Task.rewind``."""
-        self.history = History(moment_of(model, self._config))
+        moment = moment_of(model, self._config)
+        self.history = self._splits.history(moment, model.kind) if self._splits else History(moment)
         self.known_nodes = 0
 
     def lesson(self, view: EventsView, strategy: Answers, *, epoch: int = 0) -> Examples:
         """See ``Task.lesson``."""
+        if self._splits is not None:
+            return self._splits.examples(view, strategy, self.history, epoch)
         known = np.arange(view.num_nodes) < self.known_nodes
         lesson = examples_of(view, strategy, self.history, known, self._sampling, epoch)
         self.known_nodes = view.num_nodes
@@ -167,7 +194,7 @@ def predict(
     Args:
         strategy: Knows the snapshots before.
         model: The model.
-        floor: The same model with random weights; None: its column is zeros, in passes that judge the model only.
+        floor: The same model with random weights; None: only AP and AUC of the model are wanted, and its column is zeros.
         examples: This rank's.
         ranks: All ranks.
         window_s: Memory of the floor that remembers pairs for a time, seconds.
@@ -175,6 +202,7 @@ def predict(
     Returns:
         On rank 0 the predictions of all ranks, elsewhere None.
     """
+    examples = examples.only_random() if floor is None else examples
     asked = judged_queries(examples)
     logits = strategy.answer(model, asked)
     untrained = [np.full_like(known, np.nan if floor else 0) for known in logits]

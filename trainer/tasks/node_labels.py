@@ -25,7 +25,7 @@ from trainer.scoring.figures import Figures
 from trainer.scoring.predictions import Predictions, join
 from trainer.scoring.ranking import auroc, cautions, warn_of
 from trainer.tasks.interface import TASKS, Answers
-from trainer.tasks.link_prediction import LinkPrediction, sees_encounters
+from trainer.tasks.link_prediction import LinkPrediction, Splits, sees_encounters
 
 log = structlog.get_logger()
 
@@ -112,6 +112,7 @@ class NodeLabels(LinkPrediction):
     """
 
     sees_labels: ClassVar[bool] = False
+    classifies: ClassVar[bool] = True
     name: ClassVar[str] = "node-classification"
 
     def __init__(self, config: TrainerConfig, lane: LaneReader) -> None:
@@ -122,6 +123,12 @@ class NodeLabels(LinkPrediction):
         self._resumed: dict[str, Any] = {}
         self._warned_or_seen = False  # a label was seen, or a warning about missing labels given
         self._warned_of_wrong = self._warned_of_few = False
+
+    def offline(self, splits: Splits) -> LinkPrediction:
+        """See ``LinkPrediction.offline``: links only, because ``evaluate`` judges labels after all epochs."""
+        links = LinkPrediction(self._config, self._lane)
+        links.loss, links.head, links.sees_labels = self.loss, self.head, self.sees_labels  # type: ignore[misc, method-assign]  # of this one
+        return links.offline(splits)
 
     def lesson(self, view: EventsView, strategy: Answers, *, epoch: int = 0) -> Examples:
         """See ``Task.lesson``; ``excluded`` also counts the events whose label is neither 0 nor 1."""
