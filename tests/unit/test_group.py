@@ -16,10 +16,8 @@ from thread_ranks import side_by_side
 from trainer_sessions import lesson_of
 from trainer_streams import make_lane, meetings
 
-from schemas.trainer_config import Optimisation
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
-from trainer.learning.step import Learner
 from trainer.ranks import Ranks
 from trainer.scheduling.profile import Profile
 from trainer.session.lesson_book import LessonBook
@@ -112,17 +110,17 @@ def test_the_schedule_trains_every_group_once_in_every_pass(algorithm: str, lane
     def work(ranks: Ranks) -> Any:
         session = session_of(lane, ranks, composition="schedule", algorithm=algorithm)
         trained: list[list[int]] = []
-        step, learn = session.strategy.steps.step, session.strategy.learn
+        backward, learn = session.strategy.steps.backward, session.strategy.learn
 
-        def stepped(loss: Any, groups: list[int], weight: float) -> None:
+        def watched(loss: Any, groups: list[int], weight: float) -> Any:
             trained[-1].extend(groups)
-            step(loss, groups, weight)
+            return backward(loss, groups, weight)
 
         def passed(lessons: Any, epoch: int) -> Any:
             trained.append([])
             return learn(lessons, epoch)
 
-        session.strategy.steps.step, session.strategy.learn = stepped, passed
+        session.strategy.steps.backward, session.strategy.learn = watched, passed
         return trained, all_learned(session)
 
     (first, found), (second, others) = side_by_side(2, work)
@@ -177,9 +175,7 @@ def test_a_profile_predicts_groups_that_never_ran() -> None:
 
 def test_a_group_that_waits_for_a_core_is_no_longer_than_its_work() -> None:
     model = torch.nn.Linear(1, 1)
-    steps = GroupSteps(
-        list(model.parameters()), Learner(model, Optimisation(), Ranks()), Ranks(), ordered=True
-    )
+    steps = GroupSteps(list(model.parameters()), Ranks(), ordered=True)
 
     def loss(_: int) -> torch.Tensor:
         time.sleep(0.5)
@@ -188,7 +184,7 @@ def test_a_group_that_waits_for_a_core_is_no_longer_than_its_work() -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        steps.step(loss, [3], 1.0)
+        steps.backward(loss, [3], 1.0)()
     finally:
         torch.set_num_threads(threads)
     (took_s,) = steps.seconds().values()

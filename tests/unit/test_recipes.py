@@ -5,14 +5,21 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import offline_protocol
 import pytest
-from trainer_streams import SECOND, meetings
+import small_trainers
+from prometheus_client import generate_latest
+from trainer_streams import SECOND, make_lane, meetings
 
 from schemas.config import Lane
 from stream.store.from_file import build_store
+from trainer.continual.score_file import ScoreFile
+from trainer.evaluation.evaluate import evaluate
+from trainer.strategies.interface import STRATEGIES
 
 ROOT = Path(__file__).parents[2]
 RECIPES: dict[str, dict[str, Any]] = {
@@ -61,6 +68,30 @@ def test_a_toy_is_a_module_of_under_100_lines_and_a_line_in_each_of_two_files(ki
     assert len(source.splitlines()) + len(edited) < 100
     assert len(edited) == 2
     assert all((ROOT / path).exists() for path in edited)
+
+
+def test_the_toy_strategy_of_another_package_shows_its_own_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    STRATEGIES.all()
+    monkeypatch.setattr(STRATEGIES, "registered", dict(STRATEGIES.registered))
+    (tmp_path / "their_toy.py").write_text(recipe("strategy")[1], encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "their_toy", raising=False)
+    assert import_module("their_toy").ToyBatches is STRATEGIES.find("toy-batches")
+    make_lane(tmp_path / "store", events=meetings(snapshots=3))
+    config = small_trainers.config_for(tmp_path, strategy="toy-batches")
+    metrics = small_trainers.run(config).metrics
+    lines = [line for line in ScoreFile(config.checkpoint).lines() if line["steps"]]
+    assert [len(line["step_nodes"]) for line in lines] == [line["steps"] for line in lines]
+    served = generate_latest(metrics.registry).decode()
+    steps = sum(line["steps"] for line in lines)
+    assert f'freshet_trainer_step_nodes_bucket{{graph="meetings",le="10000.0"}} {steps}.0' in served
+    keys = {"model": "sage-linear", "model_params": {"hidden": 4}, "strategy": "toy-batches"}
+    data = offline_protocol.write_events(tmp_path / "events.parquet")
+    found = evaluate(offline_protocol.config_for(**keys), data, shares=offline_protocol.SHARES)
+    assert found is not None
+    assert found["training"]["step_nodes"] > 1
 
 
 @pytest.mark.slow

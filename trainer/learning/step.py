@@ -90,7 +90,7 @@ class Learner:
         if loss is not None:
             spoil(self._weights, loss)
         began = self._lap("backward", began)
-        if self._averages_every is None and not summed:
+        if not self.alone and not summed:
             self._ranks.sum_gradients(self._weights)
         began = self._lap("synchronise", began)
         gradients = [each.grad for each in self._weights if each.grad is not None]
@@ -134,6 +134,11 @@ class Learner:
                 state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(weight), torch.zeros_like(weight)
             moments += [state["exp_avg"], state["exp_avg_sq"], state["step"]]
         return [weight.data for weight in self._weights] + moments
+
+    @property
+    def alone(self) -> bool:
+        """Whether each rank steps by itself, and weights are averaged."""
+        return self._averages_every is not None
 
     @property
     def num_weights(self) -> int:

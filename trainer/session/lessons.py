@@ -1,6 +1,7 @@
 """Learning one snapshot: passes over a sample of its events. Weights that are not finite afterwards are put back."""
 
 import math
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -99,9 +100,10 @@ class Lessons:
             raise self._failure()
 
     def _pass(self, lesson: Lesson, epoch: int) -> StepReport:
-        before = self._ranks.traffic.copy()
+        before, began = self._ranks.traffic.copy(), time.perf_counter()
         report = self._session.strategy.learn(self.book.with_newest(lesson), epoch)
-        return replace(report, traffic=self._ranks.traffic.since(before))
+        seconds = {"train": time.perf_counter() - began, **report.seconds}
+        return replace(report, seconds=seconds, traffic=self._ranks.traffic.since(before))
 
     def _sample(self, lesson: Lesson, share: float, epoch: int) -> Lesson:
         if share >= 1:

@@ -83,8 +83,8 @@ class StepReport:
             remembered they are all events of a snapshot, under every strategy, and so no figure of one.
         replayed: Old events learned again.
         nonfinite: Steps left out because loss or gradient was not finite.
-        seconds: Wall time by phase, of this rank.
-        traffic: Bytes that this rank sent and seconds that it waited in collectives, by purpose.
+        seconds: Wall time by phase, of this rank. The session adds ``train``, the whole pass.
+        traffic: Bytes that this rank sent and seconds that it waited in collectives, by purpose; added by the session.
         figures: Those that the strategy declares, by name, of this rank: a number, a list of a histogram's observations, or
             numbers by the value of a label, or by a tuple of several labels' values.
     """
@@ -224,7 +224,7 @@ class Strategy(Stateful, Protocol):
         ...
 
     def learn(self, lessons: Sequence[Lesson], epoch: int) -> StepReport:
-        """One pass over this rank's share of lessons, the newest snapshot's last."""
+        """One pass over this rank's share of lessons, the newest snapshot's last; ``passes.run`` takes its steps."""
         ...
 
     def undo(self) -> None:

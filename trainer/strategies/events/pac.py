@@ -1,9 +1,8 @@
 """``pac``: ranks learn sub-graphs side by side, made of shuffled and combined parts (SPEED section II-C)."""
 
 import math
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -30,6 +29,7 @@ from trainer.strategies.events.remembering import EventOptions, RememberingStrat
 from trainer.strategies.events.sharded_stream import ShardedStream, carry
 from trainer.strategies.events.shared_copies import SYNCHRONISE, SharedCopies, Synchronise
 from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
+from trainer.strategies.passes import Step, run
 
 GATHERED_AT_ONCE = 65_536
 """Rows that a rank sends at once for a checkpoint, which bounds the memory of the first rank."""
@@ -154,13 +154,20 @@ class PacStrategy(RememberingStrategy):
 
     def learn(self, lessons: Sequence[Examples], epoch: int) -> StepReport:
         """See ``Strategy.learn``: every rank learns its sub-graph, in the order of the log."""
-        began = time.perf_counter()
         (lesson,) = lessons
-        ranks, batch, learned = self._ranks, self._batch, lesson.learned
         stream = self.memories.restarted(self._model)
-        sizes = ranks.exchange_sizes([len(learned)] * ranks.size)
+        sizes = self._ranks.exchange_sizes([len(lesson.learned)] * self._ranks.size)
         if not sum(sizes):
             return StepReport(discarded=len(lesson.every))
+        report = run(self._model, self.learner, self._ranks, self._steps(stream, lesson, sizes, epoch))
+        return replace(report, discarded=len(lesson.every) - sum(sizes))
+
+    def _steps(
+        self, stream: EventStream, lesson: Examples, sizes: Sequence[int], epoch: int
+    ) -> Iterator[Step]:
+        """Steps over a batch of each rank, given the numbers of their events, until the longest rank is done."""
+        ranks, batch, learned = self._ranks, self._batch, lesson.learned
+        self._model.eval()  # mails from before the first batch are made as in a prediction
         latest = -np.iinfo(np.int64).max
         first_us = -ranks.maximum([-int(learned.time_us[0]) if len(learned) else latest])[0]
         stream.deliver_before(first_us, batch * ranks.size)  # together: in groups of a step of all ranks
@@ -172,13 +179,13 @@ class PacStrategy(RememberingStrategy):
             cycle = _Cycle(stream, self._groups, ranks, self._first + np.flatnonzero(self._mine()))
         counts = [math.ceil(size / batch) for size in sizes]
         own, steps = counts[ranks.rank], max(counts)
-        sizes_here = []
         for step in range(steps):
-            total = sum(
-                _batch_size(size, step % count, batch)
+            together = [
+                (_batch_size(size, step % count, batch), step < count)
                 for size, count in zip(sizes, counts, strict=True)
                 if count
-            )
+            ]
+            total = sum(size for size, _ in together)
             if cycle and own and step and step % own == 0:
                 cycle.wrap(keep=step // own == steps // own)
             here = (
@@ -190,8 +197,8 @@ class PacStrategy(RememberingStrategy):
                 if mine
                 else None
             )
-            sizes_here.append(mine)
-            self.learner.step(loss, mine / total)
+            first = sum(size for size, is_first in together if is_first)
+            yield Step(loss, 2 * total, first, weight=mine / total, scale=2 * mine)
         if cycle:
             cycle.end(whole=not own or steps % own == 0)
         last_us = int(learned.time_us[(own - 1) * batch]) if own else latest
@@ -199,21 +206,6 @@ class PacStrategy(RememberingStrategy):
         stream.deliver_before(until_us, batch)
         if cycle:
             cycle.join(until_us, self._synchronise, self._first, self._learner)
-        self._model.eval()
-        ended = self.learner.settled()
-        taken = [
-            (loss, 2 * size) for size, (loss, left_out) in zip(sizes_here, ended, strict=True) if not left_out
-        ]
-        losses, queries = math.fsum(loss * size for loss, size in taken), sum(size for _, size in taken)
-        loss_sum, query_sum = ranks.total([losses, queries])
-        return StepReport(
-            steps=steps,
-            events=sum(sizes),
-            loss=loss_sum / query_sum if query_sum else None,
-            nonfinite=len(ended) - len(taken),
-            discarded=len(lesson.every) - sum(sizes),
-            seconds={"train": time.perf_counter() - began, **self.learner.seconds()},
-        )
 
     def state(self) -> dict[str, Any]:
         """See ``Strategy.state``: of the memory, this rank's rows."""

@@ -1,8 +1,6 @@
 """``sequential``: one rank learns an event model batch by batch, in log order."""
 
-import math
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,6 +22,7 @@ from trainer.strategies.events.memory_stream import MemoryStream
 from trainer.strategies.events.rehearsal import PastBatch, Rehearsal
 from trainer.strategies.events.remembering import EventOptions, RememberingStrategy
 from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
+from trainer.strategies.passes import Step, run
 
 
 @STRATEGIES.register
@@ -81,33 +80,22 @@ class SequentialStrategy(RememberingStrategy):
 
     def learn(self, lessons: Sequence[Examples], epoch: int) -> StepReport:
         """See ``Strategy.learn``; the order is that of the log in every epoch."""
-        began = time.perf_counter()
+        return run(self._model, self.learner, self._ranks, self._steps(lessons, epoch), sum)
+
+    def _steps(self, lessons: Sequence[Examples], epoch: int) -> Iterator[Step]:
+        """Steps over new batches, and between them over old ones."""
         (lesson,) = lessons
         stream = self.memories.restarted(self._model)
+        self._model.eval()  # mails from before the first batch are made as in a prediction
         events = len(lesson.learned)
-        sizes: list[tuple[int, int]] = []  # of each step: new and old events
         for first in range(0, events, self._batch):
             here = slice(first, min(first + self._batch, events))
             new = here.stop - here.start
-            sizes.append((new, 0))
-            self.learner.step(self.new_loss(stream, lesson, here, keep=epoch == 0))
+            loss = self.new_loss(stream, lesson, here, keep=epoch == 0)
+            yield Step(loss, 2 * new, new, weight=1, scale=2 * new)
             for old in self.rehearsal.due(new):
-                sizes.append((0, old.positives))
-                self.learner.step(old.loss(self._model, self._setting.task))
-        self._model.eval()
-        losses, learned, nonfinite, replayed = 0.0, 0, 0, 0
-        for (new, again), (loss, left_out) in zip(sizes, self.learner.settled(), strict=True):
-            nonfinite += left_out
-            if not left_out:
-                losses, learned, replayed = losses + 2 * new * loss, learned + new, replayed + again
-        return StepReport(
-            steps=math.ceil(events / self._batch),
-            events=learned,
-            loss=losses / (2 * learned) if learned else None,
-            nonfinite=nonfinite,
-            replayed=replayed,
-            seconds={"train": time.perf_counter() - began, **self.learner.seconds()},
-        )
+                loss = old.loss(self._model, self._setting.task)
+                yield Step(loss, 0, 0, weight=1, scale=0, replayed=old.positives)
 
     def state(self) -> dict[str, Any]:
         """See ``Strategy.state``: the optimiser, the events with their graph, and every model's memory."""

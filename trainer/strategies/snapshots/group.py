@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +14,6 @@ from torch import Tensor
 from schemas.store import LaneHeader
 from stream.arrays.kinds import Bool, Float32, Float64, Int64
 from stream.nearest import did_you_mean
-from stream.service.heartbeat import beat
 from trainer.device import to_device
 from trainer.models.interface import Model
 from trainer.models.unroll import unroll
@@ -24,6 +23,7 @@ from trainer.scheduling.profile import Profile
 from trainer.scheduling.solve import ALGORITHMS
 from trainer.strategies.figures import TrainingFigure
 from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
+from trainer.strategies.passes import Step, run
 from trainer.strategies.snapshots.group_steps import GroupSteps
 from trainer.strategies.snapshots.whole import TRANSFER_BYTES, WholeOptions, WholeStrategy
 from trainer.strategies.snapshots.whole_layout import WholeLayout
@@ -125,7 +125,7 @@ class GroupStrategy(WholeStrategy):
 
     def __init__(self, setting: Setting, options: GroupOptions) -> None:
         super().__init__(setting, WholeOptions(transfer=options.transfer))
-        self._ranks, self._chosen = setting.ranks, options
+        self._chosen = options
         self._window = self._model.window
         self._horizon = setting.horizon or WINDOWS * self._window
         self._planner = Planner(
@@ -133,9 +133,7 @@ class GroupStrategy(WholeStrategy):
             options.groups_per_step, options.alpha_s,
         )  # fmt: skip
         self._profile = Profile()
-        self.steps = GroupSteps(
-            list(self._model.parameters()), self.learner, self._ranks, ordered=options.reproducible
-        )
+        self.steps = GroupSteps(list(self._model.parameters()), self._ranks, ordered=options.reproducible)
         self._live: dict[int, tuple[tuple[int, ...], Int64, int]] = {}
         step = options.groups_per_step if options.composition == "fixed" else self.needs.lessons
         idle = self._ranks.size - min(step, self.needs.lessons)
@@ -177,34 +175,46 @@ class GroupStrategy(WholeStrategy):
 
     def learn(self, lessons: Sequence[Lesson], epoch: int) -> StepReport:
         """See ``Strategy.learn``; all ranks have the same lessons."""
-        began = time.perf_counter()
         groups = self._groups(lessons)
         if not groups:
             return StepReport()
-        sizes, names = self._sizes(groups), [group.tau for group in groups]
-        seed = [self._seed, lessons[-1].sequence, epoch]
+        newest, sizes, names = lessons[-1], self._sizes(groups), [group.tau for group in groups]
         at = time.perf_counter()
-        plan = self._plan(sizes, self._profile.predict(names, sizes), seed)
+        plan = self._plan(sizes, self._profile.predict(names, sizes), [self._seed, newest.sequence, epoch])
         solving_s = time.perf_counter() - at
-        self._model.train()
+        planned = plan.schedule.iterations()
+        steps = [self._step(groups, of_rank, newest) for of_rank in planned]
         with self._threads():
-            for of_rank in plan.schedule.iterations():
-                beat()
-                queries = sum(len(groups[group].truth) for of in of_rank for group in of)
-                own = sorted(of_rank[self._ranks.rank])
-                self.steps.step(lambda group: self._loss_of(groups[group]), own, 1 / queries)
-            self._model.eval()
-            ended = self.learner.settled()
+            report = run(self._model, self.learner, self._ranks, steps)
         at = time.perf_counter()
-        measured_s = np.zeros(len(groups))
-        for group, took_s in self.steps.seconds().items():
-            measured_s[group] = took_s
-        measured_s = self._ranks.sum_array(measured_s, "control")
+        found = np.zeros((2, len(groups)))
+        for row, by_group in zip(found, (self.steps.seconds(), self.steps.losses()), strict=True):
+            row[list(by_group)] = list(by_group.values())
+        measured_s, losses = self._ranks.sum_array(found, "control")
         self._profile.measured(names, sizes, measured_s)
         profiling_s = time.perf_counter() - at
-        seconds = {"train": time.perf_counter() - began, **self.learner.seconds()}
-        seconds |= {"schedule": solving_s, "profile": profiling_s}
-        return self._report(groups, plan, ended, measured_s, lessons[-1], seconds)
+        # Summed by group, so the sum does not depend on the ranks that trained them.
+        taken = [of_rank for of_rank, step in zip(planned, steps, strict=True) if not step.left_out]
+        loss = float(losses[sorted(group for of_rank in taken for of in of_rank for group in of)].sum())
+        queries = sum(step.queries for step in steps if not step.left_out)
+        return replace(
+            report,
+            loss=loss / queries if queries else None,
+            seconds={**report.seconds, "schedule": solving_s, "profile": profiling_s},
+            figures={
+                TRANSFER_BYTES.name: self.timeline.transfer.since_last(),
+                SCHEDULE_RATIO.name: plan.balance(measured_s, self._profile.error),
+            },
+        )
+
+    def _step(self, groups: Sequence[Group], of_rank: Sequence[Sequence[int]], newest: Lesson) -> Step:
+        """A step over some groups, given each rank's numbers of them."""
+        together = [groups[group] for of in of_rank for group in of]
+        queries = sum(len(group.truth) for group in together)
+        own = sorted(of_rank[self._ranks.rank])
+        backward = self.steps.backward(lambda group: self._loss_of(groups[group]), own, 1 / queries)
+        has_newest = any(group.tau == newest.tau for group in together)
+        return Step(backward, queries, len(newest) if has_newest else 0, summed=self._chosen.reproducible)
 
     def state(self) -> dict[str, Any]:
         """See ``Strategy.state``; measured times, too, which never change the results of ``fixed``."""
@@ -293,35 +303,3 @@ class GroupStrategy(WholeStrategy):
             yield
         finally:
             torch.set_num_threads(threads)
-
-    def _report(
-        self,
-        groups: Sequence[Group],
-        plan: PassPlan,
-        ended: Sequence[tuple[float, bool]],
-        measured_s: Float64,
-        newest: Lesson,
-        seconds: dict[str, float],
-    ) -> StepReport:
-        """The report of a pass over all groups."""
-        steps = plan.schedule.iterations()
-        learned = [of_rank for of_rank, (_, left_out) in zip(steps, ended, strict=True) if not left_out]
-        taken = [group for of_rank in learned for of in of_rank for group in of]
-        queries = sum(len(groups[group].truth) for group in taken)
-        losses = np.zeros(len(groups))
-        for group, loss_of_group in self.steps.losses().items():
-            losses[group] = loss_of_group
-        # Summed by group, so the sum does not depend on the ranks that trained them.
-        loss = float(self._ranks.sum_array(losses, "control")[sorted(taken)].sum())
-        has_newest = any(groups[group].tau == newest.tau for group in taken)
-        return StepReport(
-            steps=len(steps),
-            events=len(newest) if has_newest else 0,
-            loss=loss / queries if queries else None,
-            nonfinite=sum(left_out for _, left_out in ended),
-            seconds=seconds,
-            figures={
-                TRANSFER_BYTES.name: self.timeline.transfer.since_last(),
-                SCHEDULE_RATIO.name: plan.balance(measured_s, self._profile.error),
-            },
-        )

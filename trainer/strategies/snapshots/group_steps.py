@@ -1,4 +1,4 @@
-"""One optimiser step over several groups, whose separate gradients are summed in order of the groups' numbers."""
+"""The gradient of a step over several groups, whose separate gradients are summed in order of the groups' numbers."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -7,36 +7,37 @@ import torch
 from torch import Tensor, nn
 
 from trainer.learning.soundness import spoil
-from trainer.learning.step import Learner
 from trainer.ranks import Ranks
 
 
 class GroupSteps:
-    """Takes a learner's steps over groups, and measures the seconds of each.
+    """Computes gradients of groups, and measures the seconds of each.
 
     Args:
         weights: Of the model.
-        learner: Steps.
         ranks: All ranks.
         ordered: Whether gradients are summed in the order of groups, so that the sum is equal to the bit on any number of
             ranks; otherwise each rank sums its own, and an all-reduce sums those of ranks.
     """
 
-    def __init__(
-        self, weights: Sequence[nn.Parameter], learner: Learner, ranks: Ranks, *, ordered: bool
-    ) -> None:
+    def __init__(self, weights: Sequence[nn.Parameter], ranks: Ranks, *, ordered: bool) -> None:
         self._weights = [weight for weight in weights if weight.requires_grad]
-        self._learner, self._ranks, self._ordered = learner, ranks, ordered
+        self._ranks, self._ordered = ranks, ordered
         self._lasted: dict[int, Callable[[], float]] = {}
         self._losses: dict[int, Tensor] = {}
 
-    def step(self, loss: Callable[[int], Tensor], groups: Sequence[int], weight: float) -> None:
-        """Follow the gradient of all ranks' groups of one step; a collective.
+    def backward(
+        self, loss: Callable[[int], Tensor], groups: Sequence[int], weight: float
+    ) -> Callable[[], Tensor | None]:
+        """A function, a collective if gradients are ordered, that computes the gradient of one step's groups.
 
         Args:
             loss: Of a group, a scalar; its forward pass.
             groups: Numbers of this rank's groups, maybe none.
             weight: Of every loss in the sum.
+
+        Returns:
+            See ``Learner.follow``.
         """
 
         def backward() -> Tensor | None:
@@ -59,7 +60,7 @@ class GroupSteps:
                 self._sum(parts)
             return torch.stack(losses).sum() if losses else None
 
-        self._learner.follow(backward, summed=self._ordered)
+        return backward
 
     def seconds(self) -> dict[int, float]:
         """Seconds of each group since the last call."""

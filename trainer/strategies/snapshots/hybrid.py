@@ -2,8 +2,9 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,13 +23,14 @@ from trainer.models.unroll import unroll
 from trainer.nn.rows import rows
 from trainer.strategies.figures import TrainingFigure
 from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
+from trainer.strategies.passes import Step, run
 from trainer.strategies.snapshots.adjusters import ADJUSTERS
 from trainer.strategies.snapshots.averaging import AVERAGES, Averager
 from trainer.strategies.snapshots.batch_maker import BatchMaker
 from trainer.strategies.snapshots.closed_batch import Closure, HybridBatch
 from trainer.strategies.snapshots.closed_layout import ClosedLayout
 from trainer.strategies.snapshots.halo import MIB
-from trainer.strategies.snapshots.hybrid_pass import Crew, HybridPass, Until
+from trainer.strategies.snapshots.hybrid_pass import HybridPass
 from trainer.strategies.snapshots.reservoir import BatchGenerator, Reservoir
 from trainer.strategies.snapshots.whole import RATE
 from trainer.strategies.snapshots.whole_layout import combines
@@ -208,8 +210,8 @@ class HybridStrategy(WindowedStrategy):
         self._generator = BatchGenerator(self.maker.make, int(options.reservoir_mib * MIB), options.threads)
         # a size that was chosen since would not be that of a batch planned earlier
         ahead = 1 if self.adjuster.adapts else options.every_steps
-        self._crew = Crew(
-            self._ranks, self.learner, self._averager, self.adjuster, self._reservoir, self._generator, ahead
+        self._pass = partial(
+            HybridPass, self._ranks, self._averager, self.adjuster, self._reservoir, self._generator, ahead
         )
         self._view: TimelineView | None = None
 
@@ -268,22 +270,22 @@ class HybridStrategy(WindowedStrategy):
 
     def learn(self, lessons: Sequence[Lesson], epoch: int) -> StepReport:
         """See ``Strategy.learn``."""
-        began = time.perf_counter()
-        taus, newest = self.maker.taus, lessons[-1]
-        if len(taus) < 2:
-            return self._first(newest, began)
-        draws = np.random.default_rng([self._seed, newest.sequence, epoch, 3])
-        self._reservoir.slide(taus, draws)
-        self._generator.retain(self._reservoir.recipes())
-        self.maker.open([(each, self.own(each)) for each in lessons])
         limit_s = self._options.seconds_per_snapshot
-        self._model.train()
-        work = HybridPass(self._crew, taus, draws, self._action, self.loss)
-        work.run(Until(self._options.steps, began + limit_s if limit_s else None))
-        self._model.eval()
+        until_s = time.perf_counter() + limit_s if limit_s else None
+        taus, newest = self.maker.taus, lessons[-1]
+        draws = np.random.default_rng([self._seed, newest.sequence, epoch, 3])
+        work = self._pass(taus, draws, self._action, self.loss, self._options.steps, until_s)
+        if len(taus) < 2:
+            steps = self._first(newest, work.learned)
+        else:
+            self._reservoir.slide(taus, draws)
+            self._generator.retain(self._reservoir.recipes())
+            self.maker.open([(each, self.own(each)) for each in lessons])
+            steps = work.steps()
+        report = run(self._model, self.learner, self._ranks, steps)
         self._generator.drain()
         self._action = work.action
-        return self._report(work.learned, began)
+        return self._of_all_ranks(report, work.learned)
 
     def state(self) -> dict[str, Any]:
         """See ``Strategy.state``: batches are made again from their recipes."""
@@ -318,15 +320,15 @@ class HybridStrategy(WindowedStrategy):
         """See ``Strategy.held_bytes``."""
         return {"timeline": self.maker.held_bytes, "reservoir": self._generator.held_bytes}
 
-    def _first(self, lesson: Lesson, began: float) -> StepReport:
-        """A pass over the first snapshot, without a past: one step over all of it."""
+    def _first(self, lesson: Lesson, learned: list[HybridBatch]) -> Iterator[Step]:
+        """The step of a pass over the first snapshot, without a past: over all of it."""
         items = self.own(lesson)
         batch = replace(self.maker.batch([], [(0, *lesson.part(items))]), items=items, targets=len(items))
+        learned.append(batch)
         self._averager.begin()
-        self.learner.step(self.loss(batch), 1 / max(batch.queries, 1))
+        yield Step(self.loss(batch), batch.queries, items)
         self._averager.stepped(batch.queries)
         self._averager.average(last=True)
-        return self._report([batch], began)
 
     def own(self, lesson: Lesson) -> Int64:
         """Items of a lesson that this rank learns, int64, ascending: those that ask about its nodes of that snapshot."""
@@ -369,34 +371,19 @@ class HybridStrategy(WindowedStrategy):
             found.append(self._rows(model, closure, inputs, last=True)[0])
         return torch.cat(found)
 
-    def _report(self, learned: Sequence[HybridBatch], began: float) -> StepReport:
-        """The report of a pass; a collective."""
-        ended = self.learner.settled()
-        taken = [(loss, batch) for (loss, out), batch in zip(ended, learned, strict=True) if not out]
-        items = np.unique(np.concatenate([np.empty(0, np.int64), *(batch.items for _, batch in taken)]))
+    def _of_all_ranks(self, report: StepReport, learned: Sequence[HybridBatch]) -> StepReport:
+        """The report with the most steps of a rank, and figures of the learned batches; a collective."""
         averages, divergence = self._averager.since_last()
-        loss, queries, events = self._ranks.total(
-            [
-                math.fsum(loss for loss, _ in taken),
-                sum(batch.queries for _, batch in taken),
-                len(items),
-            ]
-        )
         steps, nonfinite, apart = self._ranks.maximum(
-            [len(ended), len(ended) - len(taken), round(divergence * PARTS)]
+            [report.steps, report.nonfinite, round(divergence * PARTS)]
         )
         waits_s, reads = self._generator.since_last()
         counts = self._reservoir.counts()
-        return StepReport(
+        return replace(
+            report,
             steps=steps,
-            events=int(events),
-            loss=loss / queries if queries else None,
             nonfinite=nonfinite,
-            seconds={
-                "train": time.perf_counter() - began,
-                **self.learner.seconds(),
-                "batches": math.fsum(waits_s),
-            },
+            seconds={**report.seconds, "batches": math.fsum(waits_s)},
             figures={
                 "batch_size": {
                     "snapshots": np.mean([batch.snapshots for batch in learned]),

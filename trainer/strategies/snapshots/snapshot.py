@@ -1,7 +1,6 @@
 """``snapshot``: every rank holds some of the snapshots whole, block by block of the horizon (ESDG, Chakaravarthy et al. 2021)."""
 
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
@@ -13,11 +12,11 @@ from torch import Tensor
 from schemas.store import LaneHeader
 from stream.arrays.kinds import Bool, Int64
 from stream.service.failure import Failure
-from stream.service.heartbeat import beat
 from trainer.device import to_device
 from trainer.models.interface import Model, SnapshotModel
 from trainer.models.stages import CellStage
-from trainer.strategies.interface import STRATEGIES, Setting, StepReport
+from trainer.strategies.interface import STRATEGIES, Setting
+from trainer.strategies.passes import Step
 from trainer.strategies.request import Request
 from trainer.strategies.snapshots.blocks import Blocks
 from trainer.strategies.snapshots.budget import Budget
@@ -25,7 +24,7 @@ from trainer.strategies.snapshots.cells import divided
 from trainer.strategies.snapshots.endpoints import Loss, Questions
 from trainer.strategies.snapshots.mesh import Mesh
 from trainer.strategies.snapshots.shared_layout import Sent, SharedLayout
-from trainer.strategies.snapshots.whole import TRANSFER_BYTES, WholeOptions, WholeStrategy
+from trainer.strategies.snapshots.whole import WholeOptions, WholeStrategy
 from trainer.strategies.snapshots.whole_layout import WholeLayout, combines
 from trainer.tasks.interface import Lesson
 from trainer.timeline.horizon import Horizon
@@ -86,7 +85,7 @@ class SnapshotStrategy(WholeStrategy):
 
     def __init__(self, setting: Setting, options: SnapshotOptions) -> None:
         super().__init__(setting, options)
-        self._ranks, self._chosen = setting.ranks, options
+        self._chosen = options
         self._mesh = Mesh.of(setting.ranks, options.mesh)
         if self._mesh.within.size > 1 and combines(setting.model, next(setting.model.parameters())):
             raise Failure(
@@ -129,39 +128,23 @@ class SnapshotStrategy(WholeStrategy):
         horizon = self.timeline.through_newest(self._ranks.union(nodes))
         return self._embedded(self._model, horizon, nodes)
 
-    def learn(self, lessons: Sequence[Lesson], epoch: int) -> StepReport:
-        """See ``Strategy.learn``; all ranks have the same lessons."""
-        began = time.perf_counter()
-        if not any(len(lesson) for lesson in lessons):
-            return StepReport()
+    def _steps(self, lessons: Sequence[Lesson], epoch: int) -> Iterator[Step]:
+        """See ``WholeStrategy._steps``; all ranks have the same lessons."""
         parts, horizon = self._parts(lessons, epoch)
-        newest_only = len(lessons) == 1
         at = [sum(before < lesson.tau for before in horizon.taus) for lesson in lessons]
-        self._model.train()
         for part in parts:
-            beat()
             questions = [
                 Questions(t, asked, truth, tuple(horizon.places(ends) for ends in asked.ends))
                 for t, (asked, truth) in zip(at, part, strict=True)
             ]
-            self._step(horizon, questions, newest_only=newest_only)
-        self._model.eval()
-        ended = self.learner.settled()
-        taken = [part for part, (_, left_out) in zip(parts, ended, strict=True) if not left_out]
-        queries = sum(len(truth) for part in taken for _, truth in part)
-        (loss,) = self._ranks.total([sum(loss for loss, left_out in ended if not left_out)])
-        return StepReport(
-            steps=len(parts),
-            events=sum(len(part[-1][1]) for part in taken) // lessons[-1].each,
-            loss=loss / queries if queries else None,
-            nonfinite=len(parts) - len(taken),
-            seconds={"train": time.perf_counter() - began, **self.learner.seconds()},
-            figures={TRANSFER_BYTES.name: self.timeline.transfer.since_last()},
-        )
+            queries = sum(len(truth) for _, truth in part)
+            backward = self._backward(horizon, questions, 1 / queries, newest_only=len(lessons) == 1)
+            yield Step(backward, queries, len(part[-1][1]) // lessons[-1].each)
 
-    def _step(self, horizon: Horizon, questions: list[Questions], *, newest_only: bool) -> None:
-        """One optimiser step: the gradient block by block, then its sum over ranks."""
-        weight = 1 / sum(len(each.truth) for each in questions)
+    def _backward(
+        self, horizon: Horizon, questions: list[Questions], weight: float, *, newest_only: bool
+    ) -> Callable[[], Tensor]:
+        """A function that adds this rank's gradients block by block, and returns its loss."""
         loss = Loss(self._task, self._model.decoder, self._mesh, len(horizon.nodes))
         by_node = self._by_node(self._model)
 
@@ -201,7 +184,7 @@ class SnapshotStrategy(WholeStrategy):
                 horizon.graph(newest[at])  # leave the device at a snapshot that stays in the next horizon
             return found
 
-        self.learner.follow(backward)
+        return backward
 
     def _embedded(self, model: SnapshotModel, horizon: Horizon, nodes: Int64) -> Tensor:
         """Embeddings (n, width) of this rank's nodes after a horizon that all ranks have."""

@@ -1,9 +1,8 @@
 """``vertex``: vertex-parallel training over a window of snapshots (DistDy)."""
 
 import math
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -22,6 +21,7 @@ from trainer.models.unroll import unroll
 from trainer.nn.rows import rows
 from trainer.strategies.figures import TrainingFigure
 from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
+from trainer.strategies.passes import Step, run
 from trainer.strategies.snapshots.halo import MIB, Halo
 from trainer.strategies.snapshots.past import STRIDE, Past, PastBuilder
 from trainer.strategies.snapshots.remote import InputRows
@@ -183,7 +183,12 @@ class VertexStrategy(WindowedStrategy):
 
     def learn(self, lessons: Sequence[Lesson], epoch: int) -> StepReport:
         """See ``Strategy.learn``."""
-        began = time.perf_counter()
+        report = run(self._model, self.learner, self._ranks, self._steps(lessons, epoch))
+        own = {} if self.halo is None else self.halo.figures(self.past)
+        return replace(report, figures={"cache_rows": self.inputs.cache.since_last(), **own})
+
+    def _steps(self, lessons: Sequence[Lesson], epoch: int) -> Iterator[Step]:
+        """Steps over batches of all ranks; a rank that has fewer events takes the last ones with an empty batch."""
         (lesson,) = lessons
         items, batch = len(lesson), self._batch
         per_rank = self._ranks.exchange_sizes([items] * self._ranks.size)
@@ -191,7 +196,6 @@ class VertexStrategy(WindowedStrategy):
         order = np.random.default_rng([self._seed, lesson.sequence, epoch]).permutation(items)
         totals = [sum(min(batch, max(0, size - step * batch)) for size in per_rank) for step in range(steps)]
         together = max(1, self._inference_nodes // (ENDS * batch))
-        self._model.train()
         for first in range(0, steps, together):
             parts = [
                 lesson.part(np.sort(order[step * batch : (step + 1) * batch]))
@@ -200,24 +204,7 @@ class VertexStrategy(WindowedStrategy):
             draw = (epoch << 32) + first
             shared = self._share(parts, draw)
             for (asked, truth), total in zip(parts, totals[first:], strict=False):
-                loss = self._loss(asked, truth, draw, shared)
-                self.learner.step(loss, 1 / max(lesson.each * total, 1))
-        self._model.eval()
-        ended = self.learner.settled()
-        taken = [(loss, total) for total, (loss, left_out) in zip(totals, ended, strict=True) if not left_out]
-        known = sum(total for _, total in taken)
-        (loss_sum,) = self._ranks.total([math.fsum(loss for loss, _ in taken)])
-        return StepReport(
-            steps=steps,
-            events=known,
-            loss=loss_sum / (lesson.each * known) if known else None,
-            nonfinite=len(ended) - len(taken),
-            seconds={"train": time.perf_counter() - began, **self.learner.seconds()},
-            figures={
-                "cache_rows": self.inputs.cache.since_last(),
-                **({} if self.halo is None else self.halo.figures(self.past)),
-            },
-        )
+                yield Step(self._loss(asked, truth, draw, shared), lesson.each * total, total)
 
     @torch.no_grad()
     def embeddings(self, nodes: Int64) -> Tensor:

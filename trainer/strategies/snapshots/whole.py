@@ -1,8 +1,7 @@
 """``whole``: one rank with all whole snapshots at once; the reference of all other strategies."""
 
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -11,7 +10,6 @@ from torch import Tensor
 
 from schemas.store import LaneHeader
 from stream.arrays.kinds import Bool, Float32, Int64
-from stream.service.heartbeat import beat
 from trainer.device import to_device
 from trainer.learning.step import Learner
 from trainer.models.interface import Model, SnapshotModel
@@ -20,6 +18,7 @@ from trainer.models.unroll import unroll
 from trainer.nn.rows import rows
 from trainer.strategies.figures import TrainingFigure
 from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
+from trainer.strategies.passes import Step, run
 from trainer.strategies.snapshots.whole_layout import WholeLayout
 from trainer.strategies.snapshots.windowed import WindowedStrategy
 from trainer.tasks.interface import Asked, Lesson
@@ -86,7 +85,7 @@ class WholeStrategy(WindowedStrategy):
 
     def __init__(self, setting: Setting, options: WholeOptions) -> None:
         self._model: SnapshotModel = setting.model
-        self._task, self._device = setting.task, setting.ranks.device
+        self._task, self._ranks, self._device = setting.task, setting.ranks, setting.ranks.device
         self._options = options
         self._batch, self._seed = setting.optimisation.batch, setting.seed
         self.learner = Learner(self._model, setting.optimisation, setting.ranks, usual_rate=RATE)
@@ -128,34 +127,21 @@ class WholeStrategy(WindowedStrategy):
 
     def learn(self, lessons: Sequence[Lesson], epoch: int) -> StepReport:
         """See ``Strategy.learn``; the parts of a snapshot are drawn again in each epoch."""
-        began = time.perf_counter()
         if not any(len(lesson) for lesson in lessons):
             return StepReport()
+        report = run(self._model, self.learner, self._ranks, self._steps(lessons, epoch), sum)
+        return replace(report, figures={TRANSFER_BYTES.name: self.timeline.transfer.since_last()})
+
+    def _steps(self, lessons: Sequence[Lesson], epoch: int) -> Iterator[Step]:
+        """Steps over equal parts of the lessons."""
         parts, horizon = self._parts(lessons, epoch)
         single = len(lessons) == 1
         at = [0 if single else sum(before < lesson.tau for before in horizon.taus) for lesson in lessons]
-        self._model.train()
         for part in parts:
-            beat()
             z = self._last(self._model, horizon).unsqueeze(0) if single else self._every(horizon)
             losses = [self._loss(z[t], horizon, *asked) for t, asked in zip(at, part, strict=True)]
-            self.learner.step(torch.stack(losses).sum(), 1 / sum(len(truth) for _, truth in part))
-        self._model.eval()
-        # sums of losses, queries, and items of the newest snapshot, over the taken steps
-        taken = [
-            (loss, sum(len(truth) for _, truth in part), len(part[-1][1]) // lessons[-1].each)
-            for part, (loss, left_out) in zip(parts, self.learner.settled(), strict=True)
-            if not left_out
-        ]
-        loss, queries, events = (sum(column) for column in zip(*taken, strict=True)) if taken else (0.0, 0, 0)
-        return StepReport(
-            steps=len(parts),
-            events=int(events),
-            loss=loss / queries if queries else None,
-            nonfinite=len(parts) - len(taken),
-            seconds={"train": time.perf_counter() - began, **self.learner.seconds()},
-            figures={TRANSFER_BYTES.name: self.timeline.transfer.since_last()},
-        )
+            queries = sum(len(truth) for _, truth in part)
+            yield Step(torch.stack(losses).sum(), queries, len(part[-1][1]) // lessons[-1].each)
 
     @torch.no_grad()
     def embeddings(self, nodes: Int64) -> Tensor:
