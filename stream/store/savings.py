@@ -25,7 +25,6 @@ from stream.store.lane.tables import BUNDLE_SCHEMA, bundle_batches
 from stream.store.lane.writer import LaneWriter, stored_batches
 from stream.store.log.writer import LogWriter
 from stream.store.places.place import place_of
-from stream.store.places.staging import COMPRESSED
 from stream.store.window.held import HeldParts
 from stream.store.window.view import WindowView
 
@@ -175,7 +174,7 @@ def _on_disk(lane: LaneReader) -> tuple[int, int]:
         held.advance(manifest)
         added += disk_bytes(manifest) - (manifest.base.bytes if manifest.base else 0)
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, BUNDLE_SCHEMA, options=COMPRESSED) as writer:
+        with pa.ipc.new_file(sink, BUNDLE_SCHEMA) as writer:
             for batch in bundle_batches(stored_batches(held.whole(manifest.sequence), width)):
                 writer.write_batch(batch)
         whole += sink.getvalue().size

@@ -16,7 +16,7 @@ from stream.store.lane.diff import segment_width
 from stream.store.lane.index import LaneTotals, ManifestRows, manifest_rows, newest_index
 from stream.store.lane.layout import COMMITS, HEADER, is_going, lane_folder, lane_names, made, manifest_name
 from stream.store.lane.state import edge_batch_count
-from stream.store.lane.tables import LaneChanges, Selection, read_base, read_changes, read_event_parts
+from stream.store.lane.tables import LaneChanges, LaneTables, Selection, read_event_parts
 from stream.store.log.reader import LogReader
 from stream.store.places.place import Place
 
@@ -164,16 +164,27 @@ class LaneReader:
         Raises:
             CorruptError: A file doesn't match the manifest; the message names it.
         """
-        files = (manifest.assignment, manifest.edges, manifest.segments)
-        wanted = selection(self.header, manifest, parts, discarded=discarded)
-        return self._kept(manifest, lambda: read_changes(self.root, files, wanted))
+        return self.kept(manifest, change_tables(self.root, self.header, manifest, parts, discarded).changes)
 
     def base(self, manifest: LaneManifest, parts: list[int], *, discarded: bool = False) -> LaneChanges:
         """The full state of some parts at a snapshot with a base, as a change from nothing; raises as ``changes`` does."""
         base = self.base_of(manifest)
         assert base is not None, "only for snapshots with a base"
-        wanted = selection(self.header, manifest, parts, discarded=discarded)
-        return self._kept(manifest, lambda: read_base(self.root, base, wanted))
+        return self.kept(
+            manifest, base_tables(self.root, self.header, manifest, base, parts, discarded).changes
+        )
+
+    def tables(self, manifest: LaneManifest, *, base: bool) -> LaneTables:
+        """The files of a snapshot with the rows of each part, read one by one: of its changes, or of its base.
+
+        A file that is no longer kept is a ``MissingError`` when it is read; ``kept`` makes a ``RetainedError`` of it.
+        """
+        every = list(range(self.header.parts))
+        if not base:
+            return change_tables(self.root, self.header, manifest, every)
+        file = self.base_of(manifest)
+        assert file is not None, "only for snapshots with a base"
+        return base_tables(self.root, self.header, manifest, file, every)
 
     def event_parts(self, manifest: LaneManifest) -> Int32 | None:
         """The part of every edge event of a snapshot, −1 for discarded ones and deletes; None in vertex lanes.
@@ -184,7 +195,7 @@ class LaneReader:
         reference = manifest.event_parts
         if reference is None:
             return None
-        return self._kept(manifest, lambda: read_event_parts(self.root, reference))
+        return self.kept(manifest, lambda: read_event_parts(self.root, reference))
 
     def _require_there(self) -> None:
         """Check that a lane without new snapshots, or with missing or unexpected files, was not removed.
@@ -228,8 +239,12 @@ class LaneReader:
         oldest = int(self.rows.taus[0])
         self.taus = {tau for tau in self.taus if tau >= oldest}
 
-    def _kept(self, manifest: LaneManifest, read: Callable[[], T]) -> T:
-        """Read a snapshot's files, or say that it is no longer kept."""
+    def kept(self, manifest: LaneManifest, read: Callable[[], T]) -> T:
+        """Read a snapshot's files, or say that it is no longer kept.
+
+        Raises:
+            RetainedError: It isn't; the message says where a reader can start.
+        """
         try:
             return read()
         except MissingError:
@@ -269,8 +284,27 @@ class LaneReader:
         raise CorruptError(f"{missing} is missing, though snapshot {min(beyond)} exists{REBUILD}")
 
 
-def selection(header: LaneHeader, manifest: LaneManifest, parts: list[int], *, discarded: bool) -> Selection:
-    """The selection of a snapshot's files for some parts; ``discarded``: with an edge lane's discarded pairs."""
+def change_tables(
+    root: Place, header: LaneHeader, manifest: LaneManifest, parts: list[int], discarded: bool = False
+) -> LaneTables:
+    """The files of a snapshot's changes for some parts; ``discarded``: with an edge lane's discarded pairs."""
+    files = (manifest.assignment, manifest.edges, manifest.segments)
+    return LaneTables(root, files, _selection(header, manifest, parts, discarded))
+
+
+def base_tables(
+    root: Place,
+    header: LaneHeader,
+    manifest: LaneManifest,
+    base: FileRef,
+    parts: list[int],
+    discarded: bool = False,
+) -> LaneTables:
+    """As ``change_tables``, of the full state at a snapshot, as a change from nothing."""
+    return LaneTables(root, (base,), _selection(header, manifest, parts, discarded))
+
+
+def _selection(header: LaneHeader, manifest: LaneManifest, parts: list[int], discarded: bool) -> Selection:
     more = [header.parts] if discarded and header.kind == "edge" else []
     return Selection(
         parts=parts,

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,9 @@ from stream.store.files.arrow_bounds import open_bounded, require_whole, whole_o
 from stream.store.files.data import open_table
 from stream.store.lane.diff import PairRows, SegmentRows
 from stream.store.places.place import Place
+from stream.store.places.staging import COMPRESSED
 
+T = TypeVar("T", bound=np.generic)
 ASSIGNMENT_SCHEMA = pa.schema(
     [
         pa.field("node", pa.int64(), nullable=False),
@@ -33,6 +35,7 @@ EDGES_SCHEMA = pa.schema(
     ]
 )
 EVENT_PARTS_SCHEMA = pa.schema([pa.field("part", pa.int32(), nullable=False)])
+TABLES = ("assignment", "edges", "segments")
 BUNDLE_SCHEMA = pa.schema(
     [pa.field("name", pa.string(), nullable=False), pa.field("content", pa.large_binary(), nullable=False)]
 )
@@ -137,12 +140,12 @@ def event_part_batches(part: Int32) -> list[pa.RecordBatch]:
 
 
 def bundle_batches(tables: Mapping[str, pa.Table | list[pa.RecordBatch]]) -> list[pa.RecordBatch]:
-    """Record batches of a file with several named tables."""
+    """Record batches of a file with several named tables, each compressed, so that one part can be read alone."""
     batches = []
     for name, table in tables.items():
         sink = pa.BufferOutputStream()
         schema = table.schema if isinstance(table, pa.Table) else table[0].schema
-        with pa.ipc.new_file(sink, schema) as writer:
+        with pa.ipc.new_file(sink, schema, options=COMPRESSED) as writer:
             for batch in table.to_batches() if isinstance(table, pa.Table) else table:
                 writer.write_batch(batch)
         content = sink.getvalue()
@@ -189,24 +192,107 @@ def read_bundle(root: Place, reference: FileRef) -> dict[str, pa.Table]:
     return tables
 
 
-def read_changes(root: Place, files: tuple[FileRef, FileRef, FileRef], selection: Selection) -> LaneChanges:
-    """The files (assignment, edges, segments) of a lane snapshot, for some parts.
+class LaneTables:
+    """The files of a lane snapshot, or its base: each is opened, and each part decompressed, when it is read.
 
-    Raises:
-        CorruptError: A file doesn't match its record or the lane.
+    Args:
+        root: The lane's folder.
+        files: The files (assignment, edges, segments), or a base, which has all three.
+        selection: The form that they must have.
     """
-    return _changes(root, [(open_table(root, reference), reference) for reference in files], selection)
 
+    def __init__(self, root: Place, files: Sequence[FileRef], selection: Selection) -> None:
+        self._root, self._files, self._selection = root, files, selection
+        self._readers: dict[str, pa.ipc.RecordBatchFileReader] = {}
 
-def read_base(root: Place, base: FileRef, selection: Selection) -> LaneChanges:
-    """A base in the form of ``read_changes``: from nothing to the full state at a snapshot."""
-    tables = open_bundle(root, base)
-    missing = {"assignment", "edges", "segments"} - tables.keys()
-    if missing:
-        raise CorruptError(
-            f"{root / base.path} lacks {', '.join(sorted(missing))}, so it is not a base{RESTORE}"
+    def changes(self) -> LaneChanges:
+        """The rows of the selected parts, one part after the other; not copied for one part.
+
+        Raises:
+            CorruptError: A file doesn't match its record or the lane; as for the other methods.
+        """
+        selection = self._selection
+        node, part, why = self.placed()
+        pairs = [self.pairs(batch) for batch in selection.edge_batches]
+        segments = [self.segments(chosen) for chosen in selection.parts]
+        op, src, dst, weight = (_joined(column) for column in zip(*pairs, strict=True))
+        segment_node, segment, values = (_joined(column) for column in zip(*segments, strict=True))
+        return LaneChanges(
+            node=node,
+            part=part,
+            why=why,
+            op=op,
+            keys=pair_keys(src, dst),
+            weight=weight,
+            segment_node=segment_node,
+            segment=segment,
+            values=values,
+            pair_rows=np.array([len(rows[0]) for rows in pairs], np.int64),
+            segment_rows=np.array([len(rows[0]) for rows in segments], np.int64),
+            whole_pairs=selection.whole_pairs,
         )
-    return _changes(root, [(tables[name], base) for name in ("assignment", "edges", "segments")], selection)
+
+    def placed(self) -> tuple[Int64, Int32, Int8]:
+        """The assignment's columns: node, part and why, of all parts.
+
+        Raises:
+            CorruptError: The file doesn't match its record or the lane; as for the other methods.
+        """
+        node, part, why = (np.asarray(column) for column in self._batch("assignment", 0).columns)
+        self._expect(node, "node", "assignment")
+        _expect_range(part, "part", -1, self._selection.stored_parts, self._root, self._file("assignment"))
+        return node, part, why
+
+    def pairs(self, batch: int) -> tuple[Int8, Int64, Int64, Float32]:
+        """The pair changes of a part: op, src, dst and weight, see ``PairRows``."""
+        op, src, dst, weight = (np.asarray(column) for column in self._batch("edges", batch).columns)
+        self._expect(src, "node", "edges")
+        self._expect(dst, "node", "edges")
+        if self._selection.whole_pairs and (op != 1).any():
+            raise CorruptError(
+                f"{self._root / self._file('edges').path} has leaving pairs, but should list all pairs{RESTORE}"
+            )
+        return op, src, dst, weight
+
+    def segments(self, part: int) -> tuple[Int64, Int32, Float32]:
+        """The feature changes of a part: node, segment and values, see ``SegmentRows``."""
+        node, segment, values = self._batch("segments", part).columns
+        node, segment = np.asarray(node), np.asarray(segment)
+        self._expect(node, "node", "segments")
+        _expect_range(segment, "segment", 0, self._selection.segments, self._root, self._file("segments"))
+        return node, segment, np.asarray(values.flatten()).reshape(len(node), max(self._selection.width, 1))
+
+    def _expect(self, ids: Int64, what: str, table: str) -> None:
+        _expect_range(ids, what, 0, self._selection.num_nodes, self._root, self._file(table))
+
+    def _file(self, table: str) -> FileRef:
+        return self._files[TABLES.index(table) if len(self._files) > 1 else 0]
+
+    def _batch(self, table: str, batch: int) -> pa.RecordBatch:
+        return _batch(self._reader(table), batch, self._root, self._file(table))
+
+    def _reader(self, table: str) -> pa.ipc.RecordBatchFileReader:
+        if table in self._readers:
+            return self._readers[table]
+        file, selection = self._file(table), self._selection
+        if len(self._files) > 1:
+            self._readers[table] = open_table(self._root, file)
+        else:
+            self._readers = open_bundle(self._root, file)
+            if missing := set(TABLES) - self._readers.keys():
+                raise CorruptError(
+                    f"{self._root / file.path} lacks {', '.join(sorted(missing))}, so it is not a base{RESTORE}"
+                )
+        reader, place = self._readers[table], TABLES.index(table)
+        schema = (ASSIGNMENT_SCHEMA, EDGES_SCHEMA, segments_schema(selection.width))[place]
+        expected = (1, selection.stored_edge_batches, selection.stored_parts)[place]
+        _expect_schema(reader, schema, self._root, file)
+        if reader.num_record_batches != expected:
+            raise CorruptError(
+                f"{self._root / file.path} has {reader.num_record_batches} record batches, "
+                f"the lane needs {expected}, one per part"
+            )
+        return reader
 
 
 def read_event_parts(root: Place, reference: FileRef) -> Int32:
@@ -217,69 +303,10 @@ def read_event_parts(root: Place, reference: FileRef) -> Int32:
     return part
 
 
-def _changes(
-    root: Place, readers: list[tuple[pa.ipc.RecordBatchFileReader, FileRef]], selection: Selection
-) -> LaneChanges:
-    segments = segments_schema(selection.width)
-    schemas = (ASSIGNMENT_SCHEMA, EDGES_SCHEMA, segments)
-    stored = (1, selection.stored_edge_batches, selection.stored_parts)
-    for (reader, reference), schema, expected in zip(readers, schemas, stored, strict=True):
-        _expect_schema(reader, schema, root, reference)
-        if reader.num_record_batches != expected:
-            raise CorruptError(
-                f"{root / reference.path} has {reader.num_record_batches} record batches, "
-                f"the lane needs {expected}, one per part"
-            )
-    (placed, placed_file), (pairs, pairs_file), (features, features_file) = readers
-    node, part, why = (np.asarray(column) for column in _batch(placed, 0, root, placed_file).columns)
-    (op, src, dst, weight), pair_rows = _columns(
-        pairs, selection.edge_batches, EDGES_SCHEMA, root, pairs_file
-    )
-    (segment_node, segment, values), segment_rows = _columns(
-        features, selection.parts, segments, root, features_file
-    )
-    for ids, file in (
-        (node, placed_file),
-        (src, pairs_file),
-        (dst, pairs_file),
-        (segment_node, features_file),
-    ):
-        _expect_range(ids, "node", 0, selection.num_nodes, root, file)
-    if selection.whole_pairs and (op != 1).any():
-        raise CorruptError(f"{root / pairs_file.path} has leaving pairs, but should list all pairs{RESTORE}")
-    _expect_range(part, "part", -1, selection.stored_parts, root, placed_file)
-    _expect_range(segment, "segment", 0, selection.segments, root, features_file)
-    return LaneChanges(
-        node=node,
-        part=part,
-        why=why,
-        op=op,
-        keys=pair_keys(src, dst),
-        weight=weight,
-        segment_node=segment_node,
-        segment=segment,
-        values=values.reshape(-1, max(selection.width, 1)),
-        pair_rows=pair_rows,
-        segment_rows=segment_rows,
-        whole_pairs=selection.whole_pairs,
-    )
-
-
-def _columns(
-    reader: pa.ipc.RecordBatchFileReader, wanted: Sequence[int], schema: pa.Schema, root: Place, file: FileRef
-) -> tuple[list[Any], Int64]:
-    """The wanted batches' columns, one after the other, and the number of rows per batch."""
-    batches = [_batch(reader, k, root, file) for k in wanted]
-    columns = []
-    for index, field in enumerate(schema):
-        arrays = [batch.column(index) for batch in batches if batch.num_rows]
-        if pa.types.is_fixed_size_list(field.type):
-            arrays, kind = [array.flatten() for array in arrays], field.type.value_type
-        else:
-            kind = field.type
-        filled = [np.asarray(array) for array in arrays] or [np.asarray(pa.array([], kind))]
-        columns.append(filled[0] if len(filled) == 1 else np.concatenate(filled))
-    return columns, np.array([batch.num_rows for batch in batches], np.int64)
+def _joined(columns: tuple[NDArray[T], ...]) -> NDArray[T]:
+    """Some parts' rows of a column; those of one part are not copied."""
+    filled = [column for column in columns if len(column)] or [columns[0]]
+    return filled[0] if len(filled) == 1 else np.concatenate(filled)
 
 
 def _expect_range(

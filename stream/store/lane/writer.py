@@ -270,11 +270,9 @@ class LaneWriter:
             )
         if sequence and sequence % self._base_every == 0 and self._base_is_worth_it(step, num_events):
             whole = bundle_batches(stored_batches(state.whole(), state.width))
-            files["base"] = staging.add_table(data_name(tau, "base"), whole, compressed=True)
+            files["base"] = staging.add_table(data_name(tau, "base"), whole)
         if not self.manifests or self._state_is_due(step, num_events):
-            files["state"] = staging.add_table(
-                state_name(tau), bundle_batches(state.tables()), compressed=True
-            )
+            files["state"] = staging.add_table(state_name(tau), bundle_batches(state.tables()))
         return files
 
     def _state_is_due(self, step: LaneStep, num_events: int) -> bool:

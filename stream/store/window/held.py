@@ -7,9 +7,9 @@ from stream.arrays.kinds import Int64
 from stream.partition.interface import Why
 from stream.store.lane.diff import PairRows, Stored, full_rows, segment_changes, segment_width
 from stream.store.lane.placement import Placement
-from stream.store.lane.reader import selection
+from stream.store.lane.reader import base_tables, change_tables
 from stream.store.lane.state import edge_batch_count
-from stream.store.lane.tables import LaneChanges, read_base, read_changes
+from stream.store.lane.tables import LaneChanges
 from stream.store.places.place import Place
 from stream.store.window.feature_versions import FeatureVersions
 from stream.store.window.pairs import PairWindow
@@ -46,9 +46,8 @@ class HeldParts:
         Raises:
             CorruptError: A file doesn't match the manifest.
         """
-        wanted = selection(self._header, manifest, self._parts, discarded=True)
-        files = (manifest.assignment, manifest.edges, manifest.segments)
-        return self._apply(manifest, read_changes(self._root, files, wanted))
+        tables = change_tables(self._root, self._header, manifest, self._parts, discarded=True)
+        return self._apply(manifest, tables.changes())
 
     def begin(self, manifest: LaneManifest, base: FileRef) -> None:
         """Start from the full state at a snapshot.
@@ -57,8 +56,8 @@ class HeldParts:
             CorruptError: The file doesn't match its record.
         """
         self._clear()
-        wanted = selection(self._header, manifest, self._parts, discarded=True)
-        self._apply(manifest, read_base(self._root, base, wanted))
+        tables = base_tables(self._root, self._header, manifest, base, self._parts, discarded=True)
+        self._apply(manifest, tables.changes())
 
     def whole(self, sequence: int) -> Stored:
         """The full content at the last snapshot applied, ``sequence``, as a change from nothing: a base."""

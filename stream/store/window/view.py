@@ -1,7 +1,8 @@
 """The window view: the last w snapshots of a lane in memory, additively, for trainers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from stream.store.lane.tables import LaneChanges
 from stream.store.log.event_columns import EventColumns, event_columns
 from stream.store.window.feature_versions import FeatureVersions
 from stream.store.window.pairs import ChangedPairs, PairWindow
+from stream.store.window.rows import NodeRows, Wanted, read_rows
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +197,30 @@ class WindowView:
             raise ValueError(f"node ids are not negative, found {ids.min()}")
         return self._features.read(ids, self._snapshots[self._index(tau)].manifest.sequence)
 
+    def rows(self, wanted: Mapping[int, Int64]) -> dict[int, NodeRows]:
+        """Rows of any nodes of a vertex lane, read from the files of all parts; see ``read_rows`` for the cost.
+
+        Args:
+            wanted: By snapshot of the window: int64 (n,), dense ids, ascending and distinct; ids not yet in use have no rows.
+
+        Raises:
+            ValueError: An edge lane.
+            CorruptError: A file doesn't match its manifest.
+            RetainedError: The window doesn't have a snapshot, or its files are no longer kept.
+        """
+        found = []
+        for tau in sorted(wanted):
+            sequence = self._snapshots[self._index(tau)].manifest.sequence
+            home, nodes = self.owner(tau), wanted[tau]
+            owner = np.full(len(nodes), -1, np.int32)
+            owner[nodes < len(home)] = home[nodes[nodes < len(home)]]
+            found.append(Wanted(sequence, nodes, owner))
+
+        def read() -> dict[int, NodeRows]:
+            return dict(zip(sorted(wanted), read_rows(self.lane, found), strict=True))
+
+        return self._while_kept(read, found[0].sequence) if found else {}
+
     def owner(self, tau: int) -> Int32:
         """Home of every dense id at τ, over all parts of the lane.
 
@@ -255,11 +283,14 @@ class WindowView:
 
     def _rebuild(self, sequence: int) -> None:
         """Begin again with number ``sequence`` as the newest, and with its predecessors that are kept."""
+        self._while_kept(lambda: self._read_from_base(sequence), sequence)
+
+    def _while_kept(self, read: Callable[[], T], sequence: int) -> T:
+        """Read from a base on, again if a compaction dropped files meanwhile, but not those of snapshot ``sequence``."""
         while True:
             first = self.lane.manifests.first
             try:
-                self._read_from_base(sequence)
-                return
+                return read()
             except RetainedError:
                 self.lane.refresh()
                 if not first < self.lane.manifests.first <= sequence:
