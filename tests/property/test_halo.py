@@ -1,6 +1,5 @@
-"""The halo: it is the closure of a rank's nodes, ranks that have it learn what one learns, and send gradients only."""
+"""Rows of other ranks' nodes, fetched from owners or read from the store: ranks learn what one learns."""
 
-import re
 import tempfile
 from collections import Counter
 from functools import partial
@@ -22,12 +21,12 @@ from trainer_streams import SECOND, make_lane, meetings
 from schemas.config import Lane
 from schemas.events import event_schema
 from stream.partition.vertex.quality import foreign_parts
-from stream.service.failure import Failure
 from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
 from stream.store.window.view import WindowView
 from trainer.ranks import Ranks
-from trainer.strategies.snapshots.halo import MIB
+from trainer.strategies.snapshots.foreign import MIB
+from trainer.strategies.snapshots.past import STRIDE
 
 MOVES = [
     [(1, 0, 1), (1, 1, 2), (1, 3, 4), (1, 4, 5)],
@@ -46,7 +45,7 @@ def session_of(lane: LaneReader, ranks: Ranks, model: str = "sage-linear", **par
     "params",
     [
         {"fetch": "halo"},
-        {"fetch": "halo", "cache_mib": 0.004},
+        {"fetch": "halo", "halo_mib": 0.0001},
         {"fetch": "owner", "cache_mib": 0.004},
         {"fetch": "halo", "inference_nodes": 7},
     ],
@@ -90,7 +89,7 @@ def closure(view: WindowView, tau: int, roots: set[int], hops: int) -> tuple[set
 @example(TURNOVER, "kl", 2)
 @example(MOVES, "kl", 2)
 @example(MOVES, "distdy", 2)
-def test_after_every_snapshot_the_halo_is_the_closure_of_a_ranks_nodes(
+def test_a_rank_has_the_closure_of_the_nodes_that_it_asks_about(
     stream: Any, algorithm: str, size: int
 ) -> None:
     """Edges and inputs, of all snapshots in the window, whatever came and went and whoever had a node before."""
@@ -104,46 +103,39 @@ def test_after_every_snapshot_the_halo_is_the_closure_of_a_ranks_nodes(
             for manifest in lane.manifests:
                 session.advance(manifest)
                 whole.advance(manifest)
-                own = set(np.flatnonzero(strategy.owned(whole.num_nodes)).tolist())
-                assert set(strategy.halo.edges) == {s.tau for s in strategy.past.snapshots}
-                for snapshot in strategy.past.snapshots:
-                    tau, edges = snapshot.tau, strategy.halo.edges[snapshot.tau]
-                    foreign = set(np.flatnonzero(snapshot.home != ranks.rank).tolist())
-                    with_edges, with_inputs = closure(whole, tau, own, 2)
-                    assert set(np.flatnonzero(edges.held).tolist()) == with_edges & foreign
-                    graph, truth = edges.alone.graph, whole.csr(tau)
+                own = np.flatnonzero(strategy.owned(whole.num_nodes))
+                past, foreign = strategy.past, strategy.foreign
+                foreign.cover(session.view, past, own)
+                alone = foreign.alone(past)
+                for place, snapshot in enumerate(past.snapshots):
+                    tau, truth = snapshot.tau, whole.csr(snapshot.tau)
+                    with_edges, with_inputs = closure(whole, tau, set(own.tolist()), 2)
                     for node in sorted(with_edges):
+                        key = np.array([place * STRIDE + node])
                         wanted = truth.indices[truth.indptr[node] : truth.indptr[node + 1]]
-                        assert graph.indices[graph.start[node] : graph.end[node]].tolist() == wanted.tolist()
-                    nodes = np.array(sorted(with_inputs & foreign), np.int64)
-                    cache = strategy.inputs.cache
-                    np.testing.assert_array_equal(cache.nodes(tau), nodes)
+                        assert (alone.sample(key, None, 0)[1] - place * STRIDE).tolist() == wanted.tolist()
+                    nodes = np.array(sorted(with_inputs), np.int64)
                     degrees = np.log1p(truth.indptr[nodes + 1] - truth.indptr[nodes])
                     expected = np.concatenate([whole.features(nodes, tau), degrees[:, None]], axis=1)
-                    np.testing.assert_array_equal(cache.find(tau, nodes)[1], expected.astype(np.float32))
+                    found = foreign.inputs(session.view, past, place * STRIDE + nodes)
+                    np.testing.assert_array_equal(found, expected.astype(np.float32))
 
         side_by_side(size, compared)
 
 
-def test_with_the_halo_complete_a_pass_sends_gradients_only(tmp_path: Path) -> None:
+def test_under_halo_gradients_only_cross_ranks(tmp_path: Path) -> None:
     """All that else crosses are the numbers by which ranks decide alike."""
     lane = make_lane(tmp_path, events=meetings(snapshots=5, a_snapshot=80), parts=2)
 
-    def sent(ranks: Ranks) -> list[set[str]]:
+    def sent(ranks: Ranks) -> set[str]:
         session = session_of(lane, ranks, fetch="halo")
+        before = ranks.traffic.copy()
         for sequence in range(4):
-            lesson = lesson_of(session, sequence)
-        found = []
-        for epoch in range(3):
-            before = ranks.traffic.copy()
-            learn(session, lesson, epoch)
-            bytes_ = ranks.traffic.since(before).sent_bytes
-            found.append({purpose for purpose, count in bytes_.items() if count})
-        return found
+            learn(session, lesson_of(session, sequence))
+            session.strategy.embeddings(np.arange(len(session.names)))
+        return {purpose for purpose, count in ranks.traffic.since(before).sent_bytes.items() if count}
 
-    for first, *others in side_by_side(2, sent):
-        assert {"edges", "gradients"} <= first
-        assert others == [{"gradients", "control"}] * 2
+    assert side_by_side(2, sent) == [{"gradients", "control"}] * 2
 
 
 @settings(max_examples=5)
@@ -157,12 +149,14 @@ def test_every_row_is_fetched_once_by_each_rank_that_has_a_neighbour(stream: Any
 
         def fetched(ranks: Ranks) -> list[int]:
             params = {"hidden": 8, "signature": 8, "fanouts": [None]}
-            more = {"strategy_params": {"fetch": "halo"}, "model_params": params}
+            more = {"model_params": params}
             session = begun(lane, "vertex", "sage-linear", ranks, torch.float64, 0.01, **more)
             found = []
+            strategy = session.strategy
             for manifest in lane.manifests:
                 session.advance(manifest)
-                found.append(session.strategy.inputs.cache.counts["miss"])
+                strategy.embed_before(session.model, np.flatnonzero(strategy.owned(session.view.num_nodes)))
+                found.append(strategy.inputs.cache.counts["miss"])
             return found
 
         whole, expected = WindowView(lane, 1), [0]
@@ -174,76 +168,11 @@ def test_every_row_is_fetched_once_by_each_rank_that_has_a_neighbour(stream: Any
         assert of_all.tolist() == expected[:-1]  # the newest snapshot is what is predicted
 
 
-@pytest.mark.parametrize("bound", [0, 1, 2])
-def test_nothing_in_a_halo_is_older_than_its_bound(bound: int, tmp_path: Path) -> None:
-    """Edges and inputs are those of one snapshot, and some are as old as they may be."""
-    lane = make_lane(tmp_path, events=meetings(snapshots=9, a_snapshot=30), parts=2)
-
-    def oldest(ranks: Ranks) -> int:
-        session = session_of(lane, ranks, fetch="halo", halo_refresh=bound)
-        every, found = WindowView(lane, 20), 0
-        strategy = session.strategy
-        for manifest in lane.manifests:
-            learn(session, lesson_of(session, manifest.sequence))
-            every.advance(manifest)
-            newest = 0
-            for snapshot in strategy.past.snapshots:
-                edges, cache = strategy.halo.edges[snapshot.tau], strategy.inputs.cache
-                for node in np.flatnonzero(edges.held).tolist():
-                    truth = every.csr(lane.manifests[int(edges.born[node])].tau)
-                    row = edges.alone.graph.indices[
-                        edges.alone.graph.start[node] : edges.alone.graph.end[node]
-                    ]
-                    assert row.tolist() == truth.indices[truth.indptr[node] : truth.indptr[node + 1]].tolist()
-                nodes = cache.nodes(snapshot.tau)
-                there, rows, born = cache.find(snapshot.tau, nodes)
-                assert there.all()
-                for node, row, number in zip(nodes.tolist(), rows, born.tolist(), strict=True):
-                    tau = lane.manifests[number].tau
-                    np.testing.assert_array_equal(row[:-1], every.features(np.array([node]), tau)[0])
-                    degree = np.diff(every.csr(tau).indptr)[node]
-                    assert row[-1] == np.log1p(degree).astype(np.float32)
-                ages = snapshot.number - np.concatenate([born, edges.born[edges.held]])
-                assert not len(ages) or 0 <= ages.min() <= ages.max() <= bound
-                newest = max(newest, int(ages.max(initial=0)))
-            found = max(found, newest)
-            assert strategy.halo.figures(strategy.past)["halo_age_snapshots"] == newest
-        return found
-
-    assert side_by_side(2, oldest) == [bound, bound]
-
-
-def test_a_halo_beyond_its_budget_is_refused_with_its_size(tmp_path: Path) -> None:
-    lane = make_lane(tmp_path, parts=2)
-
-    def refused(ranks: Ranks, mib: float) -> tuple[int, str]:
-        """The snapshot at which a halo is refused, one after the last if none is, and the error."""
-        session = session_of(lane, ranks, fetch="halo", halo_mib=mib)
-        for manifest in lane.manifests:
-            try:
-                session.advance(manifest)
-            except Failure as error:
-                return manifest.sequence, str(error)
-        return manifest.sequence + 1, ""
-
-    one, other = side_by_side(2, partial(refused, mib=0.0005))
-    assert one == other
-    said = re.match(
-        r"the halo of a rank takes (0\.00\d+) MiB, but strategy_params\.halo_mib is 0\.0005\. Choose a lane .* byte-lp",
-        one[1],
-    )
-    assert said
-    need = float(said[1])
-    assert side_by_side(2, partial(refused, mib=0.98 * need))[0][0] == one[0]
-    assert side_by_side(2, partial(refused, mib=1.02 * need))[0][0] > one[0]
-
-
-@pytest.mark.parametrize("fetch", ["owner", "halo"])
-def test_what_is_kept_stays_within_its_budget(fetch: str, tmp_path: Path) -> None:
+def test_kept_inputs_stay_within_their_budget(tmp_path: Path) -> None:
     lane = make_lane(tmp_path, events=meetings(snapshots=5, a_snapshot=200, nodes=800), parts=2)
 
     def held(ranks: Ranks, **params: Any) -> tuple[int, int, Counter[str]]:
-        session, most, rows = session_of(lane, ranks, fetch=fetch, **params), 0, Counter[str]()
+        session, most, rows = session_of(lane, ranks, **params), 0, Counter[str]()
         for manifest in lane.manifests:
             rows += learn(session, lesson_of(session, manifest.sequence)).figures["cache_rows"]
             most = max(most, session.strategy.held_bytes["cache"])
@@ -253,6 +182,35 @@ def test_what_is_kept_stays_within_its_budget(fetch: str, tmp_path: Path) -> Non
     for most, block, rows in side_by_side(2, partial(held, cache_mib=need / 4 / MIB)):
         assert 0 < most <= need / 4 + block
         assert min(rows[outcome] for outcome in ("hit", "miss", "evicted")) > 0
+
+
+def test_rows_from_the_store_are_kept_within_their_budget_or_as_many_as_a_step_needs(tmp_path: Path) -> None:
+    lane = make_lane(tmp_path, events=meetings(snapshots=5, a_snapshot=200, nodes=800), parts=2)
+
+    def held(ranks: Ranks, mib: float = 0) -> list[tuple[int, Counter[str]]]:
+        """After each of some questions: bytes of rows, and what was done with them."""
+        session, found = session_of(lane, ranks, fetch="halo", halo_mib=mib), []
+        for manifest in lane.manifests:
+            session.advance(manifest)
+            for nodes in (np.arange(3), np.arange(3), np.arange(session.view.num_nodes - 3)):
+                foreign = session.strategy.foreign
+                foreign.cover(session.view, session.strategy.past, nodes)
+                found.append((foreign.held_bytes, foreign.since_last()))
+        return found
+
+    for every, few in zip(side_by_side(2, held), side_by_side(2, partial(held, mib=1e-6)), strict=True):
+        for (all_bytes, _), (few_bytes, _) in zip(every, few, strict=True):
+            assert few_bytes <= all_bytes
+        (_, kept), (_, again), _ = every[-3:]
+        assert kept["hit"] > 0
+        assert again["miss"] == 0
+        (small, dropped), (_, again), (large, _) = few[-3:]
+        assert dropped["evicted"] > 0
+        assert small < large == every[-1][0]
+        assert again == {"hit": again["hit"], "miss": 0, "evicted": 0}  # of the same step nothing was dropped
+    needed = max(bytes_ for bytes_, _ in every)
+    for roomy in side_by_side(2, partial(held, mib=1.01 * needed / MIB)):
+        assert sum(counts["evicted"] for _, counts in roomy) == 0
 
 
 @pytest.mark.parametrize(("share", "most"), [(0.3, 0.40), (0.1, 0.17)])

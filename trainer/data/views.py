@@ -3,12 +3,14 @@
 Nodes are numbers of remembered nodes, which are the stream's dense ids until a node is forgotten.
 """
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from schemas.store import LaneManifest
 from stream.arrays.kinds import Bool, Float32, Int32, Int64
 from stream.snapshots.delta import Csr
 from stream.store.log.event_columns import EventColumns
+from stream.store.window.rows import NodeRows
 
 
 class EventsView(Protocol):
@@ -56,6 +58,10 @@ class GraphView(EventsView, Protocol):
 
     def features(self, ids: Int64, tau: int) -> Float32:
         """float32 (n, F); zeros for nodes not stored with this view's parts."""
+        ...
+
+    def rows(self, wanted: Mapping[int, Int64]) -> dict[int, NodeRows]:
+        """Rows of any nodes, int64 ascending by snapshot, over all parts of a vertex lane, read from the store."""
         ...
 
     def owner(self, tau: int) -> Int32:

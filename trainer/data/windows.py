@@ -1,5 +1,6 @@
 """Views of a lane by the numbers of remembered nodes: its events alone, or its graph."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -7,8 +8,10 @@ import numpy as np
 from schemas.store import LaneManifest
 from stream.arrays.kinds import Bool, Float32, Int32, Int64
 from stream.snapshots.delta import Csr
+from stream.snapshots.pairs import pair_keys, split_keys
 from stream.store.lane.reader import LaneReader
 from stream.store.log.event_columns import EventColumns, event_columns
+from stream.store.window.rows import NodeRows
 from trainer.data.node_names import NodeNames
 from trainer.data.views import EventsView, GraphView
 
@@ -127,6 +130,14 @@ class NamedGraph(NamedEvents):
         """See ``GraphView.features``."""
         return self._graphs.features(self._names.ids(ids), tau)
 
+    def rows(self, wanted: Mapping[int, Int64]) -> dict[int, NodeRows]:
+        """See ``GraphView.rows``; pairs of forgotten nodes are left out."""
+        if self._names.are_ids:
+            return self._graphs.rows(wanted)
+        ids = {tau: self._names.ids(nodes) for tau, nodes in wanted.items()}
+        found = self._graphs.rows({tau: np.sort(each) for tau, each in ids.items()})
+        return {tau: _named_rows(rows, wanted[tau], ids[tau], self._names) for tau, rows in found.items()}
+
     def owner(self, tau: int) -> Int32:
         """See ``GraphView.owner``; −1 for nodes that came after that snapshot."""
         owner = self._graphs.owner(tau)
@@ -165,6 +176,16 @@ def without_labels(events: EventColumns) -> EventColumns:
     """The same events without labels, which event models would otherwise take as inputs."""
     none = np.zeros(len(events), np.int32)
     return replace(events, label=none, has_label=none.astype(np.bool_))
+
+
+def _named_rows(rows: NodeRows, nodes: Int64, ids: Int64, names: NodeNames) -> NodeRows:
+    """Rows of nodes by number."""
+    place = np.searchsorted(rows.nodes, ids)
+    src, dst = (names.find(end) for end in split_keys(rows.keys))
+    kept = np.flatnonzero((src >= 0) & (dst >= 0))
+    keys = pair_keys(src[kept], dst[kept])
+    order = np.argsort(keys)
+    return NodeRows(nodes, rows.there[place], keys[order], rows.weight[kept[order]], rows.features[place])
 
 
 def _named_graph(graph: Csr, names: NodeNames) -> Csr:

@@ -29,7 +29,7 @@ from trainer.strategies.snapshots.averaging import AVERAGES, Averager
 from trainer.strategies.snapshots.batch_maker import BatchMaker
 from trainer.strategies.snapshots.closed_batch import Closure, HybridBatch
 from trainer.strategies.snapshots.closed_layout import ClosedLayout
-from trainer.strategies.snapshots.halo import MIB
+from trainer.strategies.snapshots.foreign import MIB
 from trainer.strategies.snapshots.hybrid_pass import HybridPass
 from trainer.strategies.snapshots.reservoir import BatchGenerator, Reservoir
 from trainer.strategies.snapshots.whole import RATE

@@ -5,11 +5,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from schemas.events import Op
-from stream.arrays.kinds import Float32, Int32, Int64
+from stream.arrays.kinds import Bool, Float32, Int32, Int64
+from stream.snapshots.adjacency import build_adjacency
 from stream.snapshots.delta import Rows
+from stream.snapshots.pairs import pair_keys
 from stream.store.log.event_columns import EventColumns
-from trainer.data.neighbours import sample_neighbours
+from trainer.data.neighbours import NodeEdges, sample_neighbours
 from trainer.data.views import GraphView
+from trainer.ranks import Ranks
+from trainer.strategies.request import runs
 
 STRIDE = 1 << 32
 """Larger than every dense id."""
@@ -22,9 +26,10 @@ class PastSnapshot:
     Attributes:
         tau: Interval index.
         number: Of the snapshot in its log, from 0.
-        graph: Adjacency; complete for the nodes this rank owns.
+        graph: Adjacency of the nodes that this rank owns.
         home: int32 (dense ids of τ,): the rank that computes each node's rows.
         activity: float32 (dense ids of τ, 2): log(1 + inserts of τ as source, as destination).
+        beside: Edges of nodes of other ranks.
     """
 
     tau: int
@@ -32,6 +37,13 @@ class PastSnapshot:
     graph: Rows
     home: Int32
     activity: Float32
+    beside: NodeEdges | None = None
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes held, without edges of other ranks' nodes."""
+        graph = self.graph.start.nbytes + 8 + self.graph.indices.nbytes  # starts and ends are one array
+        return graph + self.home.nbytes + self.activity.nbytes
 
 
 class Past:
@@ -73,7 +85,9 @@ class Past:
         """Neighbours of sorted keys, as keys: indptr int64 (n + 1,), neighbours int64 (indptr[-1],)."""
         starts, found, offset = [np.zeros(1, np.int64)], [], 0
         for place, (snapshot, _, nodes) in enumerate(self.by_snapshot(keys)):
-            indptr, neighbours = sample_neighbours(snapshot.graph, nodes, fanout, seed + snapshot.number)
+            indptr, neighbours = sample_neighbours(
+                snapshot.graph, nodes, fanout, seed + snapshot.number, snapshot.beside
+            )
             starts.append(indptr[1:] + offset)
             offset += int(indptr[-1])
             found.append(neighbours + place * STRIDE)
@@ -95,10 +109,10 @@ class PastBuilder:
 
     Args:
         length: Snapshots the model wants.
-        ranks: Part k belongs to rank k mod ``ranks``.
+        ranks: Part k belongs to rank k mod their number.
     """
 
-    def __init__(self, length: int, ranks: int) -> None:
+    def __init__(self, length: int, ranks: Ranks) -> None:
         self._length = length
         self._ranks = ranks
         self._known: dict[int, PastSnapshot] = {}
@@ -111,6 +125,11 @@ class PastBuilder:
         """The newest snapshot and those before it, for the next prediction."""
         return self._past(window, window.taus)
 
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes held."""
+        return sum(snapshot.memory_bytes for snapshot in self._known.values())
+
     def _past(self, window: GraphView, taus: list[int]) -> Past:
         taus, first = taus[-self._length :], window.sequence + 1 - len(window.taus)
         for tau in taus:
@@ -122,10 +141,49 @@ class PastBuilder:
     def _snapshot(self, window: GraphView, tau: int, number: int) -> PastSnapshot:
         owner = window.owner(tau)
         # A node without an edge has no owner; its row needs no other row.
-        home = (np.where(owner >= 0, owner, np.arange(len(owner))) % self._ranks).astype(np.int32)
-        return PastSnapshot(
-            tau, number, window.csr(tau).rows, home, activity_of(window.events(tau), len(owner))
-        )
+        home = (np.where(owner >= 0, owner, np.arange(len(owner))) % self._ranks.size).astype(np.int32)
+        graph = _rows_of(window, tau, home == self._ranks.rank)
+        return PastSnapshot(tau, number, graph, home, activity_of(window.events(tau), len(owner)))
+
+
+def _rows_of(window: GraphView, tau: int, own: Bool) -> Rows:
+    """Neighbours of this rank's nodes, ascending; the view's own adjacency has weights and parts of other rows, too."""
+    src, dst, _ = window.pairs(tau)
+    keys = pair_keys(src, dst)
+    if not (keys[1:] > keys[:-1]).all():
+        keys.sort()  # the order of numbers is not that of ids
+    nodes = np.flatnonzero(own)
+    degree, neighbours = neighbours_of(len(own), keys, nodes)
+    ends = np.zeros(len(own) + 1, np.int64)
+    ends[nodes + 1] = degree
+    np.cumsum(ends, out=ends)
+    return Rows(ends[:-1], ends[1:], neighbours)
+
+
+def neighbours_of(num_nodes: int, keys: Int64, nodes: Int64) -> tuple[Int64, Int32]:
+    """Neighbours of some nodes in either direction, without self-loops.
+
+    Args:
+        num_nodes: More than any node.
+        keys: int64 (m,), directed pairs as ``pair_keys``, ascending and distinct.
+        nodes: int64 (n,), ascending.
+
+    Returns:
+        Degrees int64 (n,), and int32 (Σ degrees,), the neighbours of one node after the other, ascending.
+    """
+    indptr, indices, _ = build_adjacency(num_nodes, keys, np.zeros(len(keys), np.float32))
+    degree = indptr[nodes + 1] - indptr[nodes]
+    return degree, indices[runs(indptr[nodes], degree)]
+
+
+def stored_inputs(window: GraphView, past: Past, keys: Int64, features: int) -> Float32:
+    """Stored inputs of this rank's nodes: features and log(1 + degree), float32 (n, F + 1), by sorted keys."""
+    out = np.empty((len(keys), features + 1), np.float32)
+    for snapshot, here, nodes in past.by_snapshot(keys):
+        if features:
+            out[here, :-1] = window.features(nodes, snapshot.tau)
+        out[here, -1] = np.log1p(snapshot.graph.end[nodes] - snapshot.graph.start[nodes])
+    return out
 
 
 def activity_of(events: EventColumns, num_nodes: int) -> Float32:

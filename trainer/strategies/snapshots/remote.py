@@ -7,7 +7,7 @@ from stream.snapshots.node_features import segment_bounds
 from trainer.data.views import GraphView
 from trainer.ranks import Ranks
 from trainer.strategies.request import Request
-from trainer.strategies.snapshots.past import STRIDE, Past
+from trainer.strategies.snapshots.past import STRIDE, Past, stored_inputs
 from trainer.strategies.snapshots.row_cache import RowCache
 
 
@@ -22,7 +22,6 @@ class InputRows:
         features: F.
         segments: Of features, which are compared one by one.
         budget_bytes: Of kept rows; None: no bound.
-        refresh: Snapshots by which a row of another rank may be older than its snapshot.
 
     Attributes:
         cache: Rows of other ranks' nodes.
@@ -34,13 +33,11 @@ class InputRows:
         features: int,
         segments: int = 1,
         budget_bytes: int | None = None,
-        refresh: int = 0,
     ) -> None:
         self._ranks = ranks
-        self._width = features + 1
+        self._features, self._width = features, features + 1
         bounds = segment_bounds(features, segments) if features else np.zeros(1, np.int64)
         self._segments = np.append(bounds, self._width)  # the degree is one more
-        self._refresh = refresh
         self.cache = RowCache(self._width, budget_bytes)
 
     def keep(self, past: Past) -> None:
@@ -52,34 +49,19 @@ class InputRows:
         homes = past.homes(keys)
         out = np.zeros((len(keys), self._width), np.float32)
         own = homes == self._ranks.rank
-        out[own] = self._stored(window, past, keys[own])
+        out[own] = stored_inputs(window, past, keys[own], self._features)
         if self._ranks.size == 1:
             return out
         missing = (homes >= 0) & ~own
-        for place in range(len(past.snapshots)):
-            self._find(past, place, keys, missing, out)
-        if self._ranks.any(bool(missing.any()))[0]:
-            self._fetch(window, past, keys, homes, missing, out)
-        return out
-
-    def _find(self, past: Past, place: int, keys: Int64, missing: Bool, out: Float32) -> None:
-        """Take held rows of a snapshot, or of the one before if they are recent enough."""
-        snapshot, here, nodes = past.by_snapshot(keys)[place]
-        remote = here.start + np.flatnonzero(missing[here])
-        there, rows, _ = self.cache.find(snapshot.tau, keys[remote] % STRIDE)
-        out[remote[there]] = rows
-        missing[remote[there]] = False
-        self.cache.counts["hit"] += int(there.sum())
-        if self._refresh and place:
-            remote = remote[~there]
-            nodes = keys[remote] % STRIDE
-            there, rows, born = self.cache.find(past.snapshots[place - 1].tau, nodes)
-            fresh = born >= snapshot.number - self._refresh
-            rows, born, there[there] = rows[fresh], born[fresh], fresh
+        for snapshot, here, _ in past.by_snapshot(keys):
+            remote = here.start + np.flatnonzero(missing[here])
+            there, rows = self.cache.find(snapshot.tau, keys[remote] % STRIDE)
             out[remote[there]] = rows
             missing[remote[there]] = False
             self.cache.counts["hit"] += int(there.sum())
-            self.cache.add(snapshot.tau, nodes[there], rows, born)
+        if self._ranks.any(bool(missing.any()))[0]:
+            self._fetch(window, past, keys, homes, missing, out)
+        return out
 
     def _fetch(
         self,
@@ -107,7 +89,7 @@ class InputRows:
         for snapshot, here, nodes in past.by_snapshot(wanted):
             base = np.where(chained[here, None], fetched[at[here] * chained[here]], before[here])
             fetched[here] = np.where(sent[here], delta[here], base)
-            self.cache.add(snapshot.tau, nodes, fetched[here], np.full(len(nodes), snapshot.number))
+            self.cache.add(snapshot.tau, nodes, fetched[here])
         out[missing] = fetched
 
     def _had(self, past: Past, wanted: Int64, homes: Int32) -> tuple[Bool, Float32]:
@@ -118,9 +100,7 @@ class InputRows:
         for place, (_, here, nodes) in enumerate(past.by_snapshot(wanted)):
             if place:
                 earlier = past.snapshots[place - 1]
-                there, rows, born = self.cache.find(earlier.tau, nodes)
-                rows = rows[born == earlier.number]
-                there[there] = born == earlier.number
+                there, rows = self.cache.find(earlier.tau, nodes)
                 mine = there & same[here]
                 before[here][mine] = rows[mine[there]]
                 had[here] |= mine
@@ -140,14 +120,6 @@ class InputRows:
         return changed, sent.sum(axis=1), now[sent]
 
     def _stored_any(self, window: GraphView, past: Past, keys: Int64) -> Float32:
-        """As ``_stored``, of keys in any order."""
+        """As ``stored_inputs``, of keys in any order."""
         distinct, place = np.unique(keys, return_inverse=True)
-        return self._stored(window, past, distinct)[place]
-
-    def _stored(self, window: GraphView, past: Past, keys: Int64) -> Float32:
-        out = np.empty((len(keys), self._width), np.float32)
-        for snapshot, here, nodes in past.by_snapshot(keys):
-            if self._width > 1:
-                out[here, :-1] = window.features(nodes, snapshot.tau)
-            out[here, -1] = np.log1p(snapshot.graph.end[nodes] - snapshot.graph.start[nodes])
-        return out
+        return stored_inputs(window, past, distinct, self._features)[place]

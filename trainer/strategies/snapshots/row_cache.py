@@ -9,8 +9,8 @@ from stream.arrays.kinds import Bool, Float32, Int64
 
 BLOCK = 256
 """Rows that are added and dropped together."""
-BESIDE = 20
-"""Bytes per row beside its values: node, slot, and number of its snapshot."""
+BESIDE = 16
+"""Bytes per row beside its values: node and slot."""
 
 
 class RowCache:
@@ -45,15 +45,7 @@ class RowCache:
         counts, self.counts = self.counts, Counter()
         return counts
 
-    def nodes(self, tau: int) -> Int64:
-        """Nodes with held rows of a snapshot, ascending."""
-        return self._kept[tau].nodes if tau in self._kept else np.empty(0, np.int64)
-
-    def oldest(self, tau: int, none: int) -> int:
-        """The smallest snapshot number of a snapshot's held rows; ``none`` without rows."""
-        return int(self._kept[tau].born.min(initial=none)) if tau in self._kept else none
-
-    def find(self, tau: int, nodes: Int64) -> tuple[Bool, Float32, Int64]:
+    def find(self, tau: int, nodes: Int64) -> tuple[Bool, Float32]:
         """Rows of a snapshot.
 
         Args:
@@ -61,27 +53,26 @@ class RowCache:
             nodes: int64 (n,), ascending.
 
         Returns:
-            bool (n,), whether a row is held; the held rows, float32 (held, width); and their snapshot numbers, int64 (held,).
+            bool (n,), whether a row is held; and the held rows, float32 (held, width).
         """
         self._clock += 1
         kept = self._kept.get(tau)
         if kept is None or not len(kept.nodes):
-            return np.zeros(len(nodes), np.bool_), self._values[:0], np.empty(0, np.int64)
+            return np.zeros(len(nodes), np.bool_), self._values[:0]
         place = np.minimum(np.searchsorted(kept.nodes, nodes), len(kept.nodes) - 1)
         there: Bool = kept.nodes[place] == nodes
         slots = kept.slots[place[there]]
         for block in np.unique(slots // BLOCK):
             self._used[block] = self._clock
-        return there, self._values[slots], kept.born[place[there]]
+        return there, self._values[slots]
 
-    def add(self, tau: int, nodes: Int64, rows: Float32, born: Int64) -> None:
+    def add(self, tau: int, nodes: Int64, rows: Float32) -> None:
         """Hold rows that are not held yet, as many as fit.
 
         Args:
             tau: Snapshot.
             nodes: int64 (n,), ascending.
             rows: float32 (n, width).
-            born: int64 (n,), the number of each row's snapshot.
         """
         if self._most is not None:
             nodes = nodes[: self._most * BLOCK]
@@ -94,21 +85,12 @@ class RowCache:
             count = min(BLOCK, len(nodes) - at)
             slots[at : at + count] = np.arange(block * BLOCK, block * BLOCK + count)
         self._values[slots] = rows[: len(nodes)]
-        kept.add(nodes, slots, born[: len(nodes)])
+        kept.add(nodes, slots)
 
     def keep(self, taus: Iterable[int]) -> None:
         """Drop all other snapshots."""
         for tau in set(self._kept) - set(taus):
             self._drop(tau)
-
-    def retain(self, tau: int, nodes: Int64) -> None:
-        """Drop all rows of a snapshot except those of these nodes, ascending."""
-        if tau not in self._kept or len(np.setdiff1d(self.nodes(tau), nodes, assume_unique=True)) == 0:
-            return
-        left = np.intersect1d(self.nodes(tau), nodes, assume_unique=True)
-        _, rows, born = self.find(tau, left)
-        self._drop(tau)
-        self.add(tau, left, rows, born)
 
     def _drop(self, tau: int) -> None:
         del self._kept[tau]
@@ -138,15 +120,14 @@ class _Kept:
     """The slots of a snapshot's nodes."""
 
     def __init__(self) -> None:
-        self.nodes, self.slots, self.born = (np.empty(0, np.int64) for _ in range(3))
+        self.nodes, self.slots = np.empty(0, np.int64), np.empty(0, np.int64)
 
-    def add(self, nodes: Int64, slots: Int64, born: Int64) -> None:
+    def add(self, nodes: Int64, slots: Int64) -> None:
         at = np.searchsorted(self.nodes, nodes)
         self.nodes = np.insert(self.nodes, at, nodes)
         self.slots = np.insert(self.slots, at, slots)
-        self.born = np.insert(self.born, at, born)
 
     def remove_block(self, block: int) -> int:
         stays = self.slots // BLOCK != block
-        self.nodes, self.slots, self.born = self.nodes[stays], self.slots[stays], self.born[stays]
+        self.nodes, self.slots = self.nodes[stays], self.slots[stays]
         return int((~stays).sum())

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,10 +19,11 @@ from trainer.models.interface import Model, NodeInputs, SnapshotModel
 from trainer.models.stages import CellStage, GraphStage
 from trainer.models.unroll import unroll
 from trainer.nn.rows import rows
+from trainer.ranks import Ranks
 from trainer.strategies.figures import TrainingFigure
 from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
 from trainer.strategies.passes import Step, run
-from trainer.strategies.snapshots.halo import MIB, Halo
+from trainer.strategies.snapshots.foreign import MIB, ForeignRows
 from trainer.strategies.snapshots.past import STRIDE, Past, PastBuilder
 from trainer.strategies.snapshots.remote import InputRows
 from trainer.strategies.snapshots.sampled_layout import SampledLayout, Shared
@@ -44,17 +45,10 @@ FIGURES = (
     ),
     TrainingFigure(
         name="halo_ratio",
-        meaning="Nodes of the halo to nodes of the rank",
+        meaning="Kept rows of other ranks' nodes to rows of own nodes",
         kind="gauge",
         labels=("rank",),
         key="halo.ratio",
-    ),
-    TrainingFigure(
-        name="halo_age_snapshots",
-        meaning="Largest age of what the halo has of other ranks",
-        kind="gauge",
-        labels=("rank",),
-        key="halo.age",
     ),
 )
 
@@ -66,27 +60,27 @@ class VertexOptions:
     Attributes:
         inference_nodes: Nodes embedded at once when predicting, and whose inputs are prepared at once when learning, which
             bounds memory.
-        fetch: ``owner``: every row is computed by its node's owner and sent on request; ``halo``: each rank keeps the edges
-            and inputs around its nodes, and computes their rows alone.
-        cache_mib: Kept inputs of other ranks' nodes, MiB; others are fetched again. 0: all are kept.
-        halo_mib: Edges and inputs around a rank's own nodes, MiB: a larger halo is refused. 0: no bound.
-        halo_refresh: Snapshots by which a halo's data of other ranks' nodes may be older than their snapshot.
+        fetch: ``owner``: every row is computed by its node's owner and sent on request; ``halo``: each rank reads the edges
+            and inputs around the nodes it asks about from the store, and computes their rows alone.
+        cache_mib: Under ``owner``, kept inputs of other ranks' nodes, MiB; others are fetched again. 0: all are kept.
+        halo_mib: Under ``halo``, kept edges and inputs of other ranks' nodes, MiB; others are read again. Rows of the newest
+            step are always kept. 0: all are kept.
     """
 
     inference_nodes: int = 65_536
     fetch: str = "owner"
     cache_mib: float = 0.0
     halo_mib: float = 0.0
-    halo_refresh: int = 0
 
     def __post_init__(self) -> None:
         if self.fetch not in FETCH:
             raise ValueError(f"fetch must be {' or '.join(FETCH)}, found {self.fetch!r}")
-        for name in ("cache_mib", "halo_mib", "halo_refresh"):
+        for name in ("cache_mib", "halo_mib"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must be at least 0, found {getattr(self, name)}")
-        if self.fetch == "owner" and (self.halo_mib or self.halo_refresh):
-            raise ValueError("halo_mib and halo_refresh are about fetch: halo, found owner")
+        for name, fetch in (("cache_mib", "owner"), ("halo_mib", "halo")):
+            if getattr(self, name) and self.fetch != fetch:
+                raise ValueError(f"{name} is about fetch: {fetch}, found {self.fetch}")
         if self.inference_nodes < 1:
             raise ValueError(f"inference_nodes must be at least 1, found {self.inference_nodes}")
 
@@ -115,13 +109,12 @@ class VertexStrategy(WindowedStrategy):
         self._inference_nodes = options.inference_nodes
         self.learner = Learner(self._model, setting.optimisation, setting.ranks)
         cache, halo = (int(mib * MIB) or None for mib in (options.cache_mib, options.halo_mib))
-        self.inputs = InputRows(
-            setting.ranks, self._features, setting.lane.segments, cache, options.halo_refresh
-        )
-        self.halo: Halo | None = None
+        self.inputs = InputRows(setting.ranks, self._features, setting.lane.segments, cache)
+        self.foreign: ForeignRows | None = None
         if options.fetch == "halo":
             hops = len(self.graph_stages(self._model))
-            self.halo = Halo(setting.ranks, hops, self.inputs, halo, options.halo_refresh)
+            self.foreign = ForeignRows(setting.ranks.rank, hops, self._features, halo)
+        self._alone = Ranks(device=setting.ranks.device)
         self.view: GraphView | None = None
         self.rewind()
 
@@ -161,16 +154,15 @@ class VertexStrategy(WindowedStrategy):
 
     def rewind(self) -> None:
         """See ``Strategy.rewind``."""
-        self._builder = PastBuilder(self._model.window, self._ranks.size)
+        self._builder = PastBuilder(self._model.window, self._ranks)
         self.past = Past([], self._model.window)
+        self._held_rows.keep(self.past)
 
     def take_in(self, view: GraphView) -> None:
         """See ``Strategy.take_in``."""
         self.view = view
         self.past = self._builder.before_latest(view)
-        self.inputs.keep(self.past)
-        if self.halo is not None:
-            self.halo.seal(view, self.past, np.flatnonzero(self.owned(view.num_nodes)))
+        self._held_rows.keep(self.past)
 
     def owned(self, num_nodes: int) -> Bool:
         """See ``Strategy.owned``."""
@@ -184,8 +176,7 @@ class VertexStrategy(WindowedStrategy):
     def learn(self, lessons: Sequence[Lesson], epoch: int) -> StepReport:
         """See ``Strategy.learn``."""
         report = run(self._model, self.learner, self._ranks, self._steps(lessons, epoch))
-        own = {} if self.halo is None else self.halo.figures(self.past)
-        return replace(report, figures={"cache_rows": self.inputs.cache.since_last(), **own})
+        return replace(report, figures=self._row_figures())
 
     def _steps(self, lessons: Sequence[Lesson], epoch: int) -> Iterator[Step]:
         """Steps over batches of all ranks; a rank that has fewer events takes the last ones with an empty batch."""
@@ -219,9 +210,20 @@ class VertexStrategy(WindowedStrategy):
 
     @property
     def held_bytes(self) -> dict[str, int]:
-        """See ``Strategy.held_bytes``: inputs of other ranks' nodes, and their edges."""
-        held = {"cache": self.inputs.cache.held_bytes}
-        return held if self.halo is None else {**held, "halo": self.halo.held_bytes}
+        """See ``Strategy.held_bytes``: own rows, and inputs of other ranks' nodes, under ``halo`` with their edges."""
+        held = {"past": self._builder.memory_bytes}
+        if self.foreign is None:
+            return {**held, "cache": self.inputs.cache.held_bytes}
+        return {**held, "halo": self.foreign.held_bytes}
+
+    @property
+    def _held_rows(self) -> InputRows | ForeignRows:
+        return self.inputs if self.foreign is None else self.foreign
+
+    def _row_figures(self) -> dict[str, Any]:
+        if self.foreign is None:
+            return {"cache_rows": self.inputs.cache.since_last()}
+        return {"cache_rows": self.foreign.since_last(), "halo_ratio": self.foreign.ratio(self.past)}
 
     def _loss(self, asked: Asked, truth: Float32, draw: int, shared: Shared | None) -> Tensor:
         """Sum of this rank's losses in one step, a scalar; a collective, differentiable across ranks."""
@@ -250,12 +252,13 @@ class VertexStrategy(WindowedStrategy):
     def layout(
         self, model: SnapshotModel, past: Past, nodes: Int64, draw: int, shared: Shared | None = None
     ) -> SampledLayout:
-        """The layout of a step or of a prediction; a collective."""
+        """The layout of a step or of a prediction; a collective under ``fetch: owner``."""
         view, seed = self.view, self._seed + 7919 * draw
         assert view is not None
 
         def encode(wanted: Int64) -> Tensor:
-            stored, activity = self.inputs.rows(view, past, wanted), past.activity(wanted)
+            held = self.inputs.rows if self.foreign is None else self.foreign.inputs
+            stored, activity = held(view, past, wanted), past.activity(wanted)
             inputs = to_device(np.concatenate([stored, activity], axis=1), self._ranks.device)
             return model.encode(
                 NodeInputs(
@@ -266,10 +269,10 @@ class VertexStrategy(WindowedStrategy):
             )
 
         window, ranks = past, self._ranks
-        if self.halo is not None:
+        if self.foreign is not None:
             if shared is None:
-                self.halo.cover(view, past, nodes)
-            window, ranks = self.halo.local(past)
+                self.foreign.cover(view, past, nodes)
+            window, ranks = self.foreign.alone(past), self._alone
         return SampledLayout(self.graph_stages(model), window, nodes, encode, ranks, seed, shared)
 
     @staticmethod
