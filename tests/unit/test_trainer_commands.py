@@ -26,7 +26,7 @@ from trainer.parameters import check_parameters
 RUN_KEYS = {"snapshots", "steps", "events", "loss", "ap", "auc", "mrr", "seconds", "checkpoint"}
 EVALUATE_KEYS = {
     "model", "strategy", "ranks", "epochs", "ap", "auc", "mrr", "inductive_ap", "random_ap", "edgebank_ap",
-    "edgebank_window_ap", "recency_ap", "recency_popularity_ap", "seeds", "epoch_s", "peak_mib",
+    "edgebank_window_ap", "recency_ap", "recency_popularity_ap", "seeds", "epoch_s", "peak_mib", "rank_graph_bytes",
 }  # fmt: skip
 
 

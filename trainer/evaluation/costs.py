@@ -45,6 +45,13 @@ def costs_of(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"comm_seconds": mean_s, "sent_bytes": dict(sent)} if sent else {}
 
 
+def of_ranks(own: int, ranks: Ranks) -> list[int]:
+    """A number of each rank, by rank; a collective."""
+    return [
+        int(each) for each in ranks.total([float(own) * (rank == ranks.rank) for rank in range(ranks.size)])
+    ]
+
+
 def peak_mib() -> float:
     """Peak resident memory of this rank, on CUDA the peak of its device memory, in MiB."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():

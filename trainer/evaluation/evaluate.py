@@ -23,7 +23,7 @@ from trainer.evaluation.classification import (
     node_figures,
     require_both_kinds,
 )
-from trainer.evaluation.costs import costs_of, peak_mib, work
+from trainer.evaluation.costs import costs_of, of_ranks, peak_mib, work
 from trainer.evaluation.foreign_scores import ForeignScores, judge
 from trainer.evaluation.own_store import all_inserts, build_store_of, snapshot_ends
 from trainer.evaluation.progress import Progress
@@ -76,7 +76,7 @@ METRICS = {metric for metric, _, _ in TABLE.values()}
 
 ABOUT_RUN = (
     "seed", "best_epoch", "discarded", "train_s", "wait_s", "comm_seconds", "sent_bytes", "epoch_s",
-    "peak_mib", "training",
+    "peak_mib", "rank_graph_bytes", "training",
 )  # fmt: skip
 
 
@@ -209,6 +209,7 @@ class _Run:
         self.metric, self.sign = self.session.task.picks
         self.lessons = Lessons(self.session)
         self.reports: list[StepReport] = []
+        self.graph_bytes = 0  # the most so far
         self.progress = Progress(
             shown=ranks.rank == 0, seed=seed, epochs=config.optimisation.passes, snapshots=len(lane.manifests)
         )
@@ -242,6 +243,7 @@ class _Run:
             **work(self.reports, self.ranks),
             "epoch_s": sum(seconds) / len(seconds),
             "peak_mib": peak_mib(),
+            "rank_graph_bytes": of_ranks(self.graph_bytes, self.ranks),
             **self._own(),
         }
 
@@ -340,6 +342,7 @@ class _Run:
                 return
             self.session.advance(manifest)
             yield self.session.task.lesson(self.session.view, self.session.strategy, epoch=epoch)
+            self.graph_bytes = max(self.graph_bytes, self.session.graph_bytes)
             self.progress.at(epoch, at)
 
     def _agree(self, figures: Figures) -> float:
@@ -380,7 +383,7 @@ def _foreign(path: str, found: Predictions, lane: LaneReader, inserts: Inserts) 
 
 
 def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    summary = {}
+    summary: dict[str, Any] = {}
     figures = dict.fromkeys((*TABLE, *NODE_FIGURES))
     figures |= {key: None for run in runs for key in run if key not in ABOUT_RUN and "validation" not in key}
     for key in (*figures, "discarded", "epoch_s", "train_s", "wait_s", "peak_mib"):
@@ -389,5 +392,7 @@ def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
             summary[key] = max(values) if key == "peak_mib" else float(np.mean(values))
         if len(values) > 1 and key in figures:
             summary[f"{key}_spread"] = float(np.std(values, ddof=1))
+    of_each = [run["rank_graph_bytes"] for run in runs]
+    summary["rank_graph_bytes"] = [max(ranks) for ranks in zip(*of_each, strict=True)]
     own = [run["training"] for run in runs if "training" in run]
     return {**summary, **costs_of(runs), **({"training": means_of(own)} if own else {})}

@@ -100,6 +100,11 @@ class Session:
         self.task.remember(manifest.tau, events, len(self.names))
         return int((events.op == 1).sum())
 
+    @property
+    def graph_bytes(self) -> int:
+        """Bytes of this rank's arrays with adjacency, weights, ids and inputs: the view's, and what the strategy holds of it."""
+        return self.view.memory_bytes + sum(self.strategy.held_bytes.values())
+
     def state(self) -> dict[str, Any]:
         """The content of a checkpoint, on rank 0 that of all ranks, elsewhere meaningless; a collective."""
         return {
