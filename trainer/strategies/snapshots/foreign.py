@@ -94,7 +94,7 @@ class ForeignRows:
     def alone(self, past: Past) -> Past:
         """The same window as of a single rank that owns all nodes; valid for nodes that are covered."""
         none = NodeEdges.empty()
-        zero = np.zeros(1, np.int32)
+        zero = np.zeros(1, np.int8)
         snapshots = [
             replace(s, home=np.broadcast_to(zero, s.home.shape), beside=self._edges.get(s.tau, none))
             for s in past.snapshots

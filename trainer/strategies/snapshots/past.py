@@ -3,17 +3,17 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from schemas.events import Op
 from stream.arrays.kinds import Bool, Float32, Int32, Int64
 from stream.snapshots.adjacency import build_adjacency
 from stream.snapshots.delta import Rows
 from stream.snapshots.pairs import pair_keys
-from stream.store.log.event_columns import EventColumns
 from trainer.data.neighbours import NodeEdges, sample_neighbours
 from trainer.data.views import GraphView
 from trainer.ranks import Ranks
 from trainer.strategies.request import runs
+from trainer.timeline.snapshot import activity
 
 STRIDE = 1 << 32
 """Larger than every dense id."""
@@ -27,15 +27,17 @@ class PastSnapshot:
         tau: Interval index.
         number: Of the snapshot in its log, from 0.
         graph: Adjacency of the nodes that this rank owns.
-        home: int32 (dense ids of τ,): the rank that computes each node's rows.
-        activity: float32 (dense ids of τ, 2): log(1 + inserts of τ as source, as destination).
+        home: int8 or int16 (dense ids of τ,): the rank that computes each node's rows.
+        active: int64 (m,), ascending: the nodes with inserts.
+        activity: float32 (m, 2): their log(1 + inserts of τ as source, as destination).
         beside: Edges of nodes of other ranks.
     """
 
     tau: int
     number: int
     graph: Rows
-    home: Int32
+    home: NDArray[np.signedinteger]
+    active: Int64
     activity: Float32
     beside: NodeEdges | None = None
 
@@ -43,7 +45,7 @@ class PastSnapshot:
     def memory_bytes(self) -> int:
         """Bytes held, without edges of other ranks' nodes."""
         graph = self.graph.start.nbytes + 8 + self.graph.indices.nbytes  # starts and ends are one array
-        return graph + self.home.nbytes + self.activity.nbytes
+        return graph + self.home.nbytes + self.active.nbytes + self.activity.nbytes
 
 
 class Past:
@@ -75,10 +77,13 @@ class Past:
         return out
 
     def activity(self, keys: Int64) -> Float32:
-        """float32 (n, 2), see ``PastSnapshot``."""
+        """float32 (n, 2), see ``PastSnapshot``; zeros for nodes without inserts."""
         out = np.zeros((len(keys), 2), np.float32)
         for snapshot, here, nodes in self.by_snapshot(keys):
-            out[here] = snapshot.activity[nodes]
+            if len(snapshot.active):
+                at = np.minimum(np.searchsorted(snapshot.active, nodes), len(snapshot.active) - 1)
+                there = snapshot.active[at] == nodes
+                out[here][there] = snapshot.activity[at[there]]
         return out
 
     def sample(self, keys: Int64, fanout: int | None, seed: int) -> tuple[Int64, Int64]:
@@ -141,9 +146,10 @@ class PastBuilder:
     def _snapshot(self, window: GraphView, tau: int, number: int) -> PastSnapshot:
         owner = window.owner(tau)
         # A node without an edge has no owner; its row needs no other row.
-        home = (np.where(owner >= 0, owner, np.arange(len(owner))) % self._ranks.size).astype(np.int32)
+        home = np.where(owner >= 0, owner, np.arange(len(owner))) % self._ranks.size
         graph = _rows_of(window, tau, home == self._ranks.rank)
-        return PastSnapshot(tau, number, graph, home, activity_of(window.events(tau), len(owner)))
+        narrow = home.astype(np.min_scalar_type(-self._ranks.size))
+        return PastSnapshot(tau, number, graph, narrow, *activity(window.events(tau)))
 
 
 def _rows_of(window: GraphView, tau: int, own: Bool) -> Rows:
@@ -184,10 +190,3 @@ def stored_inputs(window: GraphView, past: Past, keys: Int64, features: int) -> 
             out[here, :-1] = window.features(nodes, snapshot.tau)
         out[here, -1] = np.log1p(snapshot.graph.end[nodes] - snapshot.graph.start[nodes])
     return out
-
-
-def activity_of(events: EventColumns, num_nodes: int) -> Float32:
-    """Log(1 + inserts as source, as destination) of every node, float32 (num_nodes, 2)."""
-    inserts = events.op == int(Op.INSERT)
-    counts = [np.bincount(ids[inserts], minlength=num_nodes) for ids in (events.src, events.dst)]
-    return np.log1p(np.stack(counts, axis=1)).astype(np.float32)
