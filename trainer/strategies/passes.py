@@ -42,13 +42,7 @@ class Step:
     left_out: bool = False
 
 
-def run(
-    model: nn.Module,
-    learner: Learner,
-    ranks: Ranks,
-    steps: Iterable[Step],
-    add: Callable[[Iterable[float]], float] = math.fsum,
-) -> StepReport:
+def run(model: nn.Module, learner: Learner, ranks: Ranks, steps: Iterable[Step]) -> StepReport:
     """Take the steps of a pass; a collective.
 
     Args:
@@ -56,7 +50,6 @@ def run(
         learner: Takes them. One that sums gradients takes equally many steps on all ranks.
         ranks: All ranks.
         steps: Each is made after the one before was taken.
-        add: Sum of this rank's losses.
 
     Returns:
         The report, without figures of the strategy. Steps that were left out count as ``nonfinite`` only.
@@ -77,7 +70,7 @@ def run(
         if not step.left_out:
             taken.append(step)
             losses.append(step.scale * loss)
-    loss, queries, events = float(add(losses)), sum(step.queries for step in taken), _distinct(taken)
+    loss, queries, events = math.fsum(losses), sum(step.queries for step in taken), _distinct(taken)
     if learner.alone:
         loss, *counts = ranks.total([loss, queries, events])
         queries, events = (int(count) for count in counts)

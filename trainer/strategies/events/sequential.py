@@ -80,7 +80,7 @@ class SequentialStrategy(RememberingStrategy):
 
     def learn(self, lessons: Sequence[Examples], epoch: int) -> StepReport:
         """See ``Strategy.learn``; the order is that of the log in every epoch."""
-        return run(self._model, self.learner, self._ranks, self._steps(lessons, epoch), sum)
+        return run(self._model, self.learner, self._ranks, self._steps(lessons, epoch))
 
     def _steps(self, lessons: Sequence[Examples], epoch: int) -> Iterator[Step]:
         """Steps over new batches, and between them over old ones."""

@@ -129,7 +129,7 @@ class WholeStrategy(WindowedStrategy):
         """See ``Strategy.learn``; the parts of a snapshot are drawn again in each epoch."""
         if not any(len(lesson) for lesson in lessons):
             return StepReport()
-        report = run(self._model, self.learner, self._ranks, self._steps(lessons, epoch), sum)
+        report = run(self._model, self.learner, self._ranks, self._steps(lessons, epoch))
         return replace(report, figures={TRANSFER_BYTES.name: self.timeline.transfer.since_last()})
 
     def _steps(self, lessons: Sequence[Lesson], epoch: int) -> Iterator[Step]:
