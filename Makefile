@@ -41,8 +41,8 @@ $(WARM): $(STAMP)
 demo: $(WARM) ## Watch the whole path for a few minutes: broker, stream, trainer, figures
 	@$(BIN)/python deploy/demo/orchestrate.py
 
-# Four, for two cores: tests wait for brokers and clocks half of their time. Each process starts a broker of its own, and has
-# one thread of torch, or they spin against each other.
+# Four, for two cores: tests wait for brokers and clocks half of their time. Each process has one thread of torch, or they spin
+# against each other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal
 
 test: $(WARM) ## Run the tests, in four processes (PYTEST_ARGS="-k name" to choose, TEST_PROCESSES=0: in one)
