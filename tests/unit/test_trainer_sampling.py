@@ -5,12 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stream.snapshots.delta import Csr, Rows
 from stream.store.log.event_columns import EventColumns
 from trainer.data.examples import Examples, Sampling, prepare
 from trainer.data.history import History, Inserts
 from trainer.data.negatives import NONE, Draw, NegativePool, destination_pool, historical_pairs, meets
-from trainer.data.neighbours import mix64_array, sample_neighbours
+from trainer.data.neighbours import NodeEdges, mix64_array, sample_neighbours
 from trainer.data.signatures import signatures
 
 
@@ -230,15 +229,16 @@ def test_negatives_to_learn_from_differ_from_epoch_to_epoch() -> None:
     np.testing.assert_array_equal(one.random.dst, two.random.dst)
 
 
-def star(degree: int) -> Rows:
-    indptr = np.concatenate([[0], np.full(degree + 1, degree)]).astype(np.int64)
-    return Csr(indptr, np.arange(1, degree + 1, dtype=np.int32), np.ones(degree, np.float32)).rows
+def star(degree: int) -> NodeEdges:
+    return NodeEdges.of_degrees(
+        np.zeros(1, np.int64), np.array([degree]), np.arange(1, degree + 1, dtype=np.int32)
+    )
 
 
 def test_neighbours_are_distinct_and_every_one_is_equally_likely() -> None:
     graph, counts = star(12), np.zeros(13)
     for seed in range(4000):
-        indptr, drawn = sample_neighbours(graph, np.array([0]), 5, seed)
+        indptr, drawn = sample_neighbours(graph, NodeEdges.empty(), np.array([0]), 5, seed)
         assert indptr.tolist() == [0, 5]
         assert len(set(drawn.tolist())) == 5
         counts[drawn] += 1
@@ -249,16 +249,14 @@ def test_a_sample_depends_on_node_and_seed_alone() -> None:
     rng = np.random.default_rng(0)
     degrees = rng.integers(0, 30, 50)
     indptr = np.concatenate([[0], np.cumsum(degrees)])
-    graph = Csr(
-        indptr, rng.integers(0, 50, indptr[-1]).astype(np.int32), np.ones(indptr[-1], np.float32)
-    ).rows
     nodes = np.arange(50)
-    starts, drawn = sample_neighbours(graph, nodes, 6, 11)
+    graph = NodeEdges.of_degrees(nodes, degrees, rng.integers(0, 50, indptr[-1]).astype(np.int32))
+    starts, drawn = sample_neighbours(graph, NodeEdges.empty(), nodes, 6, 11)
     for node in nodes.tolist():
-        one = sample_neighbours(graph, np.array([node]), 6, 11)[1]
+        one = sample_neighbours(graph, NodeEdges.empty(), np.array([node]), 6, 11)[1]
         np.testing.assert_array_equal(one, drawn[starts[node] : starts[node + 1]])
         assert len(one) == min(6, degrees[node])
-    all_starts, everything = sample_neighbours(graph, nodes, None, 0)
+    all_starts, everything = sample_neighbours(graph, NodeEdges.empty(), nodes, None, 0)
     np.testing.assert_array_equal(everything, graph.indices)
     np.testing.assert_array_equal(all_starts, indptr)
 
@@ -287,16 +285,15 @@ def plain_sample(neighbours: list[int], node: int, fanout: int, seed: int) -> li
 def test_samples_equal_their_plain_twin(seed: int) -> None:
     rng = np.random.default_rng(1)
     rows = [sorted(rng.choice(90, rng.integers(0, 60), replace=False).tolist()) for _ in range(40)]
-    indptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
     indices = np.array([node for row in rows for node in row], np.int32)
-    graph = Csr(indptr, indices, np.ones(len(indices), np.float32)).rows
-    starts, drawn = sample_neighbours(graph, np.arange(40), 7, seed)
+    graph = NodeEdges.of_degrees(np.arange(40), np.array([len(row) for row in rows]), indices)
+    starts, drawn = sample_neighbours(graph, NodeEdges.empty(), np.arange(40), 7, seed)
     for node, row in enumerate(rows):
         assert drawn[starts[node] : starts[node + 1]].tolist() == plain_sample(row, node, 7, seed)
 
 
 def test_a_node_beyond_the_graph_has_no_neighbours() -> None:
-    indptr, drawn = sample_neighbours(star(3), np.array([0, 99]), 2, 0)
+    indptr, drawn = sample_neighbours(star(3), NodeEdges.empty(), np.array([0, 99]), 2, 0)
     assert indptr.tolist() == [0, 2, 2]
     assert len(drawn) == 2
 

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from stream.arrays.kinds import Int32, Int64
+from stream.arrays.kinds import Bool, Int32, Int64
 from stream.kernels import njit
-from stream.snapshots.delta import Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,65 +14,86 @@ class NodeEdges:
     """Edges of some nodes.
 
     Attributes:
-        nodes: int64 (n,), ascending.
-        indptr: int64 (n + 1,).
+        nodes: int32 (n,), ascending.
+        indptr: int32 (n + 1,), int64 if the edges need it.
         indices: int32 (indptr[-1],), neighbours of one node after the other.
     """
 
-    nodes: Int64
-    indptr: Int64
+    nodes: Int32
+    indptr: NDArray[np.signedinteger]
     indices: Int32
+
+    @classmethod
+    def of_degrees(cls, nodes: Int64 | Int32, degrees: Int64, indices: Int32) -> "NodeEdges":
+        """From the degrees of nodes, int64 (n,)."""
+        narrow = np.int32 if len(indices) < 1 << 31 else np.int64
+        return cls(nodes.astype(np.int32), _ends(degrees).astype(narrow), indices)
 
     @classmethod
     def empty(cls) -> "NodeEdges":
         """Of no node."""
-        return cls(np.empty(0, np.int64), np.zeros(1, np.int64), np.empty(0, np.int32))
+        return cls(np.empty(0, np.int32), np.zeros(1, np.int32), np.empty(0, np.int32))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.nodes.nbytes + self.indptr.nbytes + self.indices.nbytes
+
+    def find(self, nodes: Int64) -> tuple[Bool, Int64, Int64]:
+        """Which nodes have edges here, bool (n,), and int64 (n,) each: where a node's begin, and how many it has, 0 for none."""
+        if not len(self.nodes):
+            return (
+                np.zeros(len(nodes), np.bool_),
+                np.zeros(len(nodes), np.int64),
+                np.zeros(len(nodes), np.int64),
+            )
+        at = np.minimum(np.searchsorted(self.nodes, nodes), len(self.nodes) - 1)
+        there = self.nodes[at] == nodes
+        first = np.where(there, self.indptr[at], 0).astype(np.int64)
+        return there, first, np.where(there, self.indptr[at + 1] - first, 0)
 
     def merged(self, nodes: Int64, degree: Int64, neighbours: Int32) -> "NodeEdges":
         """With the edges of other nodes, int64 (m,), ascending; their degrees, int64 (m,), and neighbours."""
         at = np.searchsorted(self.nodes, nodes)
-        degrees = np.insert(np.diff(self.indptr), at, degree)
         indices = np.insert(self.indices, np.repeat(self.indptr[at], degree), neighbours)
-        return NodeEdges(np.insert(self.nodes, at, nodes), _ends(degrees), indices)
+        return NodeEdges.of_degrees(
+            np.insert(self.nodes, at, nodes), np.insert(self._degrees, at, degree), indices
+        )
 
     def of(self, nodes: Int64) -> "NodeEdges":
         """Of those among ``nodes``, int64, ascending."""
         kept = np.isin(self.nodes, nodes, assume_unique=True)
-        degrees = np.diff(self.indptr)
-        return NodeEdges(self.nodes[kept], _ends(degrees[kept]), self.indices[np.repeat(kept, degrees)])
+        degrees = self._degrees
+        return NodeEdges.of_degrees(self.nodes[kept], degrees[kept], self.indices[np.repeat(kept, degrees)])
+
+    @property
+    def _degrees(self) -> Int64:
+        return np.diff(self.indptr).astype(np.int64)
 
 
 def sample_neighbours(
-    graph: Rows, nodes: Int64, fanout: int | None, seed: int, beside: NodeEdges | None = None
+    own: NodeEdges, foreign: NodeEdges, nodes: Int64, fanout: int | None, seed: int
 ) -> tuple[Int64, Int64]:
     """Draw at most ``fanout`` distinct neighbours of each node, every subset equally likely.
 
     The draw of a node depends on ``seed`` and the node alone, so any number of ranks sees the same sample.
 
     Args:
-        graph: Adjacency over dense ids.
-        nodes: int64 (n,); a node beyond the graph's rows has no neighbours.
+        own: Edges of this rank's nodes.
+        foreign: Edges of other nodes.
+        nodes: int64 (n,); a node of neither has no neighbours.
         fanout: Most neighbours per node; None takes all.
         seed: Any integer.
-        beside: Edges of nodes that the graph does not have, or not in full.
 
     Returns:
-        indptr int64 (n + 1,) and the neighbours int64 (indptr[-1],), in the graph's order within a node.
+        indptr int64 (n + 1,) and the neighbours int64 (indptr[-1],), in the edges' order within a node.
     """
-    inside = nodes < len(graph.start)
-    rows = np.where(inside, nodes, 0)
-    first = np.where(inside, graph.start[rows], 0)
-    degrees = np.where(inside, graph.end[rows], 0) - first
-    other = np.zeros(len(nodes), np.bool_)
-    if beside is not None and len(beside.nodes):
-        at = np.minimum(np.searchsorted(beside.nodes, nodes), len(beside.nodes) - 1)
-        other = beside.nodes[at] == nodes
-        first = np.where(other, beside.indptr[at], first)
-        degrees = np.where(other, beside.indptr[at + 1] - beside.indptr[at], degrees)
-    taken = degrees if fanout is None else np.minimum(degrees, fanout)
-    indptr = _ends(taken)
+    other, first, degrees = foreign.find(nodes)
+    _, own_first, own_degrees = own.find(nodes)
+    first, degrees = np.where(other, first, own_first), np.where(other, degrees, own_degrees)
+    indptr = _ends(degrees if fanout is None else np.minimum(degrees, fanout))
     out = np.empty(indptr[-1], np.int64)
-    indices = (graph.indices, graph.indices if beside is None else beside.indices)
+    indices = (own.indices, foreign.indices)
     _sample(nodes, first, degrees, other, indices, indptr, np.uint64(seed % (1 << 64)), out)
     return indptr, out
 

@@ -57,7 +57,7 @@ class ForeignRows:
     @property
     def held_bytes(self) -> int:
         """Bytes of the rows."""
-        edges = sum(e.nodes.nbytes + e.indptr.nbytes + e.indices.nbytes for e in self._edges.values())
+        edges = sum(each.nbytes for each in self._edges.values())
         return edges + sum(each.nodes.nbytes + each.rows.nbytes for each in self._inputs.values())
 
     def since_last(self) -> Counter[str]:
@@ -96,7 +96,7 @@ class ForeignRows:
         none = NodeEdges.empty()
         zero = np.zeros(1, np.int8)
         snapshots = [
-            replace(s, home=np.broadcast_to(zero, s.home.shape), beside=self._edges.get(s.tau, none))
+            replace(s, home=np.broadcast_to(zero, s.home.shape), foreign=self._edges.get(s.tau, none))
             for s in past.snapshots
         ]
         return Past(snapshots, past.length)

@@ -1,13 +1,12 @@
 """The snapshots before a prediction, as one rank sees them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream.arrays.kinds import Bool, Float32, Int32, Int64
 from stream.snapshots.adjacency import build_adjacency
-from stream.snapshots.delta import Rows
 from stream.snapshots.pairs import pair_keys
 from trainer.data.neighbours import NodeEdges, sample_neighbours
 from trainer.data.views import GraphView
@@ -26,26 +25,25 @@ class PastSnapshot:
     Attributes:
         tau: Interval index.
         number: Of the snapshot in its log, from 0.
-        graph: Adjacency of the nodes that this rank owns.
+        own: Edges of the nodes that this rank owns.
         home: int8 or int16 (dense ids of τ,): the rank that computes each node's rows.
         active: int64 (m,), ascending: the nodes with inserts.
         activity: float32 (m, 2): their log(1 + inserts of τ as source, as destination).
-        beside: Edges of nodes of other ranks.
+        foreign: Edges of nodes of other ranks.
     """
 
     tau: int
     number: int
-    graph: Rows
+    own: NodeEdges
     home: NDArray[np.signedinteger]
     active: Int64
     activity: Float32
-    beside: NodeEdges | None = None
+    foreign: NodeEdges = field(default_factory=NodeEdges.empty)
 
     @property
     def memory_bytes(self) -> int:
         """Bytes held, without edges of other ranks' nodes."""
-        graph = self.graph.start.nbytes + 8 + self.graph.indices.nbytes  # starts and ends are one array
-        return graph + self.home.nbytes + self.active.nbytes + self.activity.nbytes
+        return self.own.nbytes + self.home.nbytes + self.active.nbytes + self.activity.nbytes
 
 
 class Past:
@@ -91,7 +89,7 @@ class Past:
         starts, found, offset = [np.zeros(1, np.int64)], [], 0
         for place, (snapshot, _, nodes) in enumerate(self.by_snapshot(keys)):
             indptr, neighbours = sample_neighbours(
-                snapshot.graph, nodes, fanout, seed + snapshot.number, snapshot.beside
+                snapshot.own, snapshot.foreign, nodes, fanout, seed + snapshot.number
             )
             starts.append(indptr[1:] + offset)
             offset += int(indptr[-1])
@@ -147,23 +145,21 @@ class PastBuilder:
         owner = window.owner(tau)
         # A node without an edge has no owner; its row needs no other row.
         home = np.where(owner >= 0, owner, np.arange(len(owner))) % self._ranks.size
-        graph = _rows_of(window, tau, home == self._ranks.rank)
+        own = _edges_of(window, tau, home == self._ranks.rank)
         narrow = home.astype(np.min_scalar_type(-self._ranks.size))
-        return PastSnapshot(tau, number, graph, narrow, *activity(window.events(tau)))
+        return PastSnapshot(tau, number, own, narrow, *activity(window.events(tau)))
 
 
-def _rows_of(window: GraphView, tau: int, own: Bool) -> Rows:
-    """Neighbours of this rank's nodes, ascending; the view's own adjacency has weights and parts of other rows, too."""
+def _edges_of(window: GraphView, tau: int, own: Bool) -> NodeEdges:
+    """Edges of this rank's nodes; the view's own adjacency has weights and parts of other rows, too."""
     src, dst, _ = window.pairs(tau)
     keys = pair_keys(src, dst)
     if not (keys[1:] > keys[:-1]).all():
         keys.sort()  # the order of numbers is not that of ids
     nodes = np.flatnonzero(own)
-    degree, neighbours = neighbours_of(len(own), keys, nodes)
-    ends = np.zeros(len(own) + 1, np.int64)
-    ends[nodes + 1] = degree
-    np.cumsum(ends, out=ends)
-    return Rows(ends[:-1], ends[1:], neighbours)
+    degrees, neighbours = neighbours_of(len(own), keys, nodes)
+    some = degrees > 0
+    return NodeEdges.of_degrees(nodes[some], degrees[some], neighbours)
 
 
 def neighbours_of(num_nodes: int, keys: Int64, nodes: Int64) -> tuple[Int64, Int32]:
@@ -188,5 +184,5 @@ def stored_inputs(window: GraphView, past: Past, keys: Int64, features: int) -> 
     for snapshot, here, nodes in past.by_snapshot(keys):
         if features:
             out[here, :-1] = window.features(nodes, snapshot.tau)
-        out[here, -1] = np.log1p(snapshot.graph.end[nodes] - snapshot.graph.start[nodes])
+        out[here, -1] = np.log1p(snapshot.own.find(nodes)[2])
     return out
