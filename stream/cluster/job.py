@@ -13,6 +13,7 @@ from stream.cluster.log_host import open_log
 from stream.cluster.plan import Plan
 from stream.cluster.submission import Submission
 from stream.cluster.totals import JobTotals
+from stream.cluster.worker import dismiss
 from stream.held import holding
 from stream.job.backfill import require_takeover
 from stream.job.fit import require_same
@@ -174,7 +175,9 @@ class ClusterJob:
                 self._idle = quiet and unread == 0
         told = self._stopping or self._idle or watch.changed
         withdraw(self._config.store, plan.id)
-        if not submission.wait(DRAIN_S):
+        if submission.wait(DRAIN_S):
+            dismiss(plan)
+        else:
             submission.cancel()
             _log.warning("the pipeline didn't end by itself and was cancelled", waited_s=DRAIN_S)
         if not told:

@@ -185,6 +185,17 @@ def release(plan: Plan) -> None:
     """Give a worker back; it closes with its last user."""
     with _lock:
         _users[plan.id] -= 1
-        last = None if _users[plan.id] else workers.pop(plan.id)
+        last = None if _users[plan.id] else workers.pop(plan.id, None)
+    if last is not None:
+        last.close()
+
+
+def dismiss(plan: Plan) -> None:
+    """Close this process's worker of a job that has ended, if it has one.
+
+    If a connection breaks while Beam ends its harness, it tears no stage down, and this process would hold the log to its end.
+    """
+    with _lock:
+        last = workers.pop(plan.id, None)
     if last is not None:
         last.close()

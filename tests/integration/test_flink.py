@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from apache_beam.runners.worker.data_plane import GrpcClientDataChannelFactory
 from flink_server import flink, worker_pool  # noqa: F401  a fixture
 from kafka import KafkaProducer
 from on_flink import on_flink
@@ -21,6 +22,7 @@ from streaming import (
     log_table,
     result,
     run_job,
+    send,
     settings,
     started,
     written,
@@ -180,6 +182,24 @@ def test_sigterm_commits_what_was_read_and_the_next_run_goes_on(
     ran = result("run", "--config", written(tmp_path, content), "--until-idle", "1")
     assert ran["events"] == EVENTS - stopped_at
     assert_same_as_local(tmp_path, store, kafka, topic, EVENTS)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # Beam's, as in life
+def test_a_connection_that_breaks_while_beam_ends_leaves_no_log_held(
+    kafka: str,
+    flink: str,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(self: GrpcClientDataChannelFactory) -> None:
+        raise ConnectionError("Multiplexer hanging up")
+
+    monkeypatch.setattr(GrpcClientDataChannelFactory, "close", broken)  # before stages are torn down
+    topic = fresh_topic(kafka)
+    send(kafka, topic, [edge(1, 2, T0), edge(2, 3, T0 + 1)])
+    content = configuration(tmp_path / "store", kafka, topic, runner=on_flink(flink))
+    ran = ClusterJob(StreamConfig(**content), until_idle_s=1).run()
+    assert (ran.events, ran.snapshots) == (2, 1)
 
 
 def test_a_job_server_that_does_not_answer_is_named(

@@ -264,6 +264,20 @@ def test_the_last_stage_that_is_torn_down_commits_and_gives_the_log_back(plan: P
     assert offsets_in(tmp_path) == [10, 11]
 
 
+def test_a_worker_that_no_stage_gives_back_is_closed_once_its_job_has_ended(
+    plan: Plan, tmp_path: Path
+) -> None:
+    worker = workers.acquire(plan)
+    worker.write(batch(10, 12))
+    workers.dismiss(plan)
+    assert offsets_in(tmp_path) == [10, 11]
+    open_log(plan.config(), wait_s=0).close()
+    workers.release(plan)  # late
+    workers.dismiss(plan)
+    assert workers.acquire(plan) is not worker
+    workers.release(plan)
+
+
 def test_a_failure_while_writing_has_the_log_opened_anew(plan: Plan, tmp_path: Path) -> None:
     worker = workers.acquire(plan)
     worker.write(batch(10, 12))
