@@ -1,7 +1,8 @@
-"""Graph bytes of each rank of ``vertex`` with ``fetch: halo``: python benchmarks/graph_bytes.py sx [--layers 1 --ranks 1 2 4].
+"""Graph bytes of ranks that compute alone: python benchmarks/graph_bytes.py sx [--strategy vertex --layers 1 --ranks 1 2 4].
 
-A store of the real graph with the default of lanes, edges that live until they are deleted. The ranks, a thread each, begin
-some snapshots before the last ones, which they predict and learn once. A cell has the most MiB that a rank held after a
+``vertex`` with ``fetch: halo``, or ``hybrid`` with a horizon of 16 snapshots, on a store of the real graph, whose edges live
+until they are deleted. The ranks, a thread each, begin some snapshots before the last ones, which they predict and learn once
+(``hybrid``: in 16 steps). A cell has the most MiB that a rank held after a
 snapshot, and the seconds of the processor in the median snapshot, rank by rank.
 """
 
@@ -25,13 +26,18 @@ from stream.decode.event_file import read_events
 from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
 from trainer.ranks import Ranks
+from trainer.session.lesson_book import LessonBook
 from trainer.session.session import Session
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 GRAPHS = {"sx": ("sx_mathoverflow.parquet", 7 * 86_400), "digg": ("digg_reply.parquet", 6 * 3_600)}
 """Files, and the length of a snapshot in seconds."""
-BEFORE = 5
-"""Snapshots that fill the window, of 4 and the predicted one."""
+SETTINGS: dict[str, dict[str, Any]] = {
+    "vertex": {"strategy_params": {"fetch": "halo"}, "model": "sage-linear"},
+    "hybrid": {"horizon": 16, "model": "tgcn"},
+}
+BEFORE = {"vertex": 5, "hybrid": 17}
+"""Snapshots that fill the window of 4, or the horizon, and the predicted one."""
 DRAWING = threading.Lock()
 """Threads share torch's generator."""
 
@@ -39,21 +45,24 @@ DRAWING = threading.Lock()
 def measured(folder: Path, name: str, given: argparse.Namespace, ranks: Ranks) -> tuple[float, float]:
     """The most MiB of a rank, and the median of its seconds per snapshot."""
     lane = LaneReader(folder, name)
+    layers = {"fanouts": [10] * given.layers} if given.strategy == "vertex" else {"layers": given.layers}
     settings: dict[str, Any] = {
-        "lane": name, "strategy": "vertex", "strategy_params": {"fetch": "halo"}, "window": 4, "model": "sage-linear",
-        "model_params": {"hidden": 64, "fanouts": [10] * given.layers}, "optimisation": {"batch_size": 200},
+        "lane": name, "strategy": given.strategy, "window": 4, "model_params": {"hidden": 64, **layers},
+        "optimisation": {"batch_size": 200}, **SETTINGS[given.strategy],
     }  # fmt: skip
     with DRAWING:
         session = Session(TrainerConfig.model_validate(settings), lane, ranks)
-    seconds, most = [], 0
-    for at, manifest in enumerate(lane.manifests[-given.snapshots - BEFORE :]):
+    seconds, most, before = [], 0, BEFORE[given.strategy]
+    book = LessonBook(session.task, session.strategy.needs.lessons)
+    for at, manifest in enumerate(lane.manifests[-given.snapshots - before :]):
         began = time.thread_time()
         session.advance(manifest)
-        if at < BEFORE:
-            continue
         lesson = session.task.lesson(session.view, session.strategy)
+        book.open(lesson)
+        if at < before:
+            continue
         session.task.judge(session.strategy, session.model, session.floor, lesson, ranks)
-        session.strategy.learn([lesson], 0)
+        session.strategy.learn(book.with_newest(lesson), 0)
         seconds.append(time.thread_time() - began)
         most = max(most, session.graph_bytes)
     return most / 2**20, float(np.median(seconds))
@@ -64,6 +73,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("graph", choices=sorted(GRAPHS))
+    parser.add_argument("--strategy", choices=sorted(SETTINGS), default="vertex")
     parser.add_argument("--lanes", nargs="+", default=["hash", "distdy"])
     parser.add_argument("--layers", type=int, default=1)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])

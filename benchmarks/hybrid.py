@@ -25,14 +25,11 @@ from schemas.trainer_config import Optimisation, Target, TrainerConfig
 from stream.decode.event_file import read_events
 from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
-from trainer.models.convolutions import LaplacianConvolution
 from trainer.models.unroll import unroll
 from trainer.ranks import Ranks
 from trainer.session.lesson_book import LessonBook
 from trainer.session.session import Session
-from trainer.strategies.snapshots.batch_maker import host_graph
-from trainer.strategies.snapshots.closed_batch import close
-from trainer.strategies.snapshots.reservoir import Recipe
+from trainer.strategies.snapshots.batch_maker import Recipe
 from trainer.strategies.snapshots.saved_bytes import SavedBytes
 from trainer.strategies.snapshots.whole_layout import WholeLayout
 
@@ -108,10 +105,10 @@ def batches_of(session: Session, book: LessonBook, newest: Any, length: int, *, 
     for number in range(BATCHES):
         at = int(draws.integers(len(taus) - length))
         recipe = Recipe(4, taus[at], length, taus[at + length], number)
-        window = maker._lesson_window(taus[at : at + length])
+        window = maker._lesson_window(at, length)
         if uniform:
             window.sampler = Uniform(len(window.nodes))
-        found.append(maker.make(recipe).closure.edges)
+        found.append(maker.make(recipe).layout.edges)
     return found
 
 
@@ -148,7 +145,7 @@ def generator(store: Path, name: str) -> None:
             for number in range(21):
                 if number == 1:  # the first of a window sorts its questions
                     began, edges = time.thread_time(), 0
-                edges += maker.make(Recipe(size, taus[3], length, taus[3 + length], number)).closure.edges
+                edges += maker.make(Recipe(size, taus[3], length, taus[3 + length], number)).layout.edges
             rates.append(f"{edges / (time.thread_time() - began) / 1e6:.1f}")
         waited, took = [], []
         for epoch in range(7):
@@ -195,7 +192,7 @@ def hops(store: Path, name: str) -> None:
     asked, _ = newest.part(np.random.default_rng(0).choice(len(newest), 100, replace=False))
     nodes = np.unique(asked.ends[0])
     horizon = session.strategy.timeline.before_newest(nodes)
-    graphs = [host_graph(session.view, tau) for tau in horizon.taus]
+    graphs = [session.view.csr(tau) for tau in horizon.taus]
     layout = WholeLayout(horizon, session.model)
     there, inputs = layout.there, layout.rows
     rows, known = [], nodes
@@ -213,7 +210,12 @@ def hops(store: Path, name: str) -> None:
         apart = embedded() - true
         error = float(apart.norm() / true.norm())
         rows.append([str(hop), f"{100 * len(known) / len(horizon.nodes):.1f} %", f"{error:.2e}"])
-        known = np.unique(close(graphs, [LaplacianConvolution(1, 1)], known, session.view.num_nodes).lowest)
+        near_by = [
+            graph.indices[graph.indptr[node] : graph.indptr[node + 1]]
+            for graph in graphs
+            for node in known[known < graph.num_nodes]
+        ]
+        known = np.unique(np.concatenate([known, *near_by]))
     table(f"{name}, `dcrnn`: hops | nodes | relative error", rows)
 
 

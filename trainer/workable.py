@@ -41,7 +41,7 @@ def require_workable(config: TrainerConfig, ranks: int = 1) -> None:
             f"key optimisation.batch_size: strategy {config.strategy} does not change the size of its steps. Give a "
             "number instead of auto"
         )
-    _require_timeline(config)
+    _require_own_keys(config)
     if config.exports.scores and task.asks != "pairs":
         raise Failure(
             f"key exports.scores is about pairs, but task {config.task} asks about nodes. Leave it out"
@@ -53,16 +53,15 @@ def require_workable(config: TrainerConfig, ranks: int = 1) -> None:
         )
 
 
-def _require_timeline(config: TrainerConfig) -> None:
-    smooths = config.smoothing.kind != "none"
-    given = "horizon" if config.horizon is not None else "smoothing" if smooths else None
-    able = [name for name, found in STRATEGIES.all().items() if getattr(found, "reads_timeline", False)]
-    if given is None or config.strategy in able:
-        return
-    raise Failure(
-        f"key {given} belongs to strategies that pass over whole snapshots, and {config.strategy} does not. Choose strategy "
-        f"{' or '.join(sorted(able))}, or leave the key out"
-    )
+def _require_own_keys(config: TrainerConfig) -> None:
+    given = {"horizon": config.horizon is not None, "smoothing": config.smoothing.kind != "none"}
+    for key in (name for name, is_given in given.items() if is_given):
+        able = [name for name, found in STRATEGIES.all().items() if key in getattr(found, "own_keys", ())]
+        if config.strategy not in able:
+            raise Failure(
+                f"key {key} means nothing under strategy {config.strategy}. Choose strategy {' or '.join(sorted(able))}, or "
+                "leave the key out"
+            )
 
 
 def require_evaluable(config: TrainerConfig, ranks: int) -> None:

@@ -25,8 +25,8 @@ from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
 from stream.store.window.view import WindowView
 from trainer.ranks import Ranks
-from trainer.strategies.snapshots.foreign import MIB
 from trainer.strategies.snapshots.past import STRIDE
+from trainer.strategies.snapshots.reach import MIB
 
 MOVES = [
     [(1, 0, 1), (1, 1, 2), (1, 3, 4), (1, 4, 5)],
@@ -46,7 +46,7 @@ def session_of(lane: LaneReader, ranks: Ranks, model: str = "sage-linear", **par
     [
         {"fetch": "halo"},
         {"fetch": "halo", "halo_mib": 0.0001},
-        {"fetch": "owner", "cache_mib": 0.004},
+        {"fetch": "owner", "halo_mib": 0.004},
         {"fetch": "halo", "inference_nodes": 7},
     ],
     ids=str,
@@ -104,20 +104,20 @@ def test_a_rank_has_the_closure_of_the_nodes_that_it_asks_about(
                 session.advance(manifest)
                 whole.advance(manifest)
                 own = np.flatnonzero(strategy.owned(whole.num_nodes))
-                past, foreign = strategy.past, strategy.foreign
-                foreign.cover(session.view, past, own)
-                alone = foreign.alone(past)
+                past, reach = strategy.past, strategy.reach
+                known = reach.cover(session.view, past, past.keys(own).ravel())
                 for place, snapshot in enumerate(past.snapshots):
                     tau, truth = snapshot.tau, whole.csr(snapshot.tau)
                     with_edges, with_inputs = closure(whole, tau, set(own.tolist()), 2)
                     for node in sorted(with_edges):
                         key = np.array([place * STRIDE + node])
                         wanted = truth.indices[truth.indptr[node] : truth.indptr[node + 1]]
-                        assert (alone.sample(key, None, 0)[1] - place * STRIDE).tolist() == wanted.tolist()
+                        assert (known.sample(key, None, 0)[1] - place * STRIDE).tolist() == wanted.tolist()
                     nodes = np.array(sorted(with_inputs), np.int64)
-                    degrees = np.log1p(truth.indptr[nodes + 1] - truth.indptr[nodes])
-                    expected = np.concatenate([whole.features(nodes, tau), degrees[:, None]], axis=1)
-                    found = foreign.inputs(session.view, past, place * STRIDE + nodes)
+                    degrees = truth.indptr[nodes + 1] - truth.indptr[nodes]
+                    assert reach.degrees(past, place * STRIDE + nodes).tolist() == degrees.tolist()
+                    expected = np.column_stack([whole.features(nodes, tau), degrees])
+                    found = reach.inputs(session.view, past, place * STRIDE + nodes)
                     np.testing.assert_array_equal(found, expected.astype(np.float32))
 
         side_by_side(size, compared)
@@ -168,20 +168,28 @@ def test_every_row_is_fetched_once_by_each_rank_that_has_a_neighbour(stream: Any
         assert of_all.tolist() == expected[:-1]  # the newest snapshot is what is predicted
 
 
-def test_kept_inputs_stay_within_their_budget(tmp_path: Path) -> None:
+def test_fetched_inputs_are_kept_within_their_budget_or_as_many_as_a_step_needs(tmp_path: Path) -> None:
     lane = make_lane(tmp_path, events=meetings(snapshots=5, a_snapshot=200, nodes=800), parts=2)
 
-    def held(ranks: Ranks, **params: Any) -> tuple[int, int, Counter[str]]:
-        session, most, rows = session_of(lane, ranks, **params), 0, Counter[str]()
+    def held(ranks: Ranks, mib: float = 0) -> list[tuple[int, Counter[str]]]:
+        """After each of some questions: bytes of rows, and what was done with them."""
+        session, found = session_of(lane, ranks, halo_mib=mib), []
         for manifest in lane.manifests:
-            rows += learn(session, lesson_of(session, manifest.sequence)).figures["cache_rows"]
-            most = max(most, session.strategy.held_bytes["cache"])
-        return most, session.strategy.inputs.cache.block_bytes, rows
+            session.advance(manifest)
+            past, inputs = session.strategy.past, session.strategy.inputs
+            for nodes in (np.arange(3), np.arange(3), np.arange(session.view.num_nodes - 3)):
+                inputs.rows(session.view, past, past.keys(nodes).ravel())
+                found.append((inputs.nbytes, inputs.cache.since_last()))
+        return found
 
-    need = min(most for most, _, _ in side_by_side(2, held))
-    for most, block, rows in side_by_side(2, partial(held, cache_mib=need / 4 / MIB)):
-        assert 0 < most <= need / 4 + block
-        assert min(rows[outcome] for outcome in ("hit", "miss", "evicted")) > 0
+    for every, few in zip(side_by_side(2, held), side_by_side(2, partial(held, mib=1e-6)), strict=True):
+        (_, first), (_, again), (all_bytes, _) = every[-3:]
+        assert first["hit"] > 0
+        assert again["miss"] == 0
+        (small, dropped), (_, again), (large, _) = few[-3:]
+        assert dropped["evicted"] > 0
+        assert small < large == all_bytes
+        assert again == Counter(hit=again["hit"])  # of the same step nothing was dropped
 
 
 def test_rows_from_the_store_are_kept_within_their_budget_or_as_many_as_a_step_needs(tmp_path: Path) -> None:
@@ -193,9 +201,10 @@ def test_rows_from_the_store_are_kept_within_their_budget_or_as_many_as_a_step_n
         for manifest in lane.manifests:
             session.advance(manifest)
             for nodes in (np.arange(3), np.arange(3), np.arange(session.view.num_nodes - 3)):
-                foreign = session.strategy.foreign
-                foreign.cover(session.view, session.strategy.past, nodes)
-                found.append((foreign.held_bytes, foreign.since_last()))
+                reach = session.strategy.reach
+                past = session.strategy.past
+                reach.cover(session.view, past, past.keys(nodes).ravel())
+                found.append((reach.nbytes, reach.rows.since_last()))
         return found
 
     for every, few in zip(side_by_side(2, held), side_by_side(2, partial(held, mib=1e-6)), strict=True):
@@ -207,7 +216,7 @@ def test_rows_from_the_store_are_kept_within_their_budget_or_as_many_as_a_step_n
         (small, dropped), (_, again), (large, _) = few[-3:]
         assert dropped["evicted"] > 0
         assert small < large == every[-1][0]
-        assert again == {"hit": again["hit"], "miss": 0, "evicted": 0}  # of the same step nothing was dropped
+        assert again == Counter(hit=again["hit"])  # of the same step nothing was dropped
     needed = max(bytes_ for bytes_, _ in every)
     for roomy in side_by_side(2, partial(held, mib=1.01 * needed / MIB)):
         assert sum(counts["evicted"] for _, counts in roomy) == 0

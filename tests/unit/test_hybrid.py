@@ -14,7 +14,6 @@ from thread_ranks import FakeLink, side_by_side
 from trainer_sessions import lesson_of
 from trainer_streams import SECOND, make_lane, meetings
 
-from schemas.trainer_config import Smoothing
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
 from trainer.models.interface import MODELS, ModelShape
@@ -24,7 +23,7 @@ from trainer.session.lesson_book import LessonBook
 from trainer.session.session import Session
 from trainer.strategies.interface import STRATEGIES, StepReport, strategy_options
 from trainer.strategies.snapshots import hybrid_pass
-from trainer.strategies.snapshots.closed_layout import ClosedLayout
+from trainer.strategies.snapshots.past import Past
 from trainer.strategies.snapshots.whole_layout import WholeLayout
 
 WINDOW, HORIZON, RATE = 3, 6, 0.01
@@ -47,13 +46,12 @@ def session_of(
     *,
     dtype: torch.dtype = torch.float32,
     strategy: str = "hybrid",
-    smoothing: Smoothing | None = None,
     task: str = "link-prediction",
     **params: Any,
 ) -> Session:
     return begun(
         lane, strategy, model, ranks, dtype, RATE, window=WINDOW, horizon=HORIZON, strategy_params=params,
-        smoothing=smoothing or Smoothing(), task=task,
+        task=task,
     )  # fmt: skip
 
 
@@ -82,36 +80,32 @@ def require_same_bits(found: dict[str, torch.Tensor], one: dict[str, torch.Tenso
 
 
 @pytest.mark.parametrize("model", EXACT)
-@pytest.mark.parametrize("smoothing", ["none", "edge-life", "m-product"])
-def test_embeddings_of_a_batch_are_those_of_the_whole_graph(
-    model: str, smoothing: str, lane: LaneReader
-) -> None:
-    length = 1 if smoothing == "none" else 3
-    smooth = Smoothing.model_validate({"kind": smoothing, "length": length})
-    ours, whole = (
-        session_of(lane, Ranks(), model, dtype=torch.float64, strategy=strategy, smoothing=smooth)
-        for strategy in ("hybrid", "whole")
-    )
-    whole.model.load_state_dict(ours.model.state_dict())
-    for session in (ours, whole):
-        for manifest in session.lane.manifests[:6]:
-            session.advance(manifest)
-    nodes = np.array([0, 3, 17, 18, 39])
+def test_embeddings_of_a_batch_are_those_of_the_whole_graph(model: str, lane: LaneReader) -> None:
+    whole = session_of(lane, Ranks(), model, dtype=torch.float64, strategy="whole")
+    for manifest in lane.manifests[:6]:
+        whole.advance(manifest)
+    nodes, weights = np.array([0, 3, 17, 18, 39]), whole.model.state_dict()
     horizon = whole.strategy.timeline.before_newest(nodes)
     expected = unroll(whole.model.stages, WholeLayout(horizon, whole.model))[0][:, horizon.places(nodes)]
-    maker = ours.strategy.maker
-    closure = maker.close(horizon.taus, nodes)
-    layout = ClosedLayout(
-        closure, maker.inputs(ours.model.encode, horizon.taus, closure), torch.device("cpu")
-    )
-    found = unroll(ours.model.stages, layout)[0]
     assert len(horizon.taus) == 5
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6 * expected.abs().max().item())
-    layout = ClosedLayout(
-        closure, maker.inputs(ours.model.encode, horizon.taus, closure), torch.device("cpu")
-    )
-    last = unroll(ours.model.stages, layout, last=True)[0]
-    torch.testing.assert_close(last[0], expected[-1], rtol=0, atol=1e-6 * expected.abs().max().item())
+
+    def of_rank(ranks: Ranks) -> None:
+        session = session_of(lane, ranks, model, dtype=torch.float64)
+        session.model.load_state_dict(weights)
+        for manifest in lane.manifests[:6]:
+            session.advance(manifest)
+        maker = session.strategy.maker
+        past = maker.past.part(0, 5)
+        maker.reach.cover(session.view, past, past.keys(nodes).ravel())
+        layout = maker.layout(session.model, past, nodes)
+        tolerance = {"rtol": 0, "atol": 1e-6 * expected.abs().max().item()}
+        found = unroll(session.model.stages, layout)[0]
+        torch.testing.assert_close(found, expected, **tolerance)
+        last = unroll(session.model.stages, layout, last=True)[0]
+        torch.testing.assert_close(last[0], expected[-1], **tolerance)
+
+    of_rank(Ranks())
+    side_by_side(2, of_rank)
 
 
 @pytest.mark.parametrize("model", ["tgcn", "evolvegcn-o"])
@@ -204,10 +198,10 @@ def test_a_batch_asks_about_the_snapshot_after_each_of_its_snapshots(lane: LaneR
     maker, asked_after = session.strategy.maker, list[tuple[int, int]]()
     batch = maker.batch
 
-    def made(taus: list[int], asked: list[Any]) -> Any:
-        for place, questions, _ in asked if taus else []:
-            asked_after.extend((tau, taus[place]) for tau in questions.time_us // SECOND)
-        return batch(taus, asked)
+    def made(past: Past, asked: list[Any]) -> Any:
+        for place, questions, _ in asked if past.snapshots else []:
+            asked_after.extend((tau, past.snapshots[place].tau) for tau in questions.time_us // SECOND)
+        return batch(past, asked)
 
     maker.batch = made
     passes(session, book_of(session))

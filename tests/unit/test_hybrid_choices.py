@@ -15,16 +15,13 @@ from trainer_sessions import lesson_of
 from trainer_streams import make_lane, meetings
 
 from stream.store.lane.reader import LaneReader
-from trainer.models.convolutions import LaplacianConvolution
 from trainer.models.unroll import unroll
 from trainer.ranks import Ranks
 from trainer.session.lesson_book import LessonBook
 from trainer.session.session import Session
 from trainer.strategies.snapshots import hybrid_pass
 from trainer.strategies.snapshots.adjusters import Outcome
-from trainer.strategies.snapshots.batch_maker import host_graph
-from trainer.strategies.snapshots.closed_batch import HybridBatch, close
-from trainer.strategies.snapshots.closed_layout import ClosedLayout
+from trainer.strategies.snapshots.batch_maker import HybridBatch
 from trainer.strategies.snapshots.dqn import BATCH, DECAY, cleaned_reward
 from trainer.strategies.snapshots.whole_layout import WholeLayout
 
@@ -150,10 +147,8 @@ def test_nodes_that_come_within_a_batch_have_no_row_before(model: str, lane: Lan
     horizon = whole.strategy.timeline.before_newest(nodes)
     expected = unroll(whole.model.stages, WholeLayout(horizon, whole.model))[0][:, horizon.places(nodes)]
     maker = ours.strategy.maker
-    closure = maker.close(horizon.taus, nodes)
-    inputs = maker.inputs(ours.model.encode, horizon.taus, closure)
-    found = unroll(ours.model.stages, ClosedLayout(closure, inputs, torch.device("cpu")))[0]
-    # values of edges are float32, whose roots NumPy and torch round differently
+    layout = maker.layout(ours.model, maker.past.part(0, len(horizon.taus)), nodes)
+    found = unroll(ours.model.stages, layout)[0]
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6 * expected.abs().max().item())
 
 
@@ -190,7 +185,7 @@ def test_the_error_of_states_that_look_farther_falls_with_hops(lane: LaneReader)
         session.advance(manifest)
     nodes = np.array([0, 21])
     horizon = session.strategy.timeline.before_newest(nodes)
-    graphs = [host_graph(session.view, tau) for tau in horizon.taus]
+    links = [session.view.csr(tau) for tau in horizon.taus]
     layout = WholeLayout(horizon, session.model)
     there, inputs, known, errors = layout.there, layout.rows, nodes, list[float]()
     true = unroll(session.model.stages, layout)[0][-1][horizon.places(nodes)]
@@ -200,6 +195,11 @@ def test_the_error_of_states_that_look_farther_falls_with_hops(lane: LaneReader)
         layout.there, layout.rows = there & near, inputs * near.unsqueeze(1)
         found = unroll(session.model.stages, layout)[0][-1][horizon.places(nodes)]
         errors.append(float((found - true).detach().norm() / true.detach().norm()))
-        known = np.unique(close(graphs, [LaplacianConvolution(1, 1)], known, session.view.num_nodes).lowest)
+        near_by = [
+            graph.indices[graph.indptr[node] : graph.indptr[node + 1]]
+            for graph in links
+            for node in known[known < graph.num_nodes]
+        ]
+        known = np.unique(np.concatenate([known, *near_by]))
     assert errors[0] > errors[1] > errors[2] > 1e-9
     assert errors[-1] < 1e-12

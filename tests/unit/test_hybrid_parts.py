@@ -1,7 +1,6 @@
 """Parts of ``hybrid``: kernels beside plain twins, balanced targets, a reservoir within its bounds, adjusters that learn."""
 
 import copy
-import itertools
 from concurrent.futures import Future, wait
 from types import SimpleNamespace
 from typing import Any
@@ -12,23 +11,20 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainer.data.neighbours import NodeEdges
+from trainer.ranks import Ranks
 from trainer.strategies.snapshots import lesson_windows
 from trainer.strategies.snapshots.adjusters import ADJUSTERS, DqnAdjuster, Outcome
-from trainer.strategies.snapshots.closed_batch import HybridBatch, close
-from trainer.strategies.snapshots.closure import HostGraph, turned
+from trainer.strategies.snapshots.batch_maker import HybridBatch, Recipe
 from trainer.strategies.snapshots.dqn import LEAST, Dqn, cleaned_reward
 from trainer.strategies.snapshots.lesson_windows import AskedNodes, LessonWindow
 from trainer.strategies.snapshots.load_sampler import LoadBalancedSampler
-from trainer.strategies.snapshots.reservoir import LOOK_S, BatchGenerator, Recipe, Reservoir
+from trainer.strategies.snapshots.past import STRIDE, Past, PastSnapshot
+from trainer.strategies.snapshots.reservoir import LOOK_S, BatchGenerator, Reservoir
+from trainer.strategies.snapshots.sampled_layout import SampledLayout
 
 SIZES = [(s, v) for s in (0.1, 0.2, 0.5) for v in (0.05, 0.2)]
 TAUS = [3, 4, 6, 7, 8, 9, 12, 13, 14, 15, 16]
-
-
-def graph_of(edges: list[tuple[int, int]], nodes: int = 10) -> HostGraph:
-    pairs = sorted({(min(pair), max(pair)) for pair in edges if pair[0] != pair[1]})
-    low, high = np.array(pairs, np.int64).reshape(-1, 2).T
-    return HostGraph.of_pairs(0, nodes, low, high, None)
 
 
 def neighbours_of(edges: list[tuple[int, int]]) -> dict[int, set[int]]:
@@ -40,56 +36,79 @@ def neighbours_of(edges: list[tuple[int, int]]) -> dict[int, set[int]]:
     return found
 
 
+def past_of(drawn: list[list[tuple[int, int]]]) -> Past:
+    """A window of a rank that owns even nodes, and knows the edges of the others."""
+    snapshots = []
+    for tau, edges in enumerate(drawn):
+        near = neighbours_of(edges)
+        own, foreign = (
+            NodeEdges.of_degrees(
+                np.arange(first, 10, 2),
+                np.array([len(near[node]) for node in range(first, 10, 2)]),
+                np.array([other for node in range(first, 10, 2) for other in sorted(near[node])], np.int32),
+            )
+            for first in (0, 1)
+        )
+        none = np.empty(0, np.int64), np.empty((0, 2), np.float32)
+        snapshots.append(PastSnapshot(tau, tau, own, np.arange(10, dtype=np.int8) % 2, *none, foreign))
+    return Past(snapshots, len(snapshots))
+
+
 edges = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=20)
 
 
 @given(edges, st.integers(1, 3))
 def test_loads_count_walks(drawn: list[tuple[int, int]], hops: int) -> None:
-    near, graph = neighbours_of(drawn), graph_of(drawn)
+    near = neighbours_of(drawn)
     walks = [dict.fromkeys(range(10), 1)]
     for _ in range(hops):
         walks.append({node: sum(walks[-1][other] for other in near[node]) for node in range(10)})
     expected = [
         sum(sum(walks[j][node] for j in range(most + 1)) for most in range(hops + 1)) for node in range(10)
     ]
-    found = graph.loads(hops)
-    assert found.tolist() == expected[: len(found)]
-    assert set(expected[len(found) :]) <= {hops + 1}
+    assert past_of([drawn]).snapshots[0].loads(hops).tolist() == expected
 
 
 @given(st.lists(edges, min_size=1, max_size=3), st.sets(st.integers(0, 9)))
-def test_a_closure_has_the_neighbours_of_every_hop_and_no_other_rows(
+def test_a_batch_has_the_neighbours_of_every_hop_and_no_other_rows(
     drawn: list[list[tuple[int, int]]], asked: set[int]
 ) -> None:
     """Two convolutions without and with a recurrence between them."""
     from trainer.models.convolutions import LaplacianConvolution
     from trainer.models.recurrences import MovingMean
 
-    graphs, near = [graph_of(each) for each in drawn], [neighbours_of(each) for each in drawn]
+    near, past = [neighbours_of(each) for each in drawn], past_of(drawn)
     nodes = np.array(sorted(asked), np.int64)
     first, second = (LaplacianConvolution(1, 1) for _ in range(2))
 
     def around(sets: list[set[int]]) -> list[set[int]]:
         return [of | {far for node in of for far in at[node]} for of, at in zip(sets, near, strict=True)]
 
+    def degrees(keys: Any) -> Any:
+        return np.array([len(near[key // STRIDE][key % STRIDE]) for key in keys.tolist()], np.int64)
+
     for stages in ([first, second], [first, MovingMean(2), second]):
-        rows = around([asked] * len(graphs))
+        rows = around([asked] * len(drawn))
         if len(stages) == 3:
-            rows = [set().union(*rows)] * len(graphs)
+            rows = [set().union(*rows)] * len(drawn)
         rows = around(rows)
-        closure = close(graphs, stages, nodes, 10)
-        ends = np.cumsum([0, *closure.lowest_of])
-        found = [closure.lowest[begin:end] for begin, end in itertools.pairwise(ends)]
-        assert [set(each.tolist()) for each in found] == rows
-        assert all(len(each) == len(set(each.tolist())) for each in found)
-        low = closure.levels[0]
-        assert len(low.starts) - 1 == len(low.own) == sum(low.targets_of)
-        begins, targets, stood = turned(low.starts, low.sources, len(closure.lowest))
-        pairs = [(t, s) for t in range(len(low.own)) for s in low.sources[low.starts[t] : low.starts[t + 1]]]
-        assert sorted(pairs, key=lambda pair: (pair[1], pair[0])) == [
-            (targets[at], s) for s in range(len(begins) - 1) for at in range(begins[s], begins[s + 1])
-        ]
-        assert [pairs[at][1] for at in stood] == sorted(s for _, s in pairs)
+        lowest = list[Any]()
+
+        def encode(keys: Any, lowest: list[Any] = lowest) -> torch.Tensor:
+            lowest.extend(keys.tolist())
+            return torch.zeros(len(keys), 1)
+
+        layout = SampledLayout(stages, past, nodes, encode, Ranks(), 0, degrees=degrees)
+        assert lowest == [at * STRIDE + node for at, each in enumerate(rows) for node in sorted(each)]
+        for level in layout._levels:
+            hop = level.hop
+            assert hop is not None
+            assert hop.sources[hop.own].tolist() == hop.targets.tolist()
+            assert hop.degrees.tolist() == degrees(hop.sources).tolist()
+            for place, target in enumerate(hop.targets.tolist()):
+                found = hop.sources[hop.neighbours[hop.indptr[place] : hop.indptr[place + 1]]]
+                at, node = divmod(target, STRIDE)
+                assert found.tolist() == [at * STRIDE + other for other in sorted(near[at][node])]
 
 
 def test_a_sample_has_as_many_targets_of_every_group_and_a_load_like_the_others() -> None:
@@ -145,7 +164,7 @@ def test_a_node_loads_a_batch_with_itself_and_those_it_is_asked_about_beside() -
 
 
 def batch_of(size: int) -> HybridBatch:
-    return HybridBatch(close([], [], np.empty(0, np.int64), 0), torch.zeros(size), [])
+    return HybridBatch(np.empty(0, np.int64), SimpleNamespace(nbytes=4 * size), [])
 
 
 def test_a_reservoir_has_no_batch_older_than_the_horizon_and_drops_a_share_of_the_others() -> None:
@@ -210,7 +229,7 @@ def test_batches_stay_within_their_bytes_and_come_as_they_were_asked_for() -> No
             future.exception()
         assert generator.held_bytes <= 1000
         batch = generator.take(now, known=False)
-        assert len(batch.inputs) == 25 * (1 + now.number % 3)
+        assert batch.nbytes == 4 * 25 * (1 + now.number % 3)
         assert generator.held_bytes <= 1000
     waits_s, outcomes = generator.since_last()
     assert outcomes["hit"] > 50
@@ -249,7 +268,7 @@ def test_a_batch_that_is_ready_just_as_a_look_at_it_ends_is_taken(monkeypatch: p
     monkeypatch.setattr("trainer.strategies.snapshots.reservoir.wait", looked, raising=False)
     generator, recipe = BatchGenerator(lambda recipe: batch_of(1), 1000, threads=1), Recipe(0, 1, 1, 2, 0)
     generator._futures[recipe] = late
-    assert len(generator.take(recipe, known=False).inputs) == 1
+    assert generator.take(recipe, known=False).nbytes == 4
     assert looks == [LOOK_S] * 2
 
 

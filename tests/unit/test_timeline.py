@@ -355,10 +355,13 @@ def _later(events: pa.Table, snapshots: int) -> pa.Table:
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        ({"strategy": "vertex", "horizon": 6}, "key horizon belongs to strategies that pass over whole snapshots, and vertex"),
+        (
+            {"strategy": "vertex", "horizon": 6},
+            "key horizon means nothing under strategy vertex. Choose strategy group or hybrid or snapshot or whole, or leave",
+        ),
         (
             {"strategy": "vertex", "smoothing": {"kind": "edge-life", "length": 2}},
-            "and vertex does not. Choose strategy group or hybrid or snapshot or whole, or leave the key out",
+            "key smoothing means nothing under strategy vertex. Choose strategy group or snapshot or whole, or leave the key out",
         ),
         ({"strategy": "whole", "strategy_params": {"transfer": "all"}}, "transfer must be one of whole, esdg, derived"),
     ],

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.arrays.kinds import Bool, Int32, Int64
+from stream.arrays.kinds import Bool, Float64, Int32, Int64
 from stream.kernels import njit
 
 
@@ -59,6 +59,11 @@ class NodeEdges:
         return NodeEdges.of_degrees(
             np.insert(self.nodes, at, nodes), np.insert(self._degrees, at, degree), indices
         )
+
+    def sums(self, values: Float64) -> Float64:
+        """Sums over each node's neighbours of values by dense id, float64; 0 for nodes without edges here."""
+        ends = np.repeat(self.nodes, self._degrees)
+        return np.bincount(ends, values[self.indices], len(values)).astype(np.float64, copy=False)
 
     def of(self, nodes: Int64) -> "NodeEdges":
         """Of those among ``nodes``, int64, ascending."""

@@ -23,6 +23,9 @@ from trainer.strategies.figures import TrainingFigure
 from trainer.tasks.interface import Asked, Asks, Lesson, Task
 from trainer.wire.traffic import Traffic
 
+OwnKey = Literal["horizon", "smoothing"]
+"""Keys of the configuration that belong to some strategies."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -151,7 +154,7 @@ class Strategy(Stateful, Protocol):
         answers: Kinds of questions.
         replays: Whether it can learn old events again beside the new ones.
         resizes: Whether the size of its steps may change from one snapshot to the next.
-        reads_timeline: Whether it passes over whole snapshots, so that the keys horizon and smoothing apply; no by default
+        own_keys: Keys of the configuration that mean something under some strategies only, and do under it; none by default
             for strategies of other packages.
         Options: Its own parameters, a dataclass of keywords with defaults, which refuses values out of range.
         figures: Those of its reports that are its own; none by default for strategies of other packages.
@@ -163,7 +166,7 @@ class Strategy(Stateful, Protocol):
     answers: ClassVar[frozenset[Asks]]
     replays: ClassVar[bool]
     resizes: ClassVar[bool]
-    reads_timeline: ClassVar[bool]
+    own_keys: ClassVar[frozenset[OwnKey]]
     Options: ClassVar[type]
     figures: ClassVar[tuple[TrainingFigure, ...]]
     learner: Learner

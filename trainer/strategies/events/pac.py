@@ -28,7 +28,7 @@ from trainer.strategies.events.part_groups import PartGroups
 from trainer.strategies.events.remembering import EventOptions, RememberingStrategy
 from trainer.strategies.events.sharded_stream import ShardedStream, carry
 from trainer.strategies.events.shared_copies import SYNCHRONISE, SharedCopies, Synchronise
-from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
+from trainer.strategies.interface import STRATEGIES, Needs, OwnKey, Setting, StepReport
 from trainer.strategies.passes import Step, run
 
 GATHERED_AT_ONCE = 65_536
@@ -79,7 +79,7 @@ class PacStrategy(RememberingStrategy):
 
     name: ClassVar[str] = "pac"
     replays: ClassVar[bool] = False
-    reads_timeline: ClassVar[bool] = False
+    own_keys: ClassVar[frozenset[OwnKey]] = frozenset()
     Options: ClassVar[type] = PacOptions
 
     def __init__(self, setting: Setting, options: PacOptions) -> None:

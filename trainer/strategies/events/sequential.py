@@ -21,7 +21,7 @@ from trainer.strategies.events.memories import Memories, batch_loss
 from trainer.strategies.events.memory_stream import MemoryStream
 from trainer.strategies.events.rehearsal import PastBatch, Rehearsal
 from trainer.strategies.events.remembering import EventOptions, RememberingStrategy
-from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
+from trainer.strategies.interface import STRATEGIES, Needs, OwnKey, Setting, StepReport
 from trainer.strategies.passes import Step, run
 
 
@@ -35,7 +35,7 @@ class SequentialStrategy(RememberingStrategy):
 
     name: ClassVar[str] = "sequential"
     replays: ClassVar[bool] = True
-    reads_timeline: ClassVar[bool] = False
+    own_keys: ClassVar[frozenset[OwnKey]] = frozenset()
     Options: ClassVar[type] = EventOptions
 
     def __init__(self, setting: Setting, options: EventOptions) -> None:

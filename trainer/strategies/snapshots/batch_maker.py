@@ -1,42 +1,110 @@
-"""Hybrid batches of a horizon: graphs and inputs on the host, windows of lessons, and a batch from its recipe."""
+"""Hybrid batches of a horizon: some nodes in some consecutive snapshots, with all that their embeddings need (DynaHB)."""
 
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from stream.arrays.kinds import Float32, Float64, Int64
-from trainer.models.interface import NodeInputs, SnapshotModel
+from stream.arrays.kinds import Float32, Int64
+from trainer.data.views import GraphView
+from trainer.models.interface import SnapshotModel
 from trainer.models.stages import GraphStage
-from trainer.strategies.snapshots.closed_batch import Closure, HybridBatch, close
-from trainer.strategies.snapshots.closure import HostGraph
+from trainer.ranks import Ranks
 from trainer.strategies.snapshots.lesson_windows import AskedNodes, LessonWindow, least_load, roots
-from trainer.strategies.snapshots.reservoir import Recipe
+from trainer.strategies.snapshots.past import Past, PastBuilder, encoded
+from trainer.strategies.snapshots.reach import Reach
+from trainer.strategies.snapshots.sampled_layout import SampledLayout
 from trainer.tasks.interface import Asked, Lesson
-from trainer.timeline.horizon import node_rows, split_rows
-from trainer.timeline.view import TimelineView
 
 Shares = Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Everything that determines a batch, beside lessons and snapshots.
+
+    Attributes:
+        size: Number of the size of batches.
+        first: Interval index of its first snapshot.
+        length: Its snapshots.
+        until: Interval index of its last lesson.
+        number: Of the draw.
+    """
+
+    size: int
+    first: int
+    length: int
+    until: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class HybridBatch:
+    """Rows and edges for the embeddings of some nodes in some snapshots, and questions (DynaHB, definition 3).
+
+    Attributes:
+        nodes: int64 (n,), ascending: those that the questions are about.
+        layout: Their hops, with inputs on the host.
+        asked: For each snapshot with questions: the place of the snapshot before them, questions and true answers.
+        items: int64, its items of the newest lesson.
+        targets: Nodes that were drawn.
+        size: Number of its size.
+    """
+
+    nodes: Int64
+    layout: SampledLayout
+    asked: list[tuple[int, Asked, Float32]]
+    items: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    targets: int = 0
+    size: int = 0
+
+    @property
+    def queries(self) -> int:
+        """Questions."""
+        return sum(len(truth) for _, _, truth in self.asked)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        truths = sum(truth.nbytes for _, _, truth in self.asked)
+        ends = sum(each.nbytes for _, asked, _ in self.asked for each in asked.ends)
+        return self.layout.nbytes + truths + ends
 
 
 class BatchMaker:
     """Makes batches from the last snapshots of a view, in any thread, while the view does not move.
 
     Args:
-        model: Encodes inputs; its stages decide the closure.
+        model: Encodes inputs; its stages decide how far a batch reaches.
         sizes: Shares of snapshots and of vertices of each size.
         seed: Of this rank's draws.
+        ranks: All ranks, of which each makes batches for itself.
+        horizon: Snapshots before the newest.
+        features: F.
+        budget_bytes: See ``Reach``.
     """
 
-    def __init__(self, model: SnapshotModel, sizes: Shares, seed: Sequence[int]) -> None:
+    def __init__(
+        self,
+        model: SnapshotModel,
+        sizes: Shares,
+        seed: Sequence[int],
+        ranks: Ranks,
+        horizon: int,
+        features: int,
+        budget_bytes: int | None = None,
+    ) -> None:
         self._model, self._sizes, self._seed = model, sizes, list(seed)
+        self._alone = Ranks(device=ranks.device)
         self.hops = sum(isinstance(stage, GraphStage) for stage in model.stages)
-        self._view: TimelineView | None = None
-        self._graphs: dict[int, HostGraph] = {}
-        self._loads: dict[int, Float64] = {}
+        self.reach = Reach(ranks, model.stages, features, budget_bytes)
+        self._builder = PastBuilder(horizon + 1, ranks)
+        self.past = Past([], horizon + 1)
+        self._view: GraphView | None = None
         self._asked: dict[int, AskedNodes] = {}
         self._windows: dict[tuple[int, int], LessonWindow] = {}
         self._reading, self._windowing = (
@@ -44,105 +112,80 @@ class BatchMaker:
             threading.Lock(),
         )  # of generators, never of training
 
-    def take_in(self, view: TimelineView) -> None:
+    def take_in(self, view: GraphView) -> None:
         """Take in the newest snapshots of a view; data of the others stay."""
-        host = view.timeline
-        if view is not self._view:
-            self._view, self._graphs, self._loads = view, {}, {}
-        taus = host.taus
-        self._graphs = {
-            tau: self._graphs[tau] if tau in self._graphs else host_graph(view, tau) for tau in taus
-        }
-        self._loads = {tau: loads for tau, loads in self._loads.items() if tau in taus}
+        self._view, self.past = view, self._builder.through_latest(view)
+        self.reach.keep(self.past)
 
     def open(self, lessons: Sequence[tuple[Lesson, Int64]]) -> None:
         """Take in the next lessons, each with its items to learn, int64, ascending; the newest last."""
-        taus = list(self._graphs)
+        assert self._view is not None
         self._asked, self._windows = {}, {}
-        for lesson, items in lessons:
-            if lesson.tau not in taus[1:]:
-                continue
-            before = taus[taus.index(lesson.tau) - 1]
-            if before not in self._loads:
-                self._loads[before] = self._graphs[before].loads(self.hops)
-            if len(items):
-                self._asked[before] = AskedNodes(lesson, items, self._loads[before], least_load(self.hops))
-        self._newest = taus[-1]
+        asked = {
+            self.taus.index(lesson.tau) - 1: (lesson, items)
+            for lesson, items in lessons
+            if lesson.tau in self.taus[1:] and len(items)
+        }
+        longest = max(1, *(round(share * (len(self.taus) - 1)) for share, _ in self._sizes))
+        about = []
+        for place, (lesson, items) in asked.items():
+            near = slice(max(0, place - longest + 1), place + longest)  # of every batch that may ask this
+            about.append(self.past.keys(roots([(place, *lesson.part(items))]))[near].ravel())
+        keys = np.unique(np.concatenate([np.empty(0, np.int64), *about]))
+        known = self.reach.cover(self._view, self.past, keys)
+        for place, (lesson, items) in asked.items():
+            loads = known.snapshots[place].loads(self.hops)
+            self._asked[place] = AskedNodes(lesson, items, loads, least_load(self.hops))
 
     def make(self, recipe: Recipe) -> HybridBatch:
         """The batch of a recipe, the same at any time."""
-        taus = self._window(recipe.first, recipe.length)
-        window = self._lesson_window(taus)
+        first = self.taus.index(recipe.first)
+        window = self._lesson_window(first, recipe.length)
         share = self._sizes[recipe.size][1]
         draw = np.random.default_rng([*self._seed, recipe.size, recipe.number])
         count = max(1, round(share * len(window.nodes)))
         targets = window.nodes[window.sampler.draw(count, draw)]
         asked, items = window.questions(targets)
-        newest = recipe.length - 1 if recipe.until == self._newest else -1
+        newest = recipe.length - 1 if recipe.until == self.taus[-1] else -1
         learned = items.get(newest, np.empty(0, np.int64))
-        return replace(self.batch(taus, asked), items=learned, targets=len(targets), size=recipe.size)
+        batch = self.batch(self.past.part(first, recipe.length), asked)
+        return replace(batch, items=learned, targets=len(targets), size=recipe.size)
 
-    def batch(self, taus: Sequence[int], asked: list[tuple[int, Asked, Float32]]) -> HybridBatch:
-        """A batch of given questions after snapshots."""
-        closure = self.close(taus, roots(asked))
-        return HybridBatch(closure, self.inputs(self._model.encode, taus, closure), asked)
+    def batch(self, past: Past, asked: list[tuple[int, Asked, Float32]]) -> HybridBatch:
+        """A batch of given questions, whose nodes are covered, after snapshots."""
+        nodes = roots(asked)
+        return HybridBatch(nodes, self.layout(self._model, past, nodes), asked)
 
-    def close(self, taus: Sequence[int], nodes: Int64) -> Closure:
-        """See ``closed_batch.close``."""
-        assert self._view is not None
-        num_nodes = max(self._view.num_nodes, int(nodes.max(initial=-1)) + 1)
-        return close([self._graphs[tau] for tau in taus], self._model.stages, nodes, num_nodes)
-
-    def inputs(self, encode: Callable[[NodeInputs], Tensor], taus: Sequence[int], closure: Closure) -> Tensor:
-        """Encoded inputs (m, d) of a closure's lowest rows, on the host."""
-        assert self._view is not None
-        if not taus:
-            return torch.empty(0, self._model.inputs)
-        ends, rows, degrees = np.cumsum([0, *closure.lowest_of]), [], []
-        for tau, begin, end in zip(taus, ends[:-1], ends[1:], strict=True):
-            nodes = closure.lowest[begin:end]
-            with self._reading:
-                rows.append(node_rows(self._view, tau, nodes))
-            degrees.append(self._graphs[tau].degrees(nodes))
-        means = self._view.timeline.smoothing.kind == "m-product"
-        known = None if means else torch.from_numpy(np.concatenate(degrees))
-        with torch.no_grad():
-            return encode(split_rows(closure.lowest, torch.from_numpy(np.concatenate(rows)), known))
+    def layout(self, model: SnapshotModel, past: Past, nodes: Int64) -> SampledLayout:
+        """Hops and encoded inputs, on the host, of nodes that are covered."""
+        known = self.reach.known(past)
+        return SampledLayout(
+            model.stages, known, nodes, partial(self._encode, model, past), self._alone, 0,
+            degrees=partial(self.reach.degrees, past),
+        )  # fmt: skip
 
     @property
     def taus(self) -> list[int]:
         """Interval indices of the present snapshots, the newest included."""
-        return list(self._graphs)
+        return [snapshot.tau for snapshot in self.past.snapshots]
 
     @property
-    def held_bytes(self) -> int:
-        """Bytes of graphs and loads."""
-        return sum(each.nbytes for each in self._graphs.values()) + sum(
-            each.nbytes for each in self._loads.values()
-        )
+    def held_bytes(self) -> dict[str, int]:
+        """Bytes of own rows, and of those of other ranks' nodes."""
+        return {"past": self._builder.memory_bytes, "halo": self.reach.nbytes}
 
-    def _window(self, first: int, length: int) -> list[int]:
-        at = self.taus.index(first)
-        return self.taus[at : at + length]
+    @torch.no_grad()
+    def _encode(self, model: SnapshotModel, past: Past, keys: Int64) -> Tensor:
+        assert self._view is not None
+        with self._reading:
+            stored = self.reach.inputs(self._view, past, keys)
+        return encoded(model, past, keys, stored, torch.device("cpu"))
 
-    def _lesson_window(self, taus: Sequence[int]) -> LessonWindow:
-        key = taus[0], len(taus)
+    def _lesson_window(self, first: int, length: int) -> LessonWindow:
         with self._windowing:
-            if key not in self._windows:
-                self._windows[key] = LessonWindow(
-                    {place: self._asked[tau] for place, tau in enumerate(taus) if tau in self._asked}
+            if (first, length) not in self._windows:
+                places = range(first, first + length)
+                self._windows[first, length] = LessonWindow(
+                    {at - first: self._asked[at] for at in places if at in self._asked}
                 )
-            return self._windows[key]
-
-
-def host_graph(view: TimelineView, tau: int) -> HostGraph:
-    """The adjacency of a snapshot for strategies that hold whole ones, smoothing included."""
-    host = view.timeline
-    place = host.place(tau)
-    entries = host.whole(place, directed=False)
-    values = None
-    if host.smooths:
-        divisor = len(host.members(place)) if host.smoothing.kind == "m-product" else 1
-        values = entries.values / np.float32(divisor)
-    low, high = entries.keys >> 32, entries.keys & 0xFFFFFFFF
-    return HostGraph.of_pairs(tau, host.snapshots[place].num_nodes, low, high, values)
+            return self._windows[first, length]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stream.arrays.kinds import Int64
+from stream.arrays.kinds import Int32, Int64
 from stream.kernels import njit
 from trainer.strategies.snapshots.past import STRIDE, Past
 
@@ -16,24 +16,59 @@ class Hop:
     Attributes:
         targets: int64 (t,), keys, ascending.
         sources: int64 (s,), keys, ascending: the targets and their neighbours.
-        indptr: int64 (t + 1,).
-        neighbours: int64 (indptr[-1],), places among the sources.
-        own: int64 (t,), the targets' places among the sources.
+        indptr: int32 (t + 1,).
+        neighbours: int32 (indptr[-1],), places among the sources.
+        own: int32 (t,), the targets' places among the sources.
+        degrees: int64 (s,), neighbours of each source in its whole snapshot; None: no stage asks.
     """
 
     targets: Int64
     sources: Int64
-    indptr: Int64
-    neighbours: Int64
-    own: Int64
+    indptr: Int32
+    neighbours: Int32
+    own: Int32
+    degrees: Int64 | None = None
 
     @classmethod
     def drawn(cls, past: Past, targets: Int64, fanout: int | None, seed: int) -> "Hop":
         """Neighbours of sorted, distinct keys."""
         indptr, neighbours = past.sample(targets, fanout, seed)
-        nodes = max((len(snapshot.home) for snapshot in past.snapshots), default=0)
+        here = max((len(snapshot.home) for snapshot in past.snapshots), default=0)
+        nodes = max(
+            here, int((targets % STRIDE).max(initial=-1)) + 1
+        )  # targets that have not come have no neighbour
         sources, places, own = _numbered(targets, indptr, neighbours, nodes, STRIDE)
-        return cls(targets, sources, indptr, places, own)
+        return cls(targets, sources, indptr.astype(np.int32), places, own)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        columns = (self.targets, self.sources, self.indptr, self.neighbours, self.own, self.degrees)
+        return sum(column.nbytes for column in columns if column is not None)
+
+    def spread(self, past: Past) -> "Hop":
+        """The same with every source in all snapshots, as a time stage below wants it; degrees are not kept."""
+        nodes = np.unique(self.sources % STRIDE)
+        place = (self.sources // STRIDE) * len(nodes) + np.searchsorted(nodes, self.sources % STRIDE)
+        place = place.astype(np.int32)
+        sources = past.keys(nodes).ravel()
+        return Hop(self.targets, sources, self.indptr, place[self.neighbours], place[self.own])
+
+    def between(self, first: int, end: int) -> "Hop":
+        """Of the snapshots at places from ``first`` to before ``end`` only, with places among their sources."""
+        rows, below = (
+            slice(*np.searchsorted(keys, [first * STRIDE, end * STRIDE]))
+            for keys in (self.targets, self.sources)
+        )
+        edges = slice(self.indptr[rows.start], self.indptr[rows.stop])
+        return Hop(
+            self.targets[rows],
+            self.sources[below],
+            self.indptr[rows.start : rows.stop + 1] - self.indptr[rows.start],
+            self.neighbours[edges] - np.int32(below.start),
+            self.own[rows] - np.int32(below.start),
+            None if self.degrees is None else self.degrees[below],
+        )
 
     def of(self, chosen: Int64) -> tuple["Hop", Int64]:
         """The same for some of the targets, by their places, ascending; and where its sources stand among these."""
@@ -45,7 +80,7 @@ class Hop:
 
 @njit(cache=True, nogil=True)
 def _restrict(indptr, neighbours, own, chosen, num_sources):  # type: ignore[no-untyped-def]  # compiled
-    starts = np.zeros(len(chosen) + 1, np.int64)
+    starts = np.zeros(len(chosen) + 1, np.int32)
     for i in range(len(chosen)):
         starts[i + 1] = starts[i] + indptr[chosen[i] + 1] - indptr[chosen[i]]
     place = np.full(num_sources, -1, np.int64)
@@ -56,8 +91,8 @@ def _restrict(indptr, neighbours, own, chosen, num_sources):  # type: ignore[no-
     used = np.flatnonzero(place == 0)
     for i in range(len(used)):
         place[used[i]] = i
-    kept = np.empty(starts[-1], np.int64)
-    own_kept = np.empty(len(chosen), np.int64)
+    kept = np.empty(starts[-1], np.int32)
+    own_kept = np.empty(len(chosen), np.int32)
     for i in range(len(chosen)):
         own_kept[i] = place[own[chosen[i]]]
         first = indptr[chosen[i]]
@@ -79,7 +114,7 @@ def _numbered(targets, indptr, neighbours, nodes, stride):  # type: ignore[no-un
     """
     place = np.full(nodes, -1, np.int64)
     sources = np.empty(len(targets) + len(neighbours), np.int64)
-    places, own = np.empty(len(neighbours), np.int64), np.empty(len(targets), np.int64)
+    places, own = np.empty(len(neighbours), np.int32), np.empty(len(targets), np.int32)
     found = begin = 0
     while begin < len(targets):
         base = targets[begin] // stride * stride

@@ -15,6 +15,7 @@ from schemas.store import LaneHeader
 from stream.arrays.kinds import Bool, Int64
 from stream.nearest import did_you_mean
 from stream.service.heartbeat import beat
+from trainer.data.views import GraphView
 from trainer.device import to_device
 from trainer.learning.step import NEVER, Learner
 from trainer.models.interface import Model, SnapshotModel
@@ -22,21 +23,20 @@ from trainer.models.stages import CellStage, GraphStage, TimeStage
 from trainer.models.unroll import unroll
 from trainer.nn.rows import rows
 from trainer.strategies.figures import TrainingFigure
-from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
+from trainer.strategies.interface import STRATEGIES, Needs, OwnKey, Setting, StepReport
 from trainer.strategies.passes import Step, run
 from trainer.strategies.snapshots.adjusters import ADJUSTERS
 from trainer.strategies.snapshots.averaging import AVERAGES, Averager
-from trainer.strategies.snapshots.batch_maker import BatchMaker
-from trainer.strategies.snapshots.closed_batch import Closure, HybridBatch
-from trainer.strategies.snapshots.closed_layout import ClosedLayout
-from trainer.strategies.snapshots.foreign import MIB
+from trainer.strategies.snapshots.batch_maker import BatchMaker, HybridBatch
 from trainer.strategies.snapshots.hybrid_pass import HybridPass
+from trainer.strategies.snapshots.past import Past
+from trainer.strategies.snapshots.reach import MIB
 from trainer.strategies.snapshots.reservoir import BatchGenerator, Reservoir
+from trainer.strategies.snapshots.sampled_layout import SampledLayout
 from trainer.strategies.snapshots.whole import RATE
 from trainer.strategies.snapshots.whole_layout import combines
 from trainer.strategies.snapshots.windowed import WindowedStrategy, lane_refusal, owned_by_parts
 from trainer.tasks.interface import Lesson
-from trainer.timeline.view import TimelineView
 
 WINDOWS = 4
 """Windows of the horizon by default."""
@@ -128,6 +128,8 @@ class HybridOptions:
         newest_share: Of batches that must contain the newest lesson, in 0 … 1.
         reservoir_mib: Memory of kept batches, MiB; others are made again.
         refresh: Share of former batches that a snapshot drops, in 0 … 1.
+        halo_mib: Memory of edges and inputs of other ranks' nodes, MiB; others are read from the store again. Rows of the
+            newest lessons, or of the newest prediction, are always kept. 0: all are kept.
         threads: Number of threads that make batches.
         inference_nodes: Nodes embedded at once when predicting: bounds memory.
     """
@@ -143,6 +145,7 @@ class HybridOptions:
     newest_share: float = 0.5
     reservoir_mib: float = 512.0
     refresh: float = 0.2
+    halo_mib: float = 0.0
     threads: int = 1
     inference_nodes: int = 65_536
 
@@ -160,7 +163,7 @@ class HybridOptions:
         for name in ("every_steps", "threads", "inference_nodes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, found {getattr(self, name)}")
-        for name in ("steps", "seconds_per_snapshot"):
+        for name in ("steps", "seconds_per_snapshot", "halo_mib"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be at least 0, found {getattr(self, name)}")
         for name in ("every_s", "reservoir_mib"):
@@ -185,7 +188,7 @@ class HybridStrategy(WindowedStrategy):
     """
 
     name: ClassVar[str] = "hybrid"
-    reads_timeline: ClassVar[bool] = True
+    own_keys: ClassVar[frozenset[OwnKey]] = frozenset({"horizon"})
     learns_all: ClassVar[bool] = (
         True  # a checkpoint has the former lessons of rank 0 alone, so those have every item
     )
@@ -206,14 +209,17 @@ class HybridStrategy(WindowedStrategy):
         self.adjuster = ADJUSTERS[options.adjuster](self._sizes, self._seed)
         self._action = self.adjuster.choose()
         self._reservoir = Reservoir(self._sizes, options.newest_share, options.refresh)
-        self.maker = BatchMaker(self._model, self._sizes, [self._seed, self._ranks.rank])
+        self.maker = BatchMaker(
+            self._model, self._sizes, [self._seed, self._ranks.rank], self._ranks, self._horizon,
+            setting.lane.node_features, int(options.halo_mib * MIB) or None,
+        )  # fmt: skip
         self._generator = BatchGenerator(self.maker.make, int(options.reservoir_mib * MIB), options.threads)
         # a size that was chosen since would not be that of a batch planned earlier
         ahead = 1 if self.adjuster.adapts else options.every_steps
         self._pass = partial(
             HybridPass, self._ranks, self._averager, self.adjuster, self._reservoir, self._generator, ahead
         )
-        self._view: TimelineView | None = None
+        self._view: GraphView | None = None
 
     @classmethod
     def refuses(cls, model: Model, lane: LaneHeader | None, ranks: int) -> str | None:
@@ -240,14 +246,14 @@ class HybridStrategy(WindowedStrategy):
     @property
     def needs(self) -> Needs:
         """See ``Strategy.needs``."""
-        return Needs("timeline", self._horizon, parts="all", lessons=self._horizon)
+        return Needs("graph", self._horizon, lessons=self._horizon)
 
     def rewind(self) -> None:
         """See ``Strategy.rewind``."""
         self._reservoir.begin()
         self._generator.retain(set())
 
-    def take_in(self, view: TimelineView) -> None:
+    def take_in(self, view: GraphView) -> None:
         """See ``Strategy.take_in``."""
         self._view = view
         self.maker.take_in(view)
@@ -259,13 +265,13 @@ class HybridStrategy(WindowedStrategy):
 
     def embed_before(self, model: SnapshotModel, nodes: Int64) -> Tensor:
         """See ``WindowedStrategy.embed_before``: from a state of zero at the beginning of the window, and alone."""
-        return self._embed_all(model, self.maker.taus[:-1][-self._model.window :], nodes)
+        return self._embed_all(model, self._last(-1), nodes)
 
     @torch.no_grad()
     def embeddings(self, nodes: Int64) -> Tensor:
         """See ``Strategy.embeddings``."""
         distinct, place = np.unique(nodes, return_inverse=True)
-        z = self._embed_all(self._model, self.maker.taus[-self._model.window :], distinct)
+        z = self._embed_all(self._model, self._last(0), distinct)
         return z[to_device(place, z.device)]
 
     def learn(self, lessons: Sequence[Lesson], epoch: int) -> StepReport:
@@ -318,12 +324,13 @@ class HybridStrategy(WindowedStrategy):
     @property
     def held_bytes(self) -> dict[str, int]:
         """See ``Strategy.held_bytes``."""
-        return {"timeline": self.maker.held_bytes, "reservoir": self._generator.held_bytes}
+        return {**self.maker.held_bytes, "reservoir": self._generator.held_bytes}
 
     def _first(self, lesson: Lesson, learned: list[HybridBatch]) -> Iterator[Step]:
         """The step of a pass over the first snapshot, without a past: over all of it."""
         items = self.own(lesson)
-        batch = replace(self.maker.batch([], [(0, *lesson.part(items))]), items=items, targets=len(items))
+        asked = [(0, *lesson.part(items))]
+        batch = replace(self.maker.batch(Past([], 0), asked), items=items, targets=len(items))
         learned.append(batch)
         self._averager.begin()
         yield Step(self.loss(batch), batch.queries, items)
@@ -341,7 +348,7 @@ class HybridStrategy(WindowedStrategy):
 
     def loss(self, batch: HybridBatch) -> Tensor:
         """Sum of a batch's losses, a scalar."""
-        z, nodes = self._rows(self._model, batch.closure, batch.inputs), batch.closure.nodes
+        z, nodes = self._rows(self._model, batch.layout, len(batch.nodes)), batch.nodes
         losses = []
         for place, asked, truth in batch.asked:
             ends = [
@@ -352,23 +359,28 @@ class HybridStrategy(WindowedStrategy):
             )
         return torch.stack(losses).sum()
 
-    def _rows(self, model: SnapshotModel, closure: Closure, inputs: Tensor, *, last: bool = False) -> Tensor:
-        """Embeddings (t, n, width) of a closure's nodes; without snapshots (1, n, width), those before any."""
-        if not closure.lowest_of:
-            return before_any(model, len(closure.nodes)).unsqueeze(0)
-        layout = ClosedLayout(closure, to_device(inputs, self._device), self._device)
+    def _rows(self, model: SnapshotModel, layout: SampledLayout, nodes: int, *, last: bool = False) -> Tensor:
+        """Embeddings (t, n, width) of a layout's nodes; without snapshots (1, n, width), those before any."""
+        if not layout.steps:
+            return before_any(model, nodes).unsqueeze(0)
         return unroll(model.stages, layout, last=last)[0]
 
-    def _embed_all(self, model: SnapshotModel, taus: Sequence[int], nodes: Int64) -> Tensor:
+    def _last(self, end: int) -> Past:
+        """The last snapshots of a window, or those before the newest (−1)."""
+        most = len(self.maker.taus) + end
+        first = max(0, most - self._model.window)
+        return self.maker.past.part(first, most - first)
+
+    def _embed_all(self, model: SnapshotModel, past: Past, nodes: Int64) -> Tensor:
         """Embeddings (n, width) of nodes, ascending, after snapshots."""
+        assert self._view is not None
         model.eval()
         found = [next(model.parameters()).new_zeros(0, model.width)]
         for first in range(0, len(nodes), self._options.inference_nodes):
             beat()
             chunk = nodes[first : first + self._options.inference_nodes]
-            closure = self.maker.close(taus, chunk)
-            inputs = self.maker.inputs(model.encode, taus, closure)
-            found.append(self._rows(model, closure, inputs, last=True)[0])
+            self.maker.reach.cover(self._view, past, past.keys(chunk).ravel())
+            found.append(self._rows(model, self.maker.layout(model, past, chunk), len(chunk), last=True)[0])
         return torch.cat(found)
 
     def _of_all_ranks(self, report: StepReport, learned: Sequence[HybridBatch]) -> StepReport:
@@ -386,7 +398,7 @@ class HybridStrategy(WindowedStrategy):
             seconds={**report.seconds, "batches": math.fsum(waits_s)},
             figures={
                 "batch_size": {
-                    "snapshots": np.mean([batch.snapshots for batch in learned]),
+                    "snapshots": np.mean([batch.layout.steps for batch in learned]),
                     "vertices": np.mean([batch.targets for batch in learned]),
                 },
                 "adjuster_epsilon": self.adjuster.epsilon,

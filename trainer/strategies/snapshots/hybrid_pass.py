@@ -13,8 +13,8 @@ from trainer.ranks import Ranks
 from trainer.strategies.passes import Step
 from trainer.strategies.snapshots.adjusters import Adjuster, Outcome
 from trainer.strategies.snapshots.averaging import Averager
-from trainer.strategies.snapshots.closed_batch import HybridBatch
-from trainer.strategies.snapshots.reservoir import BatchGenerator, Recipe, Reservoir
+from trainer.strategies.snapshots.batch_maker import HybridBatch, Recipe
+from trainer.strategies.snapshots.reservoir import BatchGenerator, Reservoir
 
 clock = time.perf_counter
 """Seconds of a step, by which an adjuster judges its size."""

@@ -3,13 +3,17 @@
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from stream.arrays.kinds import Bool, Float32, Int32, Int64
+from stream.arrays.kinds import Bool, Float32, Float64, Int32, Int64
 from stream.snapshots.adjacency import build_adjacency
 from stream.snapshots.pairs import pair_keys
 from trainer.data.neighbours import NodeEdges, sample_neighbours
 from trainer.data.views import GraphView
+from trainer.device import to_device
+from trainer.models.interface import NodeInputs, SnapshotModel
 from trainer.ranks import Ranks
 from trainer.strategies.request import runs
 from trainer.timeline.snapshot import activity
@@ -45,6 +49,22 @@ class PastSnapshot:
         """Bytes held, without edges of other ranks' nodes."""
         return self.own.nbytes + self.home.nbytes + self.active.nbytes + self.activity.nbytes
 
+    def neighbours(self, nodes: Int64, fanout: int | None, seed: int) -> tuple[Int64, Int64]:
+        """See ``sample_neighbours``: of nodes whose edges are here."""
+        return sample_neighbours(self.own, self.foreign, nodes, fanout, seed)
+
+    def loads(self, hops: int) -> Float64:
+        """Σ_{l ≤ hops} Σ_{j ≤ l} (walks of length j from a node), float64 (dense ids,): DynaHB's definition 2.
+
+        Valid for nodes whose edges, and those of all fewer than ``hops`` away, are here.
+        """
+        nodes = len(self.home)
+        walks, total = np.ones(nodes), np.full(nodes, float(hops + 1))
+        for hop in range(1, hops + 1):
+            walks = self.own.sums(walks) + self.foreign.sums(walks)
+            total += walks * (hops + 1 - hop)  # a walk of length j counts in every l from j on
+        return total
+
 
 class Past:
     """Snapshots before the one to be predicted, oldest first; nodes in them are named by one int64 *key*.
@@ -60,6 +80,10 @@ class Past:
     def __init__(self, snapshots: list[PastSnapshot], length: int) -> None:
         self.snapshots = snapshots
         self.length = length
+
+    def part(self, first: int, length: int) -> "Past":
+        """Some consecutive snapshots."""
+        return Past(self.snapshots[first : first + length], self.length)
 
     def keys(self, nodes: Int64) -> Int64:
         """Keys of ``nodes`` in every snapshot: int64 (snapshots, n)."""
@@ -88,9 +112,7 @@ class Past:
         """Neighbours of sorted keys, as keys: indptr int64 (n + 1,), neighbours int64 (indptr[-1],)."""
         starts, found, offset = [np.zeros(1, np.int64)], [], 0
         for place, (snapshot, _, nodes) in enumerate(self.by_snapshot(keys)):
-            indptr, neighbours = sample_neighbours(
-                snapshot.own, snapshot.foreign, nodes, fanout, seed + snapshot.number
-            )
+            indptr, neighbours = snapshot.neighbours(nodes, fanout, seed + snapshot.number)
             starts.append(indptr[1:] + offset)
             offset += int(indptr[-1])
             found.append(neighbours + place * STRIDE)
@@ -150,6 +172,18 @@ class PastBuilder:
         return PastSnapshot(tau, number, own, narrow, *activity(window.events(tau)))
 
 
+def encoded(model: SnapshotModel, past: Past, keys: Int64, stored: Float32, device: torch.device) -> Tensor:
+    """Input rows (n, d) of sorted keys from ``stored_inputs``, on a device; zeros for nodes that had not come."""
+    features = stored.shape[1] - 1
+    degree = np.log1p(stored[:, features:], dtype=np.float64).astype(np.float32)
+    rows = to_device(np.concatenate([stored[:, :features], degree, past.activity(keys)], axis=1), device)
+    nodes = torch.from_numpy(keys % STRIDE)
+    found = model.encode(NodeInputs(nodes, rows[:, :features], rows[:, features:]))
+    there = past.homes(keys) >= 0
+    # A signature follows from the id: without this a node would have one before it has come.
+    return found if there.all() else found * to_device(there, device).unsqueeze(1)
+
+
 def _edges_of(window: GraphView, tau: int, own: Bool) -> NodeEdges:
     """Edges of this rank's nodes; the view's own adjacency has weights and parts of other rows, too."""
     src, dst, _ = window.pairs(tau)
@@ -179,10 +213,10 @@ def neighbours_of(num_nodes: int, keys: Int64, nodes: Int64) -> tuple[Int64, Int
 
 
 def stored_inputs(window: GraphView, past: Past, keys: Int64, features: int) -> Float32:
-    """Stored inputs of this rank's nodes: features and log(1 + degree), float32 (n, F + 1), by sorted keys."""
+    """Stored inputs of this rank's nodes by sorted keys: features and degree, float32 (n, F + 1)."""
     out = np.empty((len(keys), features + 1), np.float32)
     for snapshot, here, nodes in past.by_snapshot(keys):
         if features:
             out[here, :-1] = window.features(nodes, snapshot.tau)
-        out[here, -1] = np.log1p(snapshot.own.find(nodes)[2])
+        out[here, -1] = snapshot.own.find(nodes)[2]
     return out

@@ -7,12 +7,12 @@ from stream.snapshots.node_features import segment_bounds
 from trainer.data.views import GraphView
 from trainer.ranks import Ranks
 from trainer.strategies.request import Request
+from trainer.strategies.snapshots.kept_rows import KeptRows
 from trainer.strategies.snapshots.past import STRIDE, Past, stored_inputs
-from trainer.strategies.snapshots.row_cache import RowCache
 
 
 class InputRows:
-    """Stored inputs of nodes: features and log(1 + degree), from this rank's parts or from their owner.
+    """Stored inputs of nodes: features and degree, from this rank's parts or from their owner.
 
     A snapshot in the window never changes, so a row of another rank is kept while its snapshot is in the window and the
     budget allows. A row that is also wanted of the next snapshot travels as its changes.
@@ -38,11 +38,16 @@ class InputRows:
         self._features, self._width = features, features + 1
         bounds = segment_bounds(features, segments) if features else np.zeros(1, np.int64)
         self._segments = np.append(bounds, self._width)  # the degree is one more
-        self.cache = RowCache(self._width, budget_bytes)
+        self.cache = KeptRows(self._width, budget_bytes)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.cache.nbytes
 
     def keep(self, past: Past) -> None:
         """Forget snapshots that have left the window."""
-        self.cache.keep(snapshot.tau for snapshot in past.snapshots)
+        self.cache.keep({snapshot.tau for snapshot in past.snapshots})
 
     def rows(self, window: GraphView, past: Past, keys: Int64) -> Float32:
         """Rows of sorted, distinct keys: float32 (n, F + 1); zeros for nodes that had not come. A collective."""
@@ -61,6 +66,7 @@ class InputRows:
             self.cache.counts["hit"] += int(there.sum())
         if self._ranks.any(bool(missing.any()))[0]:
             self._fetch(window, past, keys, homes, missing, out)
+        self.cache.trim((snapshot.tau, nodes) for snapshot, _, nodes in past.by_snapshot(keys))
         return out
 
     def _fetch(

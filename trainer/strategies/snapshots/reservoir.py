@@ -8,35 +8,16 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
 
 from stream.service.heartbeat import beat
-from trainer.strategies.snapshots.closed_batch import HybridBatch
+from trainer.strategies.snapshots.batch_maker import HybridBatch, Recipe
 
 LOOK_S = 1.0
 """Interval of heartbeats during a wait."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """Everything that determines a batch, beside lessons and snapshots.
-
-    Attributes:
-        size: Number of the size of batches.
-        first: Interval index of its first snapshot.
-        length: Its snapshots.
-        until: Interval index of its last lesson.
-        number: Of the draw.
-    """
-
-    size: int
-    first: int
-    length: int
-    until: int
-    number: int
 
 
 class Reservoir:

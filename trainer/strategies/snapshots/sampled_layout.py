@@ -1,23 +1,25 @@
-"""A window whose rows are spread over ranks by node: each (node, snapshot, layer) is computed by the node's owner.
+"""A window of rows around some nodes, hop by hop, computed by one rank alone or by the owner of each row.
 
 In DistDy section 3.1 the owner of a training node samples its neighbours, fetches the features of those that other
 workers store, and gathers the node's structural embeddings of earlier snapshots from the workers that stored it then.
-With several layers the owner of a neighbour has that neighbour's own neighbours. So here every layer's row is computed
-by its owner and sent on request: features of remote neighbours at the lowest layer, embeddings above. Nothing is
-computed twice, edges never travel, and with equal samples the result is that of one rank for any partition.
+With several layers the owner of a neighbour has that neighbour's own neighbours. So among several ranks every layer's row
+is computed by its owner and sent on request: features of remote neighbours at the lowest layer, embeddings above. Nothing is
+computed twice, edges never travel, and with equal samples the result is that of one rank for any partition. A rank that has
+the edges and inputs of all hops computes the same alone (DynaHB, definition 3).
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from stream.arrays.kinds import Int64
+from stream.arrays.kinds import Bool, Int64
 from trainer.device import to_device
-from trainer.models.stages import Carry, CellStage, GraphStage
+from trainer.models.stages import Carry, CellStage, GraphStage, Stage, TimeStage
 from trainer.nn.csr_graph import CSRGraph
 from trainer.nn.products import padded
 from trainer.ranks import Ranks
@@ -36,13 +38,11 @@ class Shared:
         hops: One per graph stage, in order.
         inputs: Rows of the lowest hop's sources; if the lowest stage gathers, what it has gathered for its targets.
         gathers: Whether it does, see ``GraphStage.gather``.
-        below: Of each hop but the lowest: int64, where its sources stand among the targets of the one below.
     """
 
     hops: list[Hop]
     inputs: Tensor
     gathers: bool
-    below: list[Int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,27 +50,34 @@ class _Level:
     """One graph stage, as this rank computes it.
 
     Attributes:
-        request: Who wants which of its rows.
+        there: bool, of each wanted row: its node had come by its snapshot.
         hop: Its targets and their sources; None: of a shared sample, whose inputs are gathered.
-        answered: int64, the target of each row that is wanted; None: each is wanted once, in order.
+        request: Who wants which of its rows; None: this rank alone.
+        answered: int64, the target of each row that is requested.
     """
 
-    request: Request
+    there: Bool
     hop: Hop | None
+    request: Request | None
     answered: Tensor | None
 
 
 class SampledLayout:
-    """Rows of some nodes in every snapshot, for models whose graph stages all come before their time stages.
+    """Rows of some nodes in every snapshot.
+
+    Several ranks can have models only whose graph stages all come before their time stages, with the same weights in all
+    snapshots.
 
     Args:
-        stages: The model's graph stages, in order.
-        past: The window.
+        stages: The model's, in order.
+        past: The window; alone, with all edges of the nodes' hops.
         nodes: int64 (n,) sorted and distinct; other ranks may ask for others, or for none.
         encode: Input rows (m, d₀) of sorted, distinct keys; a collective.
-        ranks: All ranks make a layout together.
+        ranks: All ranks make a layout together; a single one computes alone.
         seed: Of the neighbour samples; equal on all ranks.
         shared: Shared data of a layout with the same seed, whose nodes include these.
+        degrees: Degrees in their whole snapshots, int64 (m,), of sorted, distinct keys: then all neighbours are taken, and
+            operators normalised. None: each stage's sample is drawn.
 
     Attributes:
         steps: Snapshots.
@@ -78,103 +85,150 @@ class SampledLayout:
 
     def __init__(
         self,
-        stages: Sequence[GraphStage],
+        stages: Sequence[Stage],
         past: Past,
         nodes: Int64,
         encode: Encode,
         ranks: Ranks,
         seed: int,
         shared: Shared | None = None,
+        degrees: Callable[[Int64], Int64] | None = None,
     ) -> None:
-        self.steps = len(past.snapshots)
-        self._nodes, self._encode, self._shared, self._ranks = len(nodes), encode, shared, ranks
-        self._levels: list[_Level] = []
-        wanted = past.keys(nodes).ravel()
-        homes = past.homes(wanted)
-        self._there = to_device(homes >= 0, ranks.device).view(self.steps, self._nodes)
-        self._used: Int64 | None = None
-        for layer in reversed(range(len(stages))):
-            request = Request(wanted, homes, ranks)
-            if ranks.size == 1:
-                targets, answered = request.asked, None
-            else:
+        self.steps, self._nodes, self._device = len(past.snapshots), len(nodes), ranks.device
+        self._levels: list[_Level] = []  # the lowest first
+        wanted, used = past.keys(nodes).ravel(), np.empty(0, np.int64)
+        numbers = [number for number, stage in enumerate(stages) if isinstance(stage, GraphStage)]
+        for layer in reversed(range(len(numbers))):
+            stage, homes = stages[numbers[layer]], past.homes(wanted)
+            assert isinstance(stage, GraphStage)
+            targets, request, answered = wanted, None, None
+            if ranks.size > 1:
+                request = Request(wanted, homes, ranks)
                 targets, place = np.unique(request.asked, return_inverse=True)
                 answered = to_device(place, ranks.device)
+            hop = None
             if shared is None:
-                hop = Hop.drawn(past, targets, stages[layer].fanout, seed + layer)
+                hop = Hop.drawn(past, targets, stage.fanout if degrees is None else None, seed + layer)
+                if numbers[layer] and isinstance(stages[numbers[layer] - 1], TimeStage):
+                    hop = hop.spread(past)
+                if degrees is not None and not stage.samples:
+                    hop = replace(hop, degrees=degrees(hop.sources))
             else:
-                if ranks.size > 1 or self._used is None:  # one rank is asked for all that it wants
-                    self._used = np.searchsorted(shared.hops[layer].targets, targets)
-                if shared.gathers and not layer:
-                    self._levels.append(_Level(request, None, answered))
-                    return
-                hop, self._used = shared.hops[layer].of(self._used)
-                if layer and ranks.size == 1:
-                    self._used = shared.below[layer - 1][self._used]
-            self._levels.append(_Level(request, hop, answered))
-            wanted = hop.sources
-            if layer:
-                homes = past.homes(wanted) if ranks.size > 1 else np.zeros(len(wanted), np.int32)
-        self._lowest = wanted
+                if request is not None or layer == len(numbers) - 1:  # alone, targets are all sources above
+                    used = np.searchsorted(shared.hops[layer].targets, targets)
+                if layer or not shared.gathers:
+                    hop, used = shared.hops[layer].of(used)
+            self._levels.insert(0, _Level(homes >= 0, hop, request, answered))
+            wanted = targets if hop is None else hop.sources
+        self._there = self._wanted_there = past.homes(wanted) >= 0
+        if shared is None:
+            self._x = encode(wanted)
+        else:
+            if shared.gathers:
+                beyond = padded(len(used), shared.inputs) - len(used)  # rows that nobody asks for
+                used = np.concatenate([used, np.zeros(beyond, np.int64)])
+            self._x = shared.inputs.index_select(0, self._places(used))
+        self._next: Iterator[_Level] = iter(self._levels)
+
+    @property
+    def edges(self) -> int:
+        """Edges of all hops."""
+        return sum(len(level.hop.neighbours) for level in self._levels if level.hop is not None)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self._x.nbytes + sum(level.hop.nbytes for level in self._levels if level.hop is not None)
 
     def inputs(self) -> Tensor:
-        """See ``Layout.inputs``: of the neighbours farthest away."""
-        if self._shared is None:
-            return self._encode(self._lowest)
-        assert self._used is not None
-        used, inputs = self._used, self._shared.inputs
-        if self._shared.gathers:
-            beyond = padded(len(used), inputs) - len(used)  # rows that nobody asks for
-            used = np.concatenate([used, np.zeros(beyond, np.int64)])
-        return inputs.index_select(0, self._places(used))
+        """See ``Layout.inputs``: of the neighbours farthest away, or what is gathered of them."""
+        self._next, self._there = iter(self._levels), self._wanted_there
+        return self._x if self._x.device == self._device else to_device(self._x, self._device)
 
     def share(self, stage: GraphStage) -> Shared:
         """Data for layouts of some of these nodes, without a gradient; the lowest stage gathers, if it can."""
-        hops = [level.hop for level in reversed(self._levels) if level.hop is not None]
-        below = [np.searchsorted(low.targets, high.sources) for low, high in pairwise(hops)]
-        x = self.inputs()
-        table = stage.gather(self._graph(hops[0]), self._places(hops[0].own), x)
-        return Shared(hops, x if table is None else table, table is not None, below)
+        hops = [level.hop for level in self._levels if level.hop is not None]
+        table = stage.gather(self._graph(hops[0]), self._places(hops[0].own), self._x)
+        return Shared(hops, self._x if table is None else table, table is not None)
 
     def along_graph(self, stage: GraphStage, weights: list[Any], x: Tensor) -> Tensor:
-        """See ``Layout.along_graph``: all snapshots, with the same weights, in one product."""
-        level = self._levels.pop()
+        """See ``Layout.along_graph``: all snapshots in one product, unless this rank is alone and weights evolve."""
+        level = next(self._next)
+        self._there = level.there
         if level.hop is None:
-            assert self._used is not None
-            rows = stage.gathered(x, len(self._used))
+            count = len(level.there) if level.request is None else len(level.request.asked)
+            rows = stage.gathered(x, count)
+        elif level.request is None and (
+            len(weights) < self.steps or any(each is not None for each in weights)
+        ):
+            first = self.steps - len(weights)
+            hops = [level.hop.between(at, at + 1) for at in range(first, self.steps)]
+            below = torch.split(
+                x[-sum(sizes) :] if (sizes := [len(hop.sources) for hop in hops]) else x, sizes
+            )
+            found = zip(hops, below, weights, strict=True)
+            return torch.cat([self._convolved(stage, *each) for each in found])
         else:
-            graph, own = self._graph(level.hop), self._places(level.hop.own)
-            table = stage.gather(graph, own, x)
-            if table is not None:
-                rows = stage.gathered(table, len(own))
-            else:
-                rows = stage(graph, x.index_select(0, own), x, weights[0] if weights else None)
-        if level.answered is not None:
-            rows = rows.index_select(0, level.answered)
-        return level.request.answer(rows, "embeddings")
+            rows = self._convolved(stage, level.hop, x, weights[0] if weights else None)
+        if level.request is None:
+            return rows
+        assert level.answered is not None
+        return level.request.answer(rows.index_select(0, level.answered), "embeddings")
 
     def summaries(self, stage: GraphStage, x: Tensor) -> list[Tensor]:
-        """Not possible: other rows of a snapshot are on other ranks."""
+        """Not possible: other rows of a snapshot are missing."""
         raise AssertionError(f"{type(stage).__name__} was not refused")
 
     def along_both(self, stage: CellStage, x: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
-        """Not possible: the rows of a cell's neighbours are on other ranks."""
+        """Not possible: a cell looks farther with every snapshot."""
         raise AssertionError(f"{type(stage).__name__} was not refused")
 
     def to_nodes(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """See ``Layout.to_nodes``: rows are zero where a node had not come yet."""
-        return x.view(self.steps, self._nodes, x.shape[1]), self._there
+        """See ``Layout.to_nodes``; a stage's bias gives no row to a node that has not come."""
+        count = len(self._there) // self.steps if self.steps else self._nodes
+        rows = x.view(len(x) // count if count else self.steps, count, x.shape[1])
+        there = self._there[len(self._there) - len(x) :].reshape(rows.shape[:2])
+        on_device = to_device(there, self._device)
+        return rows if there.all() else rows * on_device.unsqueeze(2), on_device
 
     def to_snapshots(self, rows: Tensor) -> Tensor:
-        """Not possible: the rows of neighbours are missing."""
-        raise AssertionError("a graph stage after a time stage was not refused")
+        """See ``Layout.to_snapshots``."""
+        return rows.flatten(0, 1)
 
     def embeddings(self, x: Tensor) -> Tensor:
         """See ``Layout.embeddings``."""
         return self.to_nodes(x)[0]
 
-    def _graph(self, hop: Hop) -> CSRGraph:
-        return CSRGraph(self._places(hop.indptr), self._places(hop.neighbours), len(hop.sources))
+    def _convolved(self, stage: GraphStage, hop: Hop, x: Tensor, weights: Any) -> Tensor:
+        graph, own = self._graph(hop), self._places(hop.own)
+        table = stage.gather(graph, own, x)
+        if table is not None:
+            return stage.gathered(table, len(own))
+        rows: Tensor = stage(graph, x.index_select(0, own), x, weights)
+        return rows
 
-    def _places(self, places: Int64) -> Tensor:
-        return to_device(places, self._ranks.device)
+    def _graph(self, hop: Hop) -> CSRGraph:
+        indptr, neighbours = self._places(hop.indptr), self._places(hop.neighbours)
+        if hop.degrees is None:
+            return CSRGraph(indptr, neighbours, len(hop.sources))
+        return _OfDegrees(indptr, neighbours, self._places(hop.degrees))
+
+    def _places(self, places: Any) -> Tensor:
+        return to_device(places, self._device)
+
+
+class _OfDegrees(CSRGraph):
+    """Some rows of a snapshot's graph, with the degrees of the sources in the whole of it, which its operator needs."""
+
+    def __init__(self, indptr: Tensor, sources: Tensor, degrees: Tensor) -> None:
+        super().__init__(indptr, sources, len(degrees))
+        self._degrees = degrees
+
+    @cached_property
+    def operator(self) -> CSRGraph:
+        """See ``CSRGraph.operator``."""
+        of_sources = (self._degrees.to(torch.get_default_dtype()) + 1).rsqrt()
+        values = self.scale.squeeze(1).index_select(0, self.targets) * of_sources.index_select(
+            0, self.sources
+        )
+        return CSRGraph(self.indptr, self.sources, self.num_sources, values=values)

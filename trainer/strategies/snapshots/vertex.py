@@ -15,7 +15,7 @@ from stream.service.heartbeat import beat
 from trainer.data.views import GraphView
 from trainer.device import to_device
 from trainer.learning.step import Learner
-from trainer.models.interface import Model, NodeInputs, SnapshotModel
+from trainer.models.interface import Model, SnapshotModel
 from trainer.models.stages import CellStage, GraphStage
 from trainer.models.unroll import unroll
 from trainer.nn.rows import rows
@@ -23,8 +23,8 @@ from trainer.ranks import Ranks
 from trainer.strategies.figures import TrainingFigure
 from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
 from trainer.strategies.passes import Step, run
-from trainer.strategies.snapshots.foreign import MIB, ForeignRows
-from trainer.strategies.snapshots.past import STRIDE, Past, PastBuilder
+from trainer.strategies.snapshots.past import Past, PastBuilder, encoded
+from trainer.strategies.snapshots.reach import MIB, Reach
 from trainer.strategies.snapshots.remote import InputRows
 from trainer.strategies.snapshots.sampled_layout import SampledLayout, Shared
 from trainer.strategies.snapshots.windowed import WindowedStrategy, lane_refusal, owned_by_parts
@@ -62,25 +62,19 @@ class VertexOptions:
             bounds memory.
         fetch: ``owner``: every row is computed by its node's owner and sent on request; ``halo``: each rank reads the edges
             and inputs around the nodes it asks about from the store, and computes their rows alone.
-        cache_mib: Under ``owner``, kept inputs of other ranks' nodes, MiB; others are fetched again. 0: all are kept.
-        halo_mib: Under ``halo``, kept edges and inputs of other ranks' nodes, MiB; others are read again. Rows of the newest
-            step are always kept. 0: all are kept.
+        halo_mib: Kept rows of other ranks' nodes, MiB, under ``halo`` with their edges; others are fetched or read again. Rows
+            of the newest step are always kept. 0: all are kept.
     """
 
     inference_nodes: int = 65_536
     fetch: str = "owner"
-    cache_mib: float = 0.0
     halo_mib: float = 0.0
 
     def __post_init__(self) -> None:
         if self.fetch not in FETCH:
             raise ValueError(f"fetch must be {' or '.join(FETCH)}, found {self.fetch!r}")
-        for name in ("cache_mib", "halo_mib"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must be at least 0, found {getattr(self, name)}")
-        for name, fetch in (("cache_mib", "owner"), ("halo_mib", "halo")):
-            if getattr(self, name) and self.fetch != fetch:
-                raise ValueError(f"{name} is about fetch: {fetch}, found {self.fetch}")
+        if not self.halo_mib >= 0:
+            raise ValueError(f"halo_mib must be at least 0, found {self.halo_mib}")
         if self.inference_nodes < 1:
             raise ValueError(f"inference_nodes must be at least 1, found {self.inference_nodes}")
 
@@ -108,12 +102,11 @@ class VertexStrategy(WindowedStrategy):
         self._features = setting.lane.node_features
         self._inference_nodes = options.inference_nodes
         self.learner = Learner(self._model, setting.optimisation, setting.ranks)
-        cache, halo = (int(mib * MIB) or None for mib in (options.cache_mib, options.halo_mib))
-        self.inputs = InputRows(setting.ranks, self._features, setting.lane.segments, cache)
-        self.foreign: ForeignRows | None = None
-        if options.fetch == "halo":
-            hops = len(self.graph_stages(self._model))
-            self.foreign = ForeignRows(setting.ranks.rank, hops, self._features, halo)
+        budget = int(options.halo_mib * MIB) or None
+        self.inputs = InputRows(setting.ranks, self._features, setting.lane.segments, budget)
+        self.reach: Reach | None = None
+        if options.fetch == "halo" or setting.ranks.size == 1:
+            self.reach = Reach(setting.ranks, self._model.stages, self._features, budget)
         self._alone = Ranks(device=setting.ranks.device)
         self.view: GraphView | None = None
         self.rewind()
@@ -210,20 +203,17 @@ class VertexStrategy(WindowedStrategy):
 
     @property
     def held_bytes(self) -> dict[str, int]:
-        """See ``Strategy.held_bytes``: own rows, and inputs of other ranks' nodes, under ``halo`` with their edges."""
-        held = {"past": self._builder.memory_bytes}
-        if self.foreign is None:
-            return {**held, "cache": self.inputs.cache.held_bytes}
-        return {**held, "halo": self.foreign.held_bytes}
+        """See ``Strategy.held_bytes``: own rows, and those of other ranks' nodes."""
+        return {"past": self._builder.memory_bytes, "halo": self._held_rows.nbytes}
 
     @property
-    def _held_rows(self) -> InputRows | ForeignRows:
-        return self.inputs if self.foreign is None else self.foreign
+    def _held_rows(self) -> InputRows | Reach:
+        return self.inputs if self.reach is None else self.reach
 
     def _row_figures(self) -> dict[str, Any]:
-        if self.foreign is None:
+        if self.reach is None:
             return {"cache_rows": self.inputs.cache.since_last()}
-        return {"cache_rows": self.foreign.since_last(), "halo_ratio": self.foreign.ratio(self.past)}
+        return {"cache_rows": self.reach.rows.since_last(), "halo_ratio": self.reach.ratio(self.past)}
 
     def _loss(self, asked: Asked, truth: Float32, draw: int, shared: Shared | None) -> Tensor:
         """Sum of this rank's losses in one step, a scalar; a collective, differentiable across ranks."""
@@ -255,25 +245,19 @@ class VertexStrategy(WindowedStrategy):
         """The layout of a step or of a prediction; a collective under ``fetch: owner``."""
         view, seed = self.view, self._seed + 7919 * draw
         assert view is not None
-
-        def encode(wanted: Int64) -> Tensor:
-            held = self.inputs.rows if self.foreign is None else self.foreign.inputs
-            stored, activity = held(view, past, wanted), past.activity(wanted)
-            inputs = to_device(np.concatenate([stored, activity], axis=1), self._ranks.device)
-            return model.encode(
-                NodeInputs(
-                    torch.from_numpy(wanted % STRIDE),
-                    inputs[:, : self._features],
-                    inputs[:, self._features :],
-                )
-            )
-
         window, ranks = past, self._ranks
-        if self.foreign is not None:
-            if shared is None:
-                self.foreign.cover(view, past, nodes)
-            window, ranks = self.foreign.alone(past), self._alone
-        return SampledLayout(self.graph_stages(model), window, nodes, encode, ranks, seed, shared)
+        if self.reach is not None:
+            known = shared is not None
+            window = (
+                self.reach.known(past) if known else self.reach.cover(view, past, past.keys(nodes).ravel())
+            )
+            ranks = self._alone
+
+        def encode(keys: Int64) -> Tensor:
+            stored = (self.inputs.rows if self.reach is None else self.reach.inputs)(view, past, keys)
+            return encoded(model, past, keys, stored, ranks.device)
+
+        return SampledLayout(model.stages, window, nodes, encode, ranks, seed, shared)
 
     @staticmethod
     def graph_stages(model: SnapshotModel) -> list[GraphStage]:

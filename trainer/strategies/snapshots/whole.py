@@ -17,7 +17,7 @@ from trainer.models.stages import TimeStage
 from trainer.models.unroll import unroll
 from trainer.nn.rows import rows
 from trainer.strategies.figures import TrainingFigure
-from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
+from trainer.strategies.interface import STRATEGIES, Needs, OwnKey, Setting, StepReport
 from trainer.strategies.passes import Step, run
 from trainer.strategies.snapshots.whole_layout import WholeLayout
 from trainer.strategies.snapshots.windowed import WindowedStrategy
@@ -79,7 +79,7 @@ class WholeStrategy(WindowedStrategy):
     """
 
     name: ClassVar[str] = "whole"
-    reads_timeline: ClassVar[bool] = True
+    own_keys: ClassVar[frozenset[OwnKey]] = frozenset({"horizon", "smoothing"})
     Options: ClassVar[type] = WholeOptions
     figures: ClassVar[tuple[TrainingFigure, ...]] = (TRANSFER_BYTES,)
 

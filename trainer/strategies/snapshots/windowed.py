@@ -18,6 +18,7 @@ from trainer.learning.step import Learner
 from trainer.models.interface import Kind, SnapshotModel
 from trainer.ranks import Ranks
 from trainer.strategies.figures import TrainingFigure
+from trainer.strategies.interface import OwnKey
 from trainer.tasks.interface import Asked, Asks
 
 
@@ -33,7 +34,7 @@ class WindowedStrategy:
     answers: ClassVar[frozenset[Asks]] = frozenset({"pairs", "nodes"})
     replays: ClassVar[bool] = False
     resizes: ClassVar[bool] = False
-    reads_timeline: ClassVar[bool] = False
+    own_keys: ClassVar[frozenset[OwnKey]] = frozenset()
     learns_all: ClassVar[bool] = False
     figures: ClassVar[tuple[TrainingFigure, ...]] = ()
     memory: ClassVar[None] = None
