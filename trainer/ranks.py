@@ -15,10 +15,12 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from stream.arrays.kinds import Int64
 from trainer.wire.exchange import Handle, begin_exchange
 from trainer.wire.gradient_buffer import GradientBuffer
 from trainer.wire.joining import Device, join
 from trainer.wire.link import Link, Operation, Pending, ProcessLink
+from trainer.wire.packing import packed, unpacked
 from trainer.wire.traffic import Flight, Traffic
 
 T = TypeVar("T", bound=np.generic)
@@ -26,6 +28,10 @@ TIMEOUT_S = 600.0
 """A peer that does not answer for so long counts as dead."""
 CONTROL = "control"
 """The purpose of numbers for decisions of the host."""
+MOST_AHEAD = 1 << 13
+"""Most numbers for which a block has room beside its size: shorter messages cost about the same whatever their length."""
+MOST_TO_ONE = 1 << 16
+"""The same in an exchange with one receiver."""
 
 
 class Ranks:
@@ -58,6 +64,7 @@ class Ranks:
         self._link = ProcessLink(rank, size) if link is None else link
         self._gradients: GradientBuffer | None = None
         self._averaging = False
+        self._room: dict[str, int] = {}  # of blocks, by purpose; equal on all ranks
 
     @classmethod
     def from_environment(
@@ -104,13 +111,13 @@ class Ranks:
         """For each flag: whether it holds on any rank (one MAX all-reduce)."""
         return [value > 0 for value in self.maximum([int(flag) for flag in flags])]
 
-    def maximum(self, values: Sequence[int]) -> list[int]:
+    def maximum(self, values: Sequence[int], purpose: str = CONTROL) -> list[int]:
         """Element-wise maximum over ranks."""
-        return [int(value) for value in self._reduce(values, torch.int64, "max")]
+        return [int(value) for value in self._reduce(values, torch.int64, "max", purpose)]
 
     def total(self, values: Sequence[float]) -> list[float]:
         """Element-wise sum over ranks."""
-        return [float(value) for value in self._reduce(values, torch.float64, "sum")]
+        return [float(value) for value in self._reduce(values, torch.float64, "sum", CONTROL)]
 
     def from_first(self, value: int, purpose: str = CONTROL) -> int:
         """Rank 0's value, on every rank."""
@@ -125,10 +132,62 @@ class Ranks:
         box = encoded if self.rank == 0 else torch.empty(length, dtype=torch.uint8)
         return bytes(self._from_first(box, CONTROL).numpy()).decode()
 
-    def exchange_sizes(self, sizes: Sequence[int]) -> list[int]:
-        """Send each rank the number of rows that it will get from this one; returns the numbers that they will send."""
-        one_each = [1] * self.size
-        return self.exchange_array(np.array(sizes, np.int64), one_each, one_each, CONTROL).tolist()
+    def gather_numbers(self, numbers: Sequence[int]) -> Int64:
+        """Every rank's numbers, as many on each, on every rank: int64 (size, n)."""
+        same = [len(numbers)] * self.size
+        every = self.exchange_array(np.tile(np.array(numbers, np.int64), self.size), same, same, CONTROL)
+        return every.reshape(self.size, len(numbers))
+
+    def exchange_blocks(
+        self, values: Int64, sent: Sequence[int], purpose: str, *, to: int | None = None
+    ) -> tuple[Int64, list[int]]:
+        """Send blocks of numbers whose sizes only their sender knows: mostly one collective.
+
+        A block travels with its size and room for a quarter more numbers than the largest block of the last exchange had.
+        If the largest block of all ranks is longer, all send the rest in a second collective.
+
+        Args:
+            values: int64 (Σ sent,), rank 0's first.
+            sent: Numbers for each rank.
+            purpose: Label of the counted bytes. Exchanges of one purpose should be of similar sizes.
+            to: The only rank that is sent numbers; None: any rank is.
+
+        Returns:
+            int64 (Σ received,), rank 0's first, and how many each rank sent.
+        """
+        if self.size == 1:
+            return values, list(sent)
+        room = self._room.get(purpose, 0)
+        rooms = [room if to is None or rank == to else 0 for rank in range(self.size)]
+        others = [0 if rank == self.rank else count for rank, count in enumerate(sent)]
+        blocks = np.split(values, np.cumsum(sent)[:-1])
+        boxes = []
+        for rank, block in enumerate(blocks):
+            box = np.zeros(2 + rooms[rank] if rank != self.rank else 0, np.int64)
+            box[:2] = (sent[rank], max(others))[: len(box)]
+            ahead = block[: max(0, len(box) - 2)]
+            box[2 : 2 + len(ahead)] = ahead
+            boxes.append(box)
+        here = 2 + rooms[self.rank]
+        lengths = [0 if rank == self.rank else here for rank in range(self.size)]
+        arrived = self.exchange_array(np.concatenate(boxes), [len(box) for box in boxes], lengths, purpose)
+        headers = arrived.reshape(-1, here)
+        received = [*headers[: self.rank, 0].tolist(), sent[self.rank], *headers[self.rank :, 0].tolist()]
+        most = max(*others, *headers[:, 1].tolist())
+        limit = MOST_AHEAD if to is None else MOST_TO_ONE
+        self._room[purpose] = min(limit, max(most + most // 4, room * 7 // 8))
+        found = [*headers[: self.rank, 2:], blocks[self.rank], *headers[self.rank :, 2:]]
+        found = [block[:count] for block, count in zip(found, received, strict=True)]
+        if most > room:
+            left = [
+                block[box.size - 2 :] if box.size else block[:0]
+                for block, box in zip(blocks, boxes, strict=True)
+            ]
+            missing = [count - len(block) for block, count in zip(found, received, strict=True)]
+            rest = self.exchange_array(np.concatenate(left), [len(block) for block in left], missing, purpose)
+            rests = np.split(rest, np.cumsum(missing)[:-1])
+            found = [each for pair in zip(found, rests, strict=True) for each in pair]
+        return np.concatenate(found), received
 
     def exchange(self, rows: Tensor, sent: Sequence[int], received: Sequence[int], purpose: str) -> Tensor:
         """Send blocks of rows to every rank and receive theirs; the gradient travels back the same way.
@@ -136,7 +195,7 @@ class Ranks:
         Args:
             rows: (Σ sent, …), rank 0's rows first; on all ranks with a gradient or on none.
             sent: Rows for each rank.
-            received: Rows from each rank, as ``exchange_sizes`` returned.
+            received: Rows from each rank.
             purpose: Label of the counted bytes; that of the gradient is ``<purpose>_gradients``.
 
         Returns:
@@ -164,6 +223,20 @@ class Ranks:
             return rows
         return self.exchange(torch.from_numpy(rows), sent, received, purpose).numpy()
 
+    def exchange_tables(
+        self, tables: Sequence[Tensor], sent: Sequence[int], received: Sequence[int], purpose: str
+    ) -> list[Tensor]:
+        """As ``exchange`` of several tables with rows for the same ranks, without gradients: one collective per device."""
+        if self.size == 1:
+            return list(tables)
+        arrived: dict[int, Tensor] = {}
+        for device in dict.fromkeys(table.device for table in tables):
+            here = [at for at, table in enumerate(tables) if table.device == device]
+            alike = [tables[at] for at in here]
+            rows = self.exchange(packed(alike), sent, received, purpose)
+            arrived.update(zip(here, unpacked(rows, alike), strict=True))
+        return [arrived[at] for at in range(len(tables))]
+
     def gather_rows(self, rows: Tensor, sizes: Sequence[int], purpose: str) -> Tensor:
         """Every rank's rows on every rank; gradients of all copies return to the rows' rank, and are summed.
 
@@ -180,21 +253,32 @@ class Ranks:
         copies = rows.expand(self.size, *rows.shape).reshape(-1, *rows.shape[1:])
         return self.exchange(copies, [len(rows)] * self.size, sizes, purpose)
 
-    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Replace every gradient by its sum over ranks, in one all-reduce, after an exchange of which exist.
+    def sum_gradients(self, parameters: Iterable[nn.Parameter], loss: Tensor | None = None) -> Tensor | None:
+        """Replace every gradient by its sum over ranks, in one all-reduce, in which the loss travels, too.
 
         A gradient that some ranks miss counts as zero there; one that all miss stays missing, as on one rank. The sums
-        are views of one buffer, which the next call for the same parameters overwrites.
+        are views of one buffer, which the next call for the same parameters overwrites. On GPUs, which gradients exist is
+        exchanged beside it by the hosts.
+
+        Args:
+            parameters: With gradients of this rank.
+            loss: Of this rank, a scalar; None: it has none.
+
+        Returns:
+            The sum of the losses; on one rank ``loss``.
         """
         if self.size == 1:
-            return
+            return loss
         wanted = [parameter for parameter in parameters if parameter.requires_grad]
         if self._gradients is None or not self._gradients.serves(wanted):
             self._gradients = GradientBuffer(wanted)
-        flags = torch.tensor([parameter.grad is not None for parameter in wanted], dtype=torch.int64)
-        there = self._all_reduce(flags, "max", CONTROL)
-        self.sum_rows(self._gradients.take(), "gradients")
-        self._gradients.give(there.wait().tolist())
+        buffer, own = self._gradients, [parameter.grad is not None for parameter in wanted]
+        if buffer.has_flags:
+            self.sum_rows(buffer.take(loss, own), "gradients")
+            return buffer.give(buffer.there())
+        there = self._all_reduce(torch.tensor(own, dtype=torch.int64), "max", CONTROL)
+        self.sum_rows(buffer.take(loss, own), "gradients")
+        return buffer.give(there.wait().tolist())
 
     @torch.no_grad()
     def sum_in_order(
@@ -219,7 +303,7 @@ class Ranks:
             ValueError: A number is on two ranks (raised on all of them).
         """
         own = sorted(blocks)
-        numbers, counts = self._everyones(np.array(own, np.int64), CONTROL)
+        numbers, counts = self.gather_blocks(np.array(own, np.int64), CONTROL)
         if len(np.unique(numbers)) < len(numbers):
             raise ValueError(f"a number is on two ranks: {numbers.tolist()}")
         lengths = [each.numel() for each in like]
@@ -289,20 +373,20 @@ class Ranks:
             return values
         return self._all_reduce(torch.from_numpy(values.copy()), "max", purpose).wait().numpy()
 
-    def union(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+    def union(self, values: Int64) -> Int64:
         """Distinct values of all ranks, ascending."""
-        return np.unique(self._everyones(values, "ids")[0])
+        return np.unique(self.gather_blocks(values, "ids")[0])
 
-    def _everyones(self, values: NDArray[np.int64], purpose: str) -> tuple[NDArray[np.int64], list[int]]:
-        """All ranks' values, rank 0's first, and how many each has."""
-        sent = [len(values)] * self.size
-        counts = self.exchange_sizes(sent)
-        return self.exchange_array(np.tile(values, self.size), sent, counts, purpose), counts
+    def gather_blocks(self, values: Int64, purpose: str) -> tuple[Int64, list[int]]:
+        """All ranks' values, rank 0's first, and how many each has; mostly one collective."""
+        return self.exchange_blocks(np.tile(values, self.size), [len(values)] * self.size, purpose)
 
-    def _reduce(self, values: Sequence[float], dtype: torch.dtype, operation: Operation) -> list[Any]:
+    def _reduce(
+        self, values: Sequence[float], dtype: torch.dtype, operation: Operation, purpose: str
+    ) -> list[Any]:
         if self.size == 1:
             return list(values)
-        return self._all_reduce(torch.tensor(list(values), dtype=dtype), operation, CONTROL).wait().tolist()
+        return self._all_reduce(torch.tensor(list(values), dtype=dtype), operation, purpose).wait().tolist()
 
     def _from_first(self, box: Tensor, purpose: str) -> Tensor:
         if self.size == 1:

@@ -51,7 +51,7 @@ def every_collective(ranks: Ranks) -> dict[str, Any]:
     gathered = ranks.gather_rows(few, list(range(size)), "gathered")
     torch.autograd.backward([arrived.square().sum() + (later * 2).sum() + (gathered**3).sum()])
     summed, averaged = parameters(rank), [drawn(rank, 2), drawn(rank + 10, 1, 3)]
-    ranks.sum_gradients(summed)
+    loss = ranks.sum_gradients(summed, torch.tensor(rank + 0.25, dtype=torch.float64))
     ranks.average(averaged)
     numbers = {number: [drawn(number, 3), drawn(number, 2, 2)] for number in range(rank, 6, size)}
     row, column = ranks.split(1, size)
@@ -61,12 +61,20 @@ def every_collective(ranks: Ranks) -> dict[str, Any]:
         "total": ranks.total([rank + 0.5]),
         "from_first": ranks.from_first(rank + 7),
         "text_from_first": ranks.text_from_first(f"rank {rank} über"),
-        "exchange_sizes": ranks.exchange_sizes(sent),
+        "gather_numbers": ranks.gather_numbers([rank, -rank]).tolist(),
+        "exchange_blocks": [
+            each.tolist() if isinstance(each, np.ndarray) else each
+            for each in ranks.exchange_blocks(np.arange(sum(sent)), sent, "blocks")
+        ],
+        "exchange_tables": ranks.exchange_tables(
+            [rows.detach(), torch.arange(sum(sent), dtype=torch.int32)], sent, received, "tables"
+        ),
+        "gather_blocks": ranks.gather_blocks(np.arange(rank), "blocks")[0].tolist(),
         "exchange": [arrived.detach(), rows.grad],
         "begin_exchange": later.detach(),
         "exchange_array": ranks.exchange_array(np.arange(sum(sent)), sent, received, "array").tolist(),
         "gather_rows": [gathered.detach(), few.grad],
-        "sum_gradients": [each.grad for each in summed],
+        "sum_gradients": [*(each.grad for each in summed), loss],
         "sum_in_order": ranks.sum_in_order(
             numbers, [torch.zeros(3).double(), torch.zeros(2, 2).double()], "ordered"
         ),

@@ -49,9 +49,12 @@ def test_results_and_gradients_are_those_of_plain_arithmetic(size: int) -> None:
         torch.testing.assert_close(
             found["exchange"][1], 2 * rows[rank] + 2
         )  # of squares, and of twice the later
+        assert torch.equal(found["exchange_tables"][0], arrived)
+        assert found["exchange_tables"][1].tolist() == found["exchange_array"]
         assert torch.equal(found["gather_rows"][0], few)
         torch.testing.assert_close(found["gather_rows"][1], size * 3 * drawn(rank, rank, WIDTH) ** 2)
-        both, first, nowhere = found["sum_gradients"]
+        both, first, nowhere, loss = found["sum_gradients"]
+        assert loss.item() == sum(of + 0.25 for of in range(size))
         torch.testing.assert_close(both, torch.stack([drawn(of, 2, 3) for of in range(size)]).sum(dim=0))
         assert torch.equal(first, drawn(7, 4))
         assert nowhere is None, "as on one rank, where the optimiser leaves such a weight alone"
@@ -67,7 +70,9 @@ def test_results_and_gradients_are_those_of_plain_arithmetic(size: int) -> None:
             "total": [size * size / 2],
             "from_first": 7,
             "text_from_first": "rank 0 über",
-            "exchange_sizes": sent[:, rank].tolist(),
+            "gather_numbers": [[of, -of] for of in range(size)],
+            "exchange_blocks": [found["exchange_array"], sent[:, rank].tolist()],
+            "gather_blocks": [each for of in range(size) for each in range(of)],
             "exchange_array": [int(at) for of in range(size) for at in range(starts[of, rank], starts[of, rank + 1])],
             "sum_array": [size * (size - 1) // 2, size],
             "largest": [size - 1, 0],
@@ -77,9 +82,48 @@ def test_results_and_gradients_are_those_of_plain_arithmetic(size: int) -> None:
 
 
 NUMBERS = (
-    "any", "maximum", "total", "from_first", "text_from_first", "exchange_sizes", "exchange_array", "sum_array",
-    "largest", "union", "split",
+    "any", "maximum", "total", "from_first", "text_from_first", "exchange_array", "sum_array",
+    "largest", "union", "split", "gather_numbers", "exchange_blocks", "gather_blocks",
 )  # fmt: skip
+
+
+@pytest.mark.parametrize("to", [None, 0])
+@pytest.mark.parametrize("size", SIZES)
+def test_blocks_of_unknown_sizes_arrive_whole_and_cross_at_once_while_they_do_not_grow(
+    size: int, to: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.ranks.MOST_AHEAD", 40)
+    monkeypatch.setattr("trainer.ranks.MOST_TO_ONE", 125)
+    largest = [8, 10, 4, 0, 30, 33, 100, 100, 126]  # of any block between two ranks
+    draws = np.random.default_rng(size)
+    plans = [draws.integers(0, most + 1, (size, size)) for most in largest]
+    for sent, most in zip(plans, largest, strict=True):
+        sent[size - 1, 0] = most
+        np.fill_diagonal(sent, 50)  # what stays on a rank needs no room
+        if to is not None:
+            sent[:, 1:] = 0
+
+    def work(ranks: Ranks) -> Any:
+        found, crossed = [], []
+        for number, sent in enumerate(plans):
+            before = ranks.traffic.copy()
+            own = sent[ranks.rank]
+            values = 1000 * number + 100 * ranks.rank + np.arange(own.sum())
+            found.append(ranks.exchange_blocks(values, own.tolist(), "blocks", to=to))
+            crossed.append(ranks.traffic.since(before).begun["blocks"])
+        return found, crossed
+
+    for rank, (found, crossed) in enumerate(on_ranks(size, work)):
+        for number, (sent, (values, counts)) in enumerate(zip(plans, found, strict=True)):
+            assert counts == sent[:, rank].tolist()
+            starts = sent.cumsum(axis=1) - sent
+            wanted = [
+                1000 * number + 100 * of + starts[of, rank] + np.arange(sent[of, rank]) for of in range(size)
+            ]
+            assert values.tolist() == np.concatenate(wanted).tolist()
+        # room: 0, 10, 12, 10, 8, 37, 41 or 40, 125 or 40, 125 or 40
+        wanted = [2, 1, 1, 1, 2, 1, 2, 2 if to is None else 1, 2]
+        assert crossed == ([0] * len(largest) if size == 1 else wanted)
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
@@ -107,7 +151,11 @@ def test_every_collective_and_every_second_of_it_is_counted(size: int) -> None:
         assert traffic.sent_bytes["rows_gradients"] == traffic.sent_bytes["begun_gradients"] == from_others
         assert traffic.sent_bytes["gathered"] == 8 * WIDTH * rank * (size - 1)
         assert traffic.sent_bytes["gathered_gradients"] == 8 * WIDTH * (sum(range(size)) - rank)
-        assert traffic.sent_bytes["gradients"] == 2 * (size - 1) * 8 * 11 // size
+        gradients, which_exist, loss = 11, 3, 1
+        assert (
+            traffic.sent_bytes["gradients"] == 2 * (size - 1) * 8 * (gradients + which_exist + loss) // size
+        )
+        assert traffic.begun["gradients"] == 1
 
 
 def test_an_earlier_count_taken_off_leaves_purposes_that_something_crossed_for() -> None:
@@ -135,7 +183,8 @@ def test_numbers_that_the_host_decides_by_stay_on_the_host() -> None:
         ranks.total([1.0])
         ranks.from_first(1)
         ranks.text_from_first("text")
-        ranks.exchange_sizes([1, 2])
+        ranks.gather_numbers([1])
+        ranks.exchange_blocks(np.arange(3), [1, 2], "blocks")
         ranks.exchange_array(np.arange(3), [1, 2], [ranks.rank + 1] * 2, "rows")
         ranks.union(np.arange(2))
         ranks.largest(np.arange(2), "largest")
@@ -144,12 +193,12 @@ def test_numbers_that_the_host_decides_by_stay_on_the_host() -> None:
         decided = list(ranks.thread_link.seen)
         weights = [torch.nn.Parameter(torch.zeros(2, device=ranks.device)) for _ in range(2)]
         weights[0].grad = torch.zeros(2, device=ranks.device)
-        ranks.sum_gradients(weights)
+        ranks.sum_gradients(weights, torch.zeros((), device=ranks.device))
         return decided, ranks.thread_link.seen[len(decided) :]
 
     for decided, summed in side_by_side(2, work, device="meta"):
         assert set(decided) == {"cpu"}
-        assert len(decided) == 13
+        assert len(decided) == 15
         assert summed == ["cpu", "meta"], (
             "who has a gradient is a number of the host's, the gradients are not"
         )

@@ -25,20 +25,27 @@ def faded(sketch: np.ndarray | float, us: int) -> np.ndarray:
 
 @pytest.mark.parametrize("how", ["latest", "mean"])
 def test_copies_become_one(how: str) -> None:
-    """Three ranks, nodes 0 … 3 shared and owned by ranks 0, 1, 2, 0; against a plain loop."""
-    owner = np.array([0, 1, 2, 0], np.int32)
+    """Three ranks, nodes 0 … 3 shared and owned by ranks 0, 1, 2, 0; against a plain loop. Nodes 4 and 5 have no copies."""
+    owner = np.array([0, 1, 2, 0, 1, 2], np.int32)
+    others, hours_of_others = np.array([4, 5]), np.array([3, 4])
     hours = {0: [5, 7, -1, 6], 1: [9, 7, -1, 2], 2: [8, 1, -1, -1]}  # −1: no event on that rank
     times = {rank: [hour * HOUR_US if hour > 0 else -1 for hour in row] for rank, row in hours.items()}
     gain = np.random.default_rng(0).normal(size=(3, 4, len(SCALES_S), STEPS, WIDTH)).astype(np.float32)
 
     def merged(ranks: Ranks) -> dict[int, tuple[np.ndarray, int, int, np.ndarray]]:
         groups = PartGroups(3, ranks.rank, 3, 0)
-        groups.place(owner, np.ones(4, np.bool_), 0)
+        groups.place(owner, np.arange(6) < 4, 0)
         model = create_model("tgn", ModelShape(0, 1, 0), {"memory": 2, "walks": True})
         stream = ShardedStream(model, EventFeed(0), ranks, 1, groups)
         mailbox = stream.mailbox
-        mailbox.reserve(4)
+        mailbox.reserve(6)
         mine = owner == ranks.rank
+        own = mine[others]
+        mailbox.put(
+            others[own],
+            torch.zeros(own.sum(), mailbox.mail.shape[1]),
+            HOUR_US * hours_of_others[own],
+        )
         old = np.array([0, 1])  # nodes 0 and 1 had an event at 5 before
         for node in old[mine[old]]:
             one = np.array([node])
@@ -46,7 +53,7 @@ def test_copies_become_one(how: str) -> None:
             mailbox.walks.sketch[mailbox.rows_of(one)] = 1.0
             mailbox.walks.time_us[mailbox.rows_of(one)] = 5
         mailbox.see(old[~mine[old]], np.full((~mine[old]).sum(), 5))
-        copies = SharedCopies(stream, np.arange(4), mine, ranks)
+        copies = SharedCopies(stream, np.arange(4), owner[:4], ranks)
         ours = np.array([node for node in range(4) if times[ranks.rank][node] >= 0])
         mailbox.put(
             ours,
@@ -58,11 +65,15 @@ def test_copies_become_one(how: str) -> None:
             had = mailbox.walks.sketch[row]
             mailbox.walks.sketch[row] = faded(had, time_us - 5) + gain[ranks.rank, node]
             mailbox.walks.time_us[row] = time_us
-        copies.merge(how, ours, np.array([True, True, False, True]))
+        before = ranks.traffic.copy()
+        copies.merge(how, ours, np.array([True, True, False, True]), others, own)
+        assert ranks.traffic.since(before).begun == {"synchronise": 3}, "times, mails, walks"
         held = mailbox.rows(np.flatnonzero(mailbox.rows_of(np.arange(4)) >= 0))
         assert held.sketch_us.tolist() == held.event_us.tolist()
         assert owner[held.nodes].tolist() == [ranks.rank] * len(held.nodes), "copies are gone"
-        assert mailbox.event_us[:4].tolist() == [9 * HOUR_US, 7 * HOUR_US, -1, 6 * HOUR_US]
+        assert mailbox.event_us.tolist() == [
+            hour * HOUR_US if hour > 0 else -1 for hour in (9, 7, -1, 6, 3, 4)
+        ]
         return {
             int(node): (
                 held.mail[at].numpy(),

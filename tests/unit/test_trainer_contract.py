@@ -175,13 +175,13 @@ def test_a_step_of_vertex_weighs_its_queries_among_those_of_all_ranks(
     items, batch = len(lesson), 16
     assert items > 0
     # Another rank has twice as many queries.
-    monkeypatch.setattr(session.ranks, "exchange_sizes", lambda sizes: [items, 2 * items])
+    monkeypatch.setattr(session.ranks, "gather_numbers", lambda _: np.array([[items], [2 * items]]))
     found: list[float] = []
     step = session.strategy.learner.step
 
-    def told(loss: torch.Tensor, weight: float) -> None:
+    def told(loss: torch.Tensor, weight: float, scale: float) -> None:
         found.append(weight)
-        step(loss, weight)
+        step(loss, weight, scale)
 
     monkeypatch.setattr(session.strategy.learner, "step", told)
     learn(session, lesson)

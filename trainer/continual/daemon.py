@@ -61,12 +61,12 @@ class Trainer:
         self._learned: LaneManifest | None = None  # by this process; the lane may no longer keep it
         require_workable(config)
         self.session = Session(config, lane, ranks)
-        self.lessons = Lessons(self.session)
         interval_s = lane.header.interval_us / US_PER_S
         self.pace = Pace(config.optimisation, self.session.model.kind, interval_s)
         self.load = LoadPolicy(config.overload, config.lag.max_snapshots)
         self._saved = -1  # sequence of the newest checkpoint
         self._saving = Saving(config.checkpoint_every)
+        self.lessons = Lessons(self.session, self._saving.due)
         self.checkpoints = Checkpoints(config.checkpoint, config.keep_checkpoints)
         self.scores = ScoreFile(config.checkpoint)
         self._resume()
@@ -115,7 +115,7 @@ class Trainer:
                     write_line(
                         self.scores, step, own, **self._event_span(manifest), lag=self._lag(self.sequence)
                     )
-            if self.ranks.from_first(int(self._saving.due(manifest.sequence))):
+            if self.lessons.checkpoint_due:
                 self.save()
         self._observe(step)
 

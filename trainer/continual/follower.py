@@ -66,7 +66,7 @@ class Follower:
                     lane = LaneReader(store, name)
                 except ConfigMissingError as error:
                     reason = str(error)
-            there, ended = self._ranks.any(lane is not None, self._ended())
+            there, ended = self._ranks.any(lane is not None, self._stop() or self._idle())
             if there:
                 self._moved = time.monotonic()
                 return lane if lane is not None else LaneReader(store, name)
@@ -100,11 +100,12 @@ class Follower:
     def _awaited(self, lane: LaneReader, after: int, load: LoadPolicy) -> LaneManifest | None:
         while True:
             beat()
-            sequence = self._ranks.from_first(self._look(lane, after, load), NEXT_SNAPSHOT)
-            stopped, ended = self._ranks.any(self._stop(), sequence < 0 and self._ended())
-            if ended and not stopped:
+            own = self._look(lane, after, load)
+            told = [own, self._stop(), own < 0 and self._idle()]
+            sequence, stopped, idle = self._ranks.maximum(told, NEXT_SNAPSHOT)
+            if idle and not stopped:
                 self._require_answer()
-            if ended or stopped:
+            if idle or stopped:
                 return None
             if sequence >= 0:
                 self._moved = time.monotonic()
@@ -115,6 +116,7 @@ class Follower:
             self._waiting(learned, self._silence is not None)
 
     def _look(self, lane: LaneReader, after: int, load: LoadPolicy) -> int:
+        """The snapshot to take, −1: there is none yet; on other ranks always −1."""
         if self._ranks.rank != 0:
             return -1
         try:
@@ -158,9 +160,11 @@ class Follower:
             log.info("the store answers again")
         self._silence = error
 
-    def _ended(self) -> bool:
-        idle = self._until_idle_s is not None and time.monotonic() - self._moved > self._until_idle_s
-        return self._stop() or (idle and self._ranks.rank == 0)
+    def _idle(self) -> bool:
+        """Whether nothing has come for too long; rank 0 decides."""
+        if self._until_idle_s is None or self._ranks.rank != 0:
+            return False
+        return time.monotonic() - self._moved > self._until_idle_s
 
 
 def _manifest(lane: LaneReader, sequence: int) -> LaneManifest:

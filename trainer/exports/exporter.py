@@ -235,8 +235,7 @@ def _repeated(version: str, count: int) -> pa.DictionaryArray:
 def _on_first(rows: torch.Tensor, place: Int64, ranks: Ranks) -> Float32:
     """On rank 0 all ranks' rows, each at its place; elsewhere none."""
     sent = [len(rows), *[0] * (ranks.size - 1)]
-    received = ranks.exchange_sizes(sent)
-    places = ranks.exchange_array(place, sent, received, "exports")
+    places, received = ranks.exchange_blocks(place, sent, "exports", to=0)
     table = ranks.exchange(rows.contiguous(), sent, received, "exports").cpu().numpy()
     ordered = np.empty_like(table)
     ordered[places] = table

@@ -58,7 +58,7 @@ class Learner:
         self.rate = LearningRate(optimisation, self._weights, usual_rate)
         self.steps = 0
 
-    def step(self, loss: Tensor | None, weight: float = 1.0) -> None:
+    def step(self, loss: Tensor | None, weight: float = 1.0, scale: float = 1.0) -> None:
         """Follow the gradient of the sum of all ranks' weighted losses; a collective unless weights are averaged.
 
         A step whose loss or gradient is not finite on any rank (with averages: on this one) is left out.
@@ -66,6 +66,7 @@ class Learner:
         Args:
             loss: This rank's, a scalar; None: this rank has nothing to learn in this step.
             weight: Of this rank's loss in the sum.
+            scale: Of this rank's loss in the sum that ``settled`` returns.
         """
 
         def backward() -> Tensor | None:
@@ -73,15 +74,18 @@ class Learner:
                 (loss if weight == 1.0 else loss * weight).backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
             return loss
 
-        self.follow(backward)
+        self.follow(backward, scale=scale)
 
-    def follow(self, backward: Callable[[], Tensor | None], *, summed: bool = False) -> None:
+    def follow(
+        self, backward: Callable[[], Tensor | None], *, summed: bool = False, scale: float = 1.0
+    ) -> None:
         """As ``step``, for a gradient that is computed piece by piece.
 
         Args:
             backward: Adds this rank's part to the gradients of the weights, which are empty before. Returns its loss, a
                 scalar, or None if it has nothing to learn.
             summed: Whether it leaves gradients that are already summed over ranks.
+            scale: See ``step``.
         """
         began = time.perf_counter()
         for each in self._weights:
@@ -90,14 +94,15 @@ class Learner:
         if loss is not None:
             spoil(self._weights, loss)
         began = self._lap("backward", began)
+        found = None if loss is None else loss.detach().double() * scale
         if not self.alone and not summed:
-            self._ranks.sum_gradients(self._weights)
+            found = self._ranks.sum_gradients(self._weights, found)
         began = self._lap("synchronise", began)
         gradients = [each.grad for each in self._weights if each.grad is not None]
         norm = _clipped(gradients, self._limit, self._ranks.device)
         left_out = self.rate.step(norm)
-        found = torch.zeros_like(norm) if loss is None else loss.detach()
-        self._outcomes.append(torch.stack([found.double(), left_out.double()]))
+        told = torch.zeros_like(norm) if found is None else found
+        self._outcomes.append(torch.stack([told.double(), left_out.double()]))
         self.steps += 1
         self._lap("update", began)
         if self._averages_every is not None:
@@ -150,7 +155,10 @@ class Learner:
         self._seconds["synchronise"] += seconds
 
     def settled(self) -> list[tuple[float, bool]]:
-        """This rank's loss (0 without one) of each step since the last call, and whether the step was left out."""
+        """The loss (0 without one) of each step since the last call, and whether the step was left out.
+
+        It is the sum over ranks, or this rank's where the step did not sum gradients.
+        """
         rows = torch.stack(self._outcomes).tolist() if self._outcomes else []
         self._outcomes = []
         return [(loss, bool(left_out)) for loss, left_out in rows]

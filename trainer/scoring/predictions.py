@@ -199,7 +199,8 @@ def _gather(tables: list[Float64], ranks: Ranks) -> list[Float64]:
     """On rank 0 all ranks' tables, with rows in order of their first column; elsewhere empty. One exchange for all."""
     kinds = np.repeat(np.arange(len(tables), dtype=np.float64), [len(table) for table in tables])
     own = np.column_stack([kinds, np.concatenate(tables)])
-    to_first = [len(own), *[0] * (ranks.size - 1)]
-    rows = ranks.exchange_array(own, to_first, ranks.exchange_sizes(to_first), "scores")
+    to_first = [own.size, *[0] * (ranks.size - 1)]
+    values, _ = ranks.exchange_blocks(own.view(np.int64).ravel(), to_first, "scores", to=0)
+    rows = values.view(np.float64).reshape(-1, own.shape[1])
     found = [rows[rows[:, 0] == kind, 1:] for kind in range(len(tables))]
     return [table[np.argsort(table[:, 0], kind="stable")] for table in found]

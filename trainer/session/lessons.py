@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -30,10 +31,15 @@ class Lessons:
 
     Args:
         session: Its strategy and model are trained, by its configuration.
+        due: Whether a checkpoint is due, as rank 0 sees it when a snapshot is learned.
+
+    Attributes:
+        checkpoint_due: What ``due`` returned on rank 0 after the last ``learn``.
     """
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, session: Session, due: Callable[[int], bool] = lambda _: False) -> None:
+        self._session, self._due = session, due
+        self.checkpoint_due = False
         self._optimisation, self._ranks = session.config.optimisation, session.ranks
         self.rewind()
         self._failed = 0  # snapshots in a row without a finite step
@@ -61,8 +67,9 @@ class Lessons:
                 for epoch in range(math.ceil(passes))
             ],
         )
-        (broken,) = self._ranks.any(
-            not is_sound(model.state_dict()) or not is_sound(strategy.learner.state())
+        broken, self.checkpoint_due = self._ranks.any(
+            not is_sound(model.state_dict()) or not is_sound(strategy.learner.state()),
+            self._ranks.rank == 0 and self._due(lesson.sequence),
         )
         if broken:
             model.load_state_dict(weights)

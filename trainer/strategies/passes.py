@@ -28,7 +28,7 @@ class Step:
         weight: Of this rank's ``loss`` in the sum over ranks, unless it is a function; None: 1 / ``queries``.
         scale: Factor from ``loss`` to the sum over this rank's questions: their number, if it is a mean.
         replayed: Old events learned again, by a step that is none of those reported.
-        summed: Whether ``loss`` leaves gradients that are already summed over ranks.
+        summed: Whether ``loss`` leaves gradients that are already summed over ranks; the strategy sums the losses, too.
         left_out: Whether loss or gradient was not finite; known after the pass.
     """
 
@@ -59,9 +59,10 @@ def run(model: nn.Module, learner: Learner, ranks: Ranks, steps: Iterable[Step])
     for step in steps:
         beat()
         if step.loss is None or isinstance(step.loss, Tensor):
-            learner.step(step.loss, 1 / max(step.queries, 1) if step.weight is None else step.weight)
+            weight = 1 / max(step.queries, 1) if step.weight is None else step.weight
+            learner.step(step.loss, weight, step.scale)
         else:
-            learner.follow(step.loss, summed=step.summed)
+            learner.follow(step.loss, summed=step.summed, scale=step.scale)
         step.loss = None  # which holds the graph of its computation
         every.append(step)
     model.eval()
@@ -69,13 +70,11 @@ def run(model: nn.Module, learner: Learner, ranks: Ranks, steps: Iterable[Step])
     for step, (loss, step.left_out) in zip(every, learner.settled(), strict=True):
         if not step.left_out:
             taken.append(step)
-            losses.append(step.scale * loss)
+            losses.append(loss)
     loss, queries, events = math.fsum(losses), sum(step.queries for step in taken), _distinct(taken)
-    if learner.alone:
+    if learner.alone:  # otherwise losses came with the gradients, and every rank knows the counts
         loss, *counts = ranks.total([loss, queries, events])
         queries, events = (int(count) for count in counts)
-    else:
-        (loss,) = ranks.total([loss])
     return StepReport(
         steps=sum(not step.replayed for step in every),
         events=events,

@@ -1,5 +1,6 @@
 """One exchange of rows by key: each is requested once, and all are answered in bulk."""
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -33,12 +34,21 @@ class Request:
             self._sent = self._received = [len(self._order)]
             self.asked: Int64 = keys if len(self._order) == len(keys) else keys[self._order]
             return
-        order = np.argsort(homes, kind="stable")
-        self._order = order[np.searchsorted(homes[order], 0) :]
-        self._sent = np.bincount(homes[self._order], minlength=ranks.size).tolist()
-        self._received = ranks.exchange_sizes(self._sent)
-        wanted = keys[self._order]
-        self.asked = ranks.exchange_array(wanted, self._sent, self._received, "ids")
+        self._order, self._sent = _by_home(homes, ranks.size)
+        self.asked, self._received = ranks.exchange_blocks(keys[self._order], self._sent, "ids")
+
+    @classmethod
+    def of_known(cls, keys: Sequence[Int64], homes: Sequence[Int32], ranks: Ranks) -> "Request":
+        """A request of keys and homes of each rank that all ranks know: nothing is sent."""
+        if ranks.size == 1:
+            return cls(keys[0], homes[0], ranks)
+        made = cls.__new__(cls)
+        made._ranks, made._wanted = ranks, len(keys[ranks.rank])
+        made._order, made._sent = _by_home(homes[ranks.rank], ranks.size)
+        mine = [wanted[home == ranks.rank] for wanted, home in zip(keys, homes, strict=True)]
+        made._received = [len(wanted) for wanted in mine]
+        made.asked = np.concatenate(mine)
+        return made
 
     def tell(self, values: NDArray[T]) -> NDArray[T]:
         """Send a value for every key to its owner: (n, …) becomes (asked, …), in the order of ``asked``."""
@@ -71,6 +81,11 @@ class Request:
         answered[self._order] = arrived
         return answered
 
+    def answer_tables(self, tables: Sequence[Tensor], purpose: str) -> list[Tensor]:
+        """As ``answer`` of several tables, without gradients."""
+        arrived = self._ranks.exchange_tables(tables, self._received, self._sent, purpose)
+        return [self._placed(rows) for rows in arrived]
+
     def answer(self, rows: Tensor, purpose: str) -> Tensor:
         """Send the rows of ``asked`` and receive those of the keys.
 
@@ -84,8 +99,19 @@ class Request:
         arrived = self._ranks.exchange(rows, self._received, self._sent, purpose)
         if self._ranks.size == 1 and len(self._order) == self._wanted:
             return arrived
+        return self._placed(arrived)
+
+    def _placed(self, arrived: Tensor) -> Tensor:
+        """Arrived rows in the order of the keys."""
         places = to_device(self._order, arrived.device)
-        return arrived.new_zeros((self._wanted, *rows.shape[1:])).index_copy(0, places, arrived)
+        return arrived.new_zeros((self._wanted, *arrived.shape[1:])).index_copy(0, places, arrived)
+
+
+def _by_home(homes: Int32, size: int) -> tuple[Int64, list[int]]:
+    """Places of the keys that have an owner, rank 0's first, and how many each rank owns."""
+    order = np.argsort(homes, kind="stable")
+    order = order[np.searchsorted(homes[order], 0) :]
+    return order, np.bincount(homes[order], minlength=size).tolist()
 
 
 def runs(starts: Int64, lengths: Int64) -> Int64:

@@ -258,7 +258,6 @@ def first_ranks(rows: Tensor, event: Int64, ranks: Ranks) -> Tensor:
     if ranks.size == 1:
         return rows.cpu()
     sent = [len(rows), *[0] * (ranks.size - 1)]
-    received = ranks.exchange_sizes(sent)
-    places = ranks.exchange_array(event, sent, received, "labels")
+    places, received = ranks.exchange_blocks(event, sent, "labels", to=0)
     found = ranks.exchange(rows.detach().contiguous(), sent, received, "labels").cpu()
     return found[torch.from_numpy(np.argsort(places, kind="stable"))] if ranks.rank == 0 else rows.cpu()

@@ -34,6 +34,9 @@ from trainer.strategies.passes import Step, run
 GATHERED_AT_ONCE = 65_536
 """Rows that a rank sends at once for a checkpoint, which bounds the memory of the first rank."""
 
+NEVER_LEARNED = int(np.iinfo(np.int64).max)
+"""The time of a first event of a rank that learns none."""
+
 _ROUNDS = 1 << 32
 """Shuffles of one pass over a stream, at most."""
 
@@ -156,20 +159,41 @@ class PacStrategy(RememberingStrategy):
         """See ``Strategy.learn``: every rank learns its sub-graph, in the order of the log."""
         (lesson,) = lessons
         stream = self.memories.restarted(self._model)
-        sizes = self._ranks.exchange_sizes([len(lesson.learned)] * self._ranks.size)
-        if not sum(sizes):
+        times, events = lesson.learned.time_us, len(lesson.learned)
+        last = (math.ceil(events / self._batch) - 1) * self._batch  # the first event of the last batch
+        own = [events, times[0], times[last]] if events else [0, NEVER_LEARNED, -NEVER_LEARNED]
+        sizes, first_us, last_us = self._ranks.gather_numbers(own).T
+        if not sizes.any():
             return StepReport(discarded=len(lesson.every))
-        report = run(self._model, self.learner, self._ranks, self._steps(stream, lesson, sizes, epoch))
-        return replace(report, discarded=len(lesson.every) - sum(sizes))
+        span_us = int(first_us.min()), int(last_us.max())
+        report = run(
+            self._model,
+            self.learner,
+            self._ranks,
+            self._steps(stream, lesson, sizes.tolist(), span_us, epoch),
+        )
+        return replace(report, discarded=len(lesson.every) - int(sizes.sum()))
 
     def _steps(
-        self, stream: EventStream, lesson: Examples, sizes: Sequence[int], epoch: int
+        self,
+        stream: EventStream,
+        lesson: Examples,
+        sizes: Sequence[int],
+        span_us: tuple[int, int],
+        epoch: int,
     ) -> Iterator[Step]:
-        """Steps over a batch of each rank, given the numbers of their events, until the longest rank is done."""
+        """Steps over a batch of each rank until the longest rank is done.
+
+        Args:
+            stream: Of the trained model.
+            lesson: This rank's.
+            sizes: Events of each rank.
+            span_us: Times of the first event of all ranks, and of the last one that begins a batch.
+            epoch: Number of the pass.
+        """
         ranks, batch, learned = self._ranks, self._batch, lesson.learned
         self._model.eval()  # mails from before the first batch are made as in a prediction
-        latest = -np.iinfo(np.int64).max
-        first_us = -ranks.maximum([-int(learned.time_us[0]) if len(learned) else latest])[0]
+        first_us, until_us = span_us
         stream.deliver_before(first_us, batch * ranks.size)  # together: in groups of a step of all ranks
         if ranks.rank > 0:  # rank 0's generator continues, and is in the checkpoint
             draw = [self._seed, lesson.sequence, epoch, ranks.rank]
@@ -201,8 +225,6 @@ class PacStrategy(RememberingStrategy):
             yield Step(loss, 2 * total, first, weight=mine / total, scale=2 * mine)
         if cycle:
             cycle.end(whole=not own or steps % own == 0)
-        last_us = int(learned.time_us[(own - 1) * batch]) if own else latest
-        (until_us,) = ranks.maximum([last_us])
         stream.deliver_before(until_us, batch)
         if cycle:
             cycle.join(until_us, self._synchronise, self._first, self._learner)
@@ -277,20 +299,23 @@ class PacStrategy(RememberingStrategy):
         if "nodes" not in own:
             return own
         ranks = self._ranks
-        (most,) = ranks.maximum([len(own["nodes"])])
-        firsts = range(0, max(most, 1), GATHERED_AT_ONCE)
-
-        def collected(rows: Any) -> Tensor:
-            table = rows if isinstance(rows, Tensor) else torch.from_numpy(np.ascontiguousarray(rows))
-            blocks = []
-            for first in firsts:
-                block = table[first : first + GATHERED_AT_ONCE]
-                sent = [len(block), *[0] * (ranks.size - 1)]
-                blocks.append(ranks.exchange(block, sent, ranks.exchange_sizes(sent), "checkpoint"))
-            return torch.cat(blocks)
-
-        by_row = ("nodes", "mail", "sketch", "sketch_us")
-        return {key: collected(value) if key in by_row else value for key, value in own.items()}
+        by_row = [key for key in ("nodes", "mail", "sketch", "sketch_us") if own.get(key) is not None]
+        tables = [
+            rows if isinstance(rows, Tensor) else torch.from_numpy(np.ascontiguousarray(rows))
+            for rows in (own[key] for key in by_row)
+        ]
+        counts = ranks.gather_numbers([len(tables[0])])[:, 0]
+        blocks = []
+        for first in range(0, max(int(counts.max()), 1), GATHERED_AT_ONCE):
+            sizes = np.clip(counts - first, 0, GATHERED_AT_ONCE).tolist()
+            sent = [sizes[ranks.rank], *[0] * (ranks.size - 1)]
+            received = sizes if ranks.rank == 0 else [0] * ranks.size
+            here = [table[first : first + GATHERED_AT_ONCE] for table in tables]
+            blocks.append(ranks.exchange_tables(here, sent, received, "checkpoint"))
+        collected = {
+            key: torch.cat(rows) for key, rows in zip(by_row, zip(*blocks, strict=True), strict=True)
+        }
+        return {**own, **collected}
 
 
 class _Cycle:
@@ -303,8 +328,7 @@ class _Cycle:
         if ranks.size > 1:
             known = groups.shared[: len(stream.mailbox.event_us)]
             shared = np.flatnonzero(known)
-            mine = groups.owner[shared] == ranks.rank
-            self._copies = SharedCopies(stream, shared, mine, ranks)
+            self._copies = SharedCopies(stream, shared, groups.owner[shared], ranks)
         self._numbers = numbers[np.searchsorted(numbers, self._from) :]
         self._backup: tuple[Rows, int] | None = None
         stream.mailbox.mark()
@@ -347,19 +371,11 @@ class _Cycle:
             numbers = numbers[learner[numbers - first] >= 0]
             touched = stream.ends(numbers)
             shared = self._copies.nodes
-            self._copies.merge(how, np.intersect1d(stream.ends(ours), shared), np.isin(shared, touched))
-            self._tell_times(touched[~self._groups.shared[touched]])
+            others = touched[~self._groups.shared[touched]]
+            others_mine = self._groups.owner[others] == self._ranks.rank
+            ours = np.intersect1d(stream.ends(ours), shared)
+            self._copies.merge(how, ours, np.isin(shared, touched), others, others_mine)
         mailbox.fold()
-
-    def _tell_times(self, nodes: Int64) -> None:
-        """Send the times of nodes' latest events from their owners to all ranks."""
-        if not len(nodes):
-            return
-        mailbox = self._stream.mailbox
-        mine = self._groups.owner[nodes] == self._ranks.rank
-        times = np.stack([mailbox.event_us[nodes], mailbox.former_us[nodes]])
-        times = self._ranks.largest(np.where(mine, times, np.iinfo(np.int64).min), "synchronise")
-        mailbox.set_times(nodes[~mine], times[0, ~mine], times[1, ~mine])
 
 
 def _batch_size(size: int, step: int, batch: int) -> int:

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from stream.arrays.kinds import Bool, Int32, Int64
@@ -131,7 +130,7 @@ class ShardedStream(MemoryStream):
             return
         while self.position < end:
             last = min(self.position + max(BORROWED_AT_ONCE // group, 1) * group, end)
-            with self._having(self._to_deliver(self.position, last, group)):
+            with self._having(self._to_deliver(self.position, last, group), known=True):
                 super()._deliver_until(last, group)
 
     def _to_deliver(self, first: int, end: int, group: int) -> list[Int64]:
@@ -144,12 +143,28 @@ class ShardedStream(MemoryStream):
         return found
 
     @contextmanager
-    def _having(self, nodes: list[Int64]) -> Iterator[None]:
-        """Within it this rank has the rows of nodes, whichever rank owns them; a collective."""
+    def _having(self, nodes: list[Int64], *, known: bool = False) -> Iterator[None]:
+        """Within it this rank has the rows of nodes, whichever rank owns them; a collective.
+
+        Args:
+            nodes: Parts of them, which may repeat some.
+            known: Whether they are the same on all ranks.
+        """
         every = np.unique(np.concatenate([*nodes, np.empty(0, np.int64)]))
         every = every[every < len(self.mailbox.event_us)]
-        foreign = every[self._groups.owners(every) != self._ranks.rank]
-        self._borrow(foreign[self.mailbox.event_us[foreign] != NEVER])
+        owners = self._groups.owners(every)
+        foreign = every[owners != self._ranks.rank]
+        there = self.mailbox.event_us[every] != NEVER
+        every, owners = every[there], owners[there]
+        if known:
+            wanted = [owners != rank for rank in range(self._ranks.size)]
+            request = Request.of_known(
+                [every[of] for of in wanted], [owners[of] for of in wanted], self._ranks
+            )
+        else:
+            wanted = [owners != self._ranks.rank] * self._ranks.size
+            request = Request(every[wanted[0]], owners[wanted[0]], self._ranks)
+        self._borrow(every[wanted[self._ranks.rank]], request)
         self._lent = True
         try:
             yield
@@ -166,15 +181,18 @@ class ShardedStream(MemoryStream):
         return self._sampler.below
 
     @torch.no_grad()
-    def _borrow(self, nodes: Int64) -> None:
-        """Have the rows of some distinct nodes of other ranks, and lend them what they ask for."""
+    def _borrow(self, nodes: Int64, request: Request) -> None:
+        """Have the requested rows of some distinct nodes of other ranks, and lend them what they ask for."""
         mailbox, walks = self.mailbox, self.mailbox.walks
-        request = Request(nodes, self._groups.owners(nodes), self._ranks)
         rows = mailbox.rows_of(request.asked)
-        mail = request.answer(mailbox.mail.index_select(0, to_device(rows, self._device)), "memory")
+        mail = mailbox.mail.index_select(0, to_device(rows, self._device))
         sketch = sketch_us = None
-        if walks is not None:
-            lent = walks.unpacked(request.answer_array(walks.packed(rows), "walks"))
+        if walks is None:
+            mail = request.answer(mail, "memory")
+        else:
+            own = torch.from_numpy(walks.packed(rows))
+            mail, table = request.answer_tables([mail, own], "memory")
+            lent = walks.unpacked(table.numpy())
             sketch, sketch_us = lent.sketch, lent.time_us
         mailbox.lend(Rows(nodes, mail, mailbox.event_us[nodes], mailbox.former_us[nodes], sketch, sketch_us))
 
@@ -205,15 +223,10 @@ def carry(mailbox: Mailbox, before: Int32, after: Int32, ranks: Ranks) -> None:
     sent = np.bincount(after[going], minlength=ranks.size).tolist()
     received = np.bincount(before[coming], minlength=ranks.size).tolist()
     rows = mailbox.rows(going)
-
-    def exchanged(table: NDArray[np.generic] | None, purpose: str) -> NDArray[np.generic] | None:
-        if table is None:
-            return None
-        return ranks.exchange_array(table, sent, received, purpose)
-
-    mail = ranks.exchange(rows.mail, sent, received, "memory")
-    sketch, sketch_us = exchanged(rows.sketch, "walks"), exchanged(rows.sketch_us, "walks")
+    tables = [rows.mail]
+    if rows.sketch is not None and rows.sketch_us is not None:
+        tables += [torch.from_numpy(rows.sketch), torch.from_numpy(rows.sketch_us)]
+    mail, *walks = ranks.exchange_tables(tables, sent, received, "memory")
+    sketch, sketch_us = [each.numpy() for each in walks] or (None, None)
     mailbox.release(going)
-    mailbox.write(
-        Rows(coming, mail, mailbox.event_us[coming], mailbox.former_us[coming], sketch, sketch_us)  # type: ignore[arg-type]  # of the kinds they were sent with
-    )
+    mailbox.write(Rows(coming, mail, mailbox.event_us[coming], mailbox.former_us[coming], sketch, sketch_us))

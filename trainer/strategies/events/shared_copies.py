@@ -4,8 +4,9 @@ from typing import Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from stream.arrays.kinds import Bool, Float32, Int64
+from stream.arrays.kinds import Bool, Float32, Int32, Int64
 from trainer.data.walks import WalkSketches
 from trainer.device import to_device
 from trainer.ranks import Ranks
@@ -28,18 +29,18 @@ class SharedCopies:
     Args:
         stream: This rank's, with rows of its own nodes.
         shared: int64 (n,), shared nodes, ascending.
-        mine: bool (n,), those that this rank owns.
+        owners: int32 (n,), the rank of each.
         ranks: All ranks.
     """
 
-    def __init__(self, stream: ShardedStream, shared: Int64, mine: Bool, ranks: Ranks) -> None:
+    def __init__(self, stream: ShardedStream, shared: Int64, owners: Int32, ranks: Ranks) -> None:
         self._stream, self._ranks = stream, ranks
-        self.nodes, self._mine = shared, mine
+        self.nodes, self._mine = shared, owners == ranks.rank
         mailbox = stream.mailbox
         known = mailbox.event_us[shared] != NEVER
-        lent = shared[known & ~mine]
-        mail, sketch, sketch_us = self._tables(shared[known], mine[known])
-        foreign = ~mine[known]
+        lent = shared[known & ~self._mine]
+        mail, sketch, sketch_us = self._tables(shared[known], owners[known])
+        foreign = ~self._mine[known]
         self._before, self._before_us = sketch, sketch_us
         self._known = known
         mailbox.lend(
@@ -53,36 +54,43 @@ class SharedCopies:
             )
         )
 
-    def merge(self, how: Synchronise, ours: Int64, touched: Bool) -> None:
+    def merge(self, how: Synchronise, ours: Int64, touched: Bool, others: Int64, others_mine: Bool) -> None:
         """Merge all copies into one memory, send it to the owners, and drop the copies.
 
         Args:
             how: ``latest`` or ``mean``.
             ours: int64, shared nodes that had events on this rank, distinct.
             touched: bool (n,), those of ``nodes`` that had events on any rank.
+            others: int64 (m,), nodes without copies that had events; all ranks get the times of their latest ones.
+            others_mine: bool (m,), those that this rank owns.
         """
         mailbox, ranks = self._stream.mailbox, self._ranks
         nodes, mine = self.nodes[touched], self._mine[touched]
+        here = np.isin(nodes, ours)
+        rows = mailbox.rows(nodes[here])
+        times = np.full((2, ranks.size, len(nodes)), _ABSENT)
+        times[:, ranks.rank, here] = rows.event_us, rows.former_us
+        told = np.where(others_mine, np.stack([mailbox.event_us[others], mailbox.former_us[others]]), _ABSENT)
+        walked_us = np.full(len(nodes), _ABSENT)
+        if rows.sketch_us is not None:
+            walked_us[here] = rows.sketch_us
+        times, told, walked_us = self._largest(times, told, walked_us)
+        mailbox.set_times(others[~others_mine], told[0, ~others_mine], told[1, ~others_mine])
         if not len(nodes):
             mailbox.release(self.nodes[~self._mine])
             return
-        here = np.isin(nodes, ours)
-        times = np.full((2, ranks.size, len(nodes)), _ABSENT)
-        times[0, ranks.rank, here] = mailbox.event_us[nodes[here]]
-        times[1, ranks.rank, here] = mailbox.former_us[nodes[here]]
-        times = ranks.largest(times, "synchronise")
         winner = times[0].argmax(axis=0)  # of equal times the first, the lowest rank
         at = np.arange(len(nodes))
         event_us, former_us = times[0, winner, at], times[1, winner, at]
         given = winner == ranks.rank if how == "latest" else here
         mail = mailbox.mail.new_zeros(len(nodes), mailbox.mail.shape[1])
         place = to_device(np.flatnonzero(given), mail.device)
-        mail[place] = mailbox.rows(nodes[given]).mail
+        mail[place] = rows.mail[to_device(np.flatnonzero(given[here]), mail.device)]
         mail = ranks.sum_rows(mail, "synchronise")
         if how == "mean":
             copies = (times[0] != _ABSENT).sum(axis=0)
             mail /= to_device(copies, mail.device).to(mail.dtype).unsqueeze(1)
-        sketch, sketch_us = self._walks(nodes, touched, here)
+        sketch, sketch_us = self._walks(rows, touched, here, walked_us)
         own = to_device(np.flatnonzero(mine), mail.device)
         mailbox.release(self.nodes[~self._mine])
         mailbox.write(
@@ -97,41 +105,52 @@ class SharedCopies:
         )
         mailbox.set_times(nodes[~mine], event_us[~mine], former_us[~mine])
 
-    def _walks(self, nodes: Int64, touched: Bool, here: Bool) -> tuple[Float32 | None, Int64 | None]:
-        """The former sketches plus the gains of all copies, as of the latest copy's time."""
-        if self._before is None or self._before_us is None:
+    def _walks(
+        self, rows: Rows, touched: Bool, here: Bool, latest_us: Int64
+    ) -> tuple[Float32 | None, Int64 | None]:
+        """The former sketches plus the gains of all copies, as of the latest copy's time.
+
+        Args:
+            rows: The copies on this rank that had events.
+            touched: bool (n,), see ``merge``.
+            here: bool (touched,), those that ``rows`` has.
+            latest_us: int64 (touched,), the latest time of a node's walks on any rank.
+        """
+        if self._before is None or self._before_us is None or rows.sketch is None or rows.sketch_us is None:
             return None, None
-        before = np.zeros((len(nodes), *self._before.shape[1:]), np.float32)
-        before_us = np.zeros(len(nodes), np.int64)
+        before = np.zeros((len(here), *self._before.shape[1:]), np.float32)
+        before_us = np.zeros(len(here), np.int64)
         known = self._known[touched]
         place = (np.cumsum(self._known) - 1)[touched][known]
         before[known], before_us[known] = self._before[place], self._before_us[place]
-        now = np.zeros_like(before)
-        now_us = np.full(len(nodes), np.iinfo(np.int64).min)
-        rows = self._stream.mailbox.rows(nodes[here])
-        now[here], now_us[here] = rows.sketch, rows.sketch_us
-        latest = self._ranks.largest(now_us, "synchronise")
-        base = WalkSketches.decayed(before, np.where(known, latest - before_us, 0) / 1e6)
+        base = WalkSketches.decayed(before, np.where(known, latest_us - before_us, 0) / 1e6)
         gained = np.zeros_like(before)
-        gained[here] = WalkSketches.decayed(now[here], (latest - now_us)[here] / 1e6) - base[here]
-        return base + self._ranks.sum_array(gained, "synchronise"), latest
+        gained[here] = (
+            WalkSketches.decayed(rows.sketch, (latest_us[here] - rows.sketch_us) / 1e6) - base[here]
+        )
+        return base + self._ranks.sum_array(gained, "synchronise"), latest_us
 
-    def _tables(self, nodes: Int64, mine: Bool) -> tuple[torch.Tensor, Float32 | None, Int64 | None]:
+    def _largest(self, *arrays: Int64) -> list[Int64]:
+        """Each array's element-wise maximum over ranks, in one collective."""
+        flat = np.concatenate([each.ravel() for each in arrays])
+        if len(flat):  # of one length on all ranks
+            flat = self._ranks.largest(flat, "synchronise")
+        parts = np.split(flat, np.cumsum([each.size for each in arrays])[:-1])
+        return [part.reshape(each.shape) for part, each in zip(parts, arrays, strict=True)]
+
+    def _tables(self, nodes: Int64, owners: Int32) -> tuple[Tensor, Float32 | None, Int64 | None]:
         """Rows of nodes, from their owners."""
-        mailbox = self._stream.mailbox
-        own = mailbox.rows(nodes[mine])
+        mailbox, ranks = self._stream.mailbox, self._ranks
+        own = mailbox.rows(nodes[owners == ranks.rank])
         if not len(nodes):
             return own.mail, own.sketch, own.sketch_us
-        mail = mailbox.mail.new_zeros(len(nodes), mailbox.mail.shape[1])
-        mail[to_device(np.flatnonzero(mine), mail.device)] = own.mail
-        mail = self._ranks.sum_rows(mail, "synchronise")
-        if own.sketch is None or own.sketch_us is None:
-            return mail, None, None
-        sketch = np.zeros((len(nodes), *own.sketch.shape[1:]), np.float32)
-        sketch_us = np.zeros(len(nodes), np.int64)
-        sketch[mine], sketch_us[mine] = own.sketch, own.sketch_us
-        return (
-            mail,
-            self._ranks.sum_array(sketch, "synchronise"),
-            self._ranks.sum_array(sketch_us, "synchronise"),
-        )
+        sizes = np.bincount(owners, minlength=ranks.size).tolist()
+        tables = [own.mail]
+        if own.sketch is not None and own.sketch_us is not None:
+            tables += [torch.from_numpy(own.sketch), torch.from_numpy(own.sketch_us)]
+        copies = [torch.cat([table] * ranks.size) for table in tables]
+        arrived = ranks.exchange_tables(copies, [sizes[ranks.rank]] * ranks.size, sizes, "synchronise")
+        order = np.argsort(np.argsort(owners, kind="stable"))
+        mail, *walks = (rows[to_device(order, rows.device)] for rows in arrived)
+        sketch, sketch_us = [each.numpy() for each in walks] or (None, None)
+        return mail, sketch, sketch_us

@@ -120,13 +120,14 @@ class SnapshotStrategy(WholeStrategy):
 
     def embed_before(self, model: SnapshotModel, nodes: Int64) -> Tensor:
         """See ``WindowedStrategy.embed_before``."""
-        return self._embedded(model, self.timeline.before_newest(self._ranks.union(nodes)), nodes)
+        wanted = self._everyones(nodes)
+        return self._embedded(model, self.timeline.before_newest(_union(wanted)), wanted)
 
     @torch.no_grad()
     def embeddings(self, nodes: Int64) -> Tensor:
         """See ``Strategy.embeddings``."""
-        horizon = self.timeline.through_newest(self._ranks.union(nodes))
-        return self._embedded(self._model, horizon, nodes)
+        wanted = self._everyones(nodes)
+        return self._embedded(self._model, self.timeline.through_newest(_union(wanted)), wanted)
 
     def _steps(self, lessons: Sequence[Lesson], epoch: int) -> Iterator[Step]:
         """See ``WholeStrategy._steps``; all ranks have the same lessons."""
@@ -186,17 +187,25 @@ class SnapshotStrategy(WholeStrategy):
 
         return backward
 
-    def _embedded(self, model: SnapshotModel, horizon: Horizon, nodes: Int64) -> Tensor:
-        """Embeddings (n, width) of this rank's nodes after a horizon that all ranks have."""
+    def _everyones(self, nodes: Int64) -> list[Int64]:
+        """The nodes of each rank, on all ranks."""
+        every, counts = self._ranks.gather_blocks(nodes, "ids")
+        return np.split(every, np.cumsum(counts)[:-1])
+
+    def _embedded(self, model: SnapshotModel, horizon: Horizon, wanted: Sequence[Int64]) -> Tensor:
+        """Embeddings (n, width) of this rank's nodes after a horizon that all ranks have, given the nodes of each rank."""
         model.eval()
+        rank, size = self._ranks.rank, self._ranks.size
         if not horizon.taus:
-            return self._before_any(model, horizon)[self._places(horizon, nodes)]
+            return self._before_any(model, horizon)[self._places(horizon, wanted[rank])]
         z = self.blocks(model, horizon, last=True).forward()
-        places, size = horizon.places(nodes), self._ranks.size
-        distinct, repeated = np.unique(places, return_inverse=True)
         by_node = self._by_node(model)
-        homes = distinct % size if by_node else np.full(len(distinct), size - 1)
-        request = Request(distinct, homes.astype(np.int32), self._ranks)
+        distinct, repeated = np.unique(horizon.places(wanted[rank]), return_inverse=True)
+        places = [distinct if of == rank else np.unique(horizon.places(wanted[of])) for of in range(size)]
+        homes = [
+            (each % size if by_node else np.full(len(each), size - 1)).astype(np.int32) for each in places
+        ]
+        request = Request.of_known(places, homes, self._ranks)
         asked = request.asked // size if by_node else request.asked
         table = z[0] if len(z) else z.new_zeros(0, z.shape[2])
         found = request.answer(table[to_device(asked, self._device)], "embeddings")
@@ -239,6 +248,11 @@ class SnapshotStrategy(WholeStrategy):
             return rows[self._mesh.own].unsqueeze(0)
         groups = self._mesh.across
         return rows.unsqueeze(0)[: 1 if groups.rank == groups.size - 1 else 0]
+
+
+def _union(wanted: Sequence[Int64]) -> Int64:
+    """Distinct nodes, ascending."""
+    return np.unique(np.concatenate(wanted))
 
 
 def _nothing(block: range) -> None:

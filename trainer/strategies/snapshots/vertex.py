@@ -175,7 +175,7 @@ class VertexStrategy(WindowedStrategy):
         """Steps over batches of all ranks; a rank that has fewer events takes the last ones with an empty batch."""
         (lesson,) = lessons
         items, batch = len(lesson), self._batch
-        per_rank = self._ranks.exchange_sizes([items] * self._ranks.size)
+        per_rank = self._ranks.gather_numbers([items])[:, 0].tolist()
         steps = math.ceil(max(per_rank) / batch)
         order = np.random.default_rng([self._seed, lesson.sequence, epoch]).permutation(items)
         totals = [sum(min(batch, max(0, size - step * batch)) for size in per_rank) for step in range(steps)]
@@ -270,7 +270,10 @@ class VertexStrategy(WindowedStrategy):
         return torch.cat(parts)
 
     def _chunks(self, nodes: Int64) -> Iterator[Int64]:
-        (most,) = self._ranks.maximum([len(nodes)])
+        assert self.view is not None
+        most = len(nodes)
+        if self.view.num_nodes > self._inference_nodes:  # otherwise one chunk is enough on all ranks
+            (most,) = self._ranks.maximum([most])
         for begin in range(0, max(most, 1), self._inference_nodes):
             yield nodes[begin : begin + self._inference_nodes]
 
