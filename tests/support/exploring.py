@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.errors import UnsatisfiedAssumption
 
 PROFILE = "exploring"
@@ -23,6 +23,15 @@ settings.register_profile(
     database=None,  # what is drawn is the seed's alone
     print_blob=True,
 )
+
+
+def examples_only(test: Any) -> Any:
+    """Have a property test of dear examples run the written ones only; ``make explore`` draws others.
+
+    The first that hypothesis draws is the least one, which shows little: nobody has time for those after it.
+    """
+    exploring = settings.get_current_profile_name() == PROFILE
+    return test if exploring else settings(phases=[Phase.explicit])(test)
 
 
 class _TimeIsOverError(BaseException):
