@@ -1,7 +1,7 @@
 """Models, strategies and tasks that go together, by the registries; those of other distributions included."""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -27,19 +27,24 @@ Triple = tuple[str, str, str]
 """Names of a model, a strategy and a task."""
 
 
-def covering(triples: Iterable[Triple]) -> list[Triple]:
-    """Few triples that together have every pair of names that occurs in any: each time the one with most missing pairs."""
-    pairs = {each: _pairs(each) for each in triples}
-    missing = set[tuple[int, int, str, str]]().union(*pairs.values())
+def covering(triples: Iterable[Triple], facets: Callable[[Triple], set[Any]]) -> list[Triple]:
+    """Few triples that together have every facet that occurs in any: each time the one with most missing facets."""
+    found = {each: facets(each) for each in triples}
+    missing = set[Any]().union(*found.values())
     chosen: list[Triple] = []
     while missing:
-        chosen.append(max(pairs, key=lambda each: len(pairs[each] & missing)))
-        missing -= pairs[chosen[-1]]
+        chosen.append(max(found, key=lambda each: len(found[each] & missing)))
+        missing -= found[chosen[-1]]
     return chosen
 
 
-def _pairs(triple: Triple) -> set[tuple[int, int, str, str]]:
+def _pairs(triple: Triple) -> set[Any]:
     return {(i, j, triple[i], triple[j]) for i, j in itertools.combinations(range(3), 2)}
+
+
+def _model_and_rest(triple: Triple) -> set[Any]:
+    model, *rest = triple
+    return {model, tuple(rest)}
 
 
 TOGETHER: list[Triple] = [
@@ -49,24 +54,33 @@ TOGETHER: list[Triple] = [
     for task, found in sorted(TASKS.all().items())
     if found.asks in STRATEGIES.find(strategy).answers
 ]
-COVERING = covering(TOGETHER)
 
-every_triple = pytest.mark.parametrize(
-    "together",
-    [pytest.param(each, marks=() if each in COVERING else pytest.mark.slow) for each in TOGETHER],
-    ids=["-".join(each) for each in TOGETHER],
-)
-"""All triples; ``make test`` takes those of ``COVERING``."""
+
+def _quick(chosen: list[Triple]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        "together",
+        [pytest.param(each, marks=() if each in chosen else pytest.mark.slow) for each in TOGETHER],
+        ids=["-".join(each) for each in TOGETHER],
+    )
+
+
+every_triple = _quick(covering(TOGETHER, _pairs))
+"""All triples; ``make test`` takes some that have all pairs of names."""
+each_model = _quick(covering(TOGETHER, _model_and_rest))
+"""All triples; ``make test`` takes some that have all models, and all pairs of a strategy and a task."""
 
 
 def config_for(together: Triple, **more: Any) -> TrainerConfig:
-    """A small model that learns in small steps on a lane named ``hash``; more are keys of the configuration."""
+    """A small model on a lane named ``hash``; more are keys of the configuration.
+
+    Its batches give the lanes of the contracts two steps per snapshot: what happens in each step shows in the second.
+    """
     model, strategy, task = together
     params = {name: LESS[name] for name in parameters_of(MODELS.find(model)) if name in LESS}
     return TrainerConfig.model_validate(
         {
             "store": "store", "lane": "hash", "window": 2, "model": model, "model_params": params,
-            "strategy": strategy, "task": task, "optimisation": {"epochs": 1, "batch_size": 16, "learning_rate": 0.01},
+            "strategy": strategy, "task": task, "optimisation": {"epochs": 1, "batch_size": 32, "learning_rate": 0.01},
             "classifier": {"epochs": 2}, "scoring": {"sample": 60},
             **more,
         }

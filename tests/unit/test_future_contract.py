@@ -15,7 +15,7 @@ import pytest
 import torch
 from trainer_sessions import lesson_of
 from trainer_streams import SECOND
-from triples import Triple, config_for, every_triple
+from triples import Triple, config_for, each_model
 
 from schemas.config import Lane
 from schemas.events import Op, event_schema
@@ -98,14 +98,15 @@ class Run:
 
 
 def run(lane: LaneReader, together: Triple) -> Run:
-    """Predict and learn the snapshots that both streams have."""
+    """Learn the snapshots that both streams have, and predict the last of them: a look ahead sees most of the future there."""
     session = Session(config_for(together), lane, Ranks())
     made = Run(session, Lessons(session), [])
     for sequence in range(FLIPPED):
         lesson = lesson_of(session, sequence)
-        made.found += scores(session, lesson)
+        if sequence == FLIPPED - 1:
+            made.found += scores(session, lesson)
         learn(made, lesson)
-        made.found += [exported(session), *weights(session)]
+    made.found += [exported(session), *weights(session)]
     return made
 
 
@@ -151,7 +152,7 @@ def require_same_bits(one: list[Any], other: list[Any]) -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
-@every_triple
+@each_model
 def test_changing_the_future_changes_no_bit_before_it(together: Triple, lanes: list[LaneReader]) -> None:
     one, other = runs = [run(lane, together) for lane in lanes]
     require_same_bits(one.found, other.found)
