@@ -1,6 +1,7 @@
 """Any number of ranks computes what one rank computes, over drawn streams: every model under every strategy that has ranks."""
 
 import itertools
+import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -16,7 +17,6 @@ from rank_equality import STILL, begun, learned, pairs, predicted, require_equal
 from thread_ranks import side_by_side
 from trainer_sessions import lesson_of
 
-from stream.store.lane.reader import LaneReader
 from trainer.ranks import Ranks
 from trainer.strategies.snapshots import shared_layout
 
@@ -27,20 +27,6 @@ NOBODY = [[(-1, 0, 0)], [(-1, 0, 0)]]
 
 SIZES = st.sampled_from([2, 3, 4])
 """Numbers of ranks."""
-
-
-@pytest.fixture(scope="module")
-def lane_with(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any, str], LaneReader]:
-    """The lane of a stream by an algorithm: all models have the same of each example."""
-    made: dict[str, LaneReader] = {}
-
-    def lane(stream: Any, algorithm: str) -> LaneReader:
-        key = f"{algorithm} {stream}"
-        if key not in made:
-            made[key] = lane_of(str(tmp_path_factory.mktemp("lane")), stream, algorithm)
-        return made[key]
-
-    return lane
 
 
 def by_turns(found: list[tuple[Any, ...]], fast: Callable[[int], bool]) -> list[Any]:
@@ -78,28 +64,22 @@ def on_any_number() -> list[Any]:
 @example(TURNOVER, "hash", 3)
 @example(NOBODY, "hash", 2)
 def test_snapshot_models_learn_and_embed_alike_on_any_number_of_ranks(
-    strategy: str,
-    model: str,
-    task: str,
-    dtype: torch.dtype,
-    lane_with: Callable[[Any, str], LaneReader],
-    stream: Any,
-    algorithm: str,
-    size: int,
+    strategy: str, model: str, task: str, dtype: torch.dtype, stream: Any, algorithm: str, size: int
 ) -> None:
     """Weights, too, in float64; in float32 Adam makes a step of its own of a gradient that is zero but for rounding."""
     rate = 0.01 if dtype == torch.float64 else STILL
-    lane = lane_with(stream, algorithm)
+    with tempfile.TemporaryDirectory() as folder:
+        lane = lane_of(folder, stream, algorithm)
 
-    def work(ranks: Ranks) -> Any:
-        return learned(begun(lane, strategy, model, ranks, dtype, rate, task=task))
+        def work(ranks: Ranks) -> Any:
+            return learned(begun(lane, strategy, model, ranks, dtype, rate, task=task))
 
-    one = work(Ranks())
-    assert any(" gradient " in key for key in one) or not any(
-        " events" in key and value for key, value in one.items()
-    )
-    for found in side_by_side(size, work):
-        require_equal(found, one, dtype)
+        one = work(Ranks())
+        assert any(" gradient " in key for key in one) or not any(
+            " events" in key and value for key, value in one.items()
+        )
+        for found in side_by_side(size, work):
+            require_equal(found, one, dtype)
 
 
 @pytest.mark.parametrize(
@@ -119,16 +99,12 @@ def test_snapshot_models_learn_and_embed_alike_on_any_number_of_ranks(
 @example(TURNOVER, (2, 2))
 @example(NOBODY, (1, 2))
 def test_groups_of_ranks_that_share_a_snapshot_learn_and_embed_alike(
-    model: str,
-    dtype: torch.dtype,
-    lane_with: Callable[[Any, str], LaneReader],
-    stream: Any,
-    mesh: tuple[int, int],
+    model: str, dtype: torch.dtype, stream: Any, mesh: tuple[int, int]
 ) -> None:
     """Meshes of 1 × 2 and 2 × 2 ranks, whose rows cross in pieces."""
     rate = 0.01 if dtype == torch.float64 else STILL
-    lane = lane_with(stream, "hash")
-    with mock.patch.object(shared_layout, "PIECE_CELLS", 1):
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(shared_layout, "PIECE_CELLS", 1):
+        lane = lane_of(folder, stream, "hash")
 
         def work(ranks: Ranks, mesh: Sequence[int] = ()) -> Any:
             return learned(
@@ -151,23 +127,18 @@ def test_groups_of_ranks_that_share_a_snapshot_learn_and_embed_alike(
 @example(TWO_NODES, "hash", 4)
 @example(TURNOVER, "sep", 3)
 def test_event_models_predict_and_embed_alike_on_any_number_of_ranks(
-    strategy: str,
-    model: str,
-    dtype: torch.dtype,
-    lane_with: Callable[[Any, str], LaneReader],
-    stream: Any,
-    algorithm: str,
-    size: int,
+    strategy: str, model: str, dtype: torch.dtype, stream: Any, algorithm: str, size: int
 ) -> None:
     """With the same weights and memory; what ranks learn apart is theirs (``test_pac_union``)."""
-    lane = lane_with(stream, algorithm)
+    with tempfile.TemporaryDirectory() as folder:
+        lane = lane_of(folder, stream, algorithm)
 
-    def work(ranks: Ranks) -> Any:
-        session, found = begun(lane, strategy, model, ranks, dtype, STILL), {}
-        for manifest in lane.manifests:
-            found |= predicted(session, manifest.sequence, lesson_of(session, manifest.sequence))
-        return found
+        def work(ranks: Ranks) -> Any:
+            session, found = begun(lane, strategy, model, ranks, dtype, STILL), {}
+            for manifest in lane.manifests:
+                found |= predicted(session, manifest.sequence, lesson_of(session, manifest.sequence))
+            return found
 
-    one = work(Ranks())
-    for found in side_by_side(size, work):
-        require_equal(found, one, dtype)
+        one = work(Ranks())
+        for found in side_by_side(size, work):
+            require_equal(found, one, dtype)

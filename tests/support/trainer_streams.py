@@ -1,7 +1,9 @@
 """Small streams with something to learn, for tests of the trainer."""
 
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
@@ -63,14 +65,29 @@ def make_lane(
 ) -> LaneReader:
     """A store of ``events`` (default: ``meetings()``) in ``folder``, with one lane named like its algorithm."""
     table = meetings() if events is None else events
-    widths = {len(row) for row in table["features"].to_pylist() if row}
-    build_store(
-        table,
-        folder,
-        interval_us=SECOND,
-        lanes=[Lane(name=algorithm, algorithm=algorithm, parts=parts)],
-        node_features=max(widths, default=0),
-        segments=2,
-        graph="meetings",
-    )
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, table.schema) as writer:
+        writer.write_table(table)
+    for name, content in _files_of_store(stream.getvalue().to_pybytes(), algorithm, parts).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
     return LaneReader(folder, algorithm)
+
+
+@lru_cache(maxsize=64)
+def _files_of_store(events: bytes, algorithm: str, parts: int) -> dict[str, bytes]:
+    """By name in the store; tests of a module mostly begin with the same one."""
+    table = pa.ipc.open_stream(events).read_all()
+    widths = {len(row) for row in table["features"].to_pylist() if row}
+    with TemporaryDirectory() as folder:
+        build_store(
+            table,
+            folder,
+            interval_us=SECOND,
+            lanes=[Lane(name=algorithm, algorithm=algorithm, parts=parts)],
+            node_features=max(widths, default=0),
+            segments=2,
+            graph="meetings",
+        )
+        files = [path for path in Path(folder).rglob("*") if path.is_file()]
+        return {str(path.relative_to(folder)): path.read_bytes() for path in files}
