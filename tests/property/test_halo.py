@@ -105,7 +105,7 @@ def test_a_rank_has_the_closure_of_the_nodes_that_it_asks_about(
                 whole.advance(manifest)
                 own = np.flatnonzero(strategy.owned(whole.num_nodes))
                 past, reach = strategy.past, strategy.reach
-                known = reach.cover(session.view, past, past.keys(own).ravel())
+                known = reach.cover(session.view, past, [own] * len(past.snapshots))
                 for place, snapshot in enumerate(past.snapshots):
                     tau, truth = snapshot.tau, whole.csr(snapshot.tau)
                     with_edges, with_inputs = closure(whole, tau, set(own.tolist()), 2)
@@ -115,7 +115,6 @@ def test_a_rank_has_the_closure_of_the_nodes_that_it_asks_about(
                         assert (known.sample(key, None, 0)[1] - place * STRIDE).tolist() == wanted.tolist()
                     nodes = np.array(sorted(with_inputs), np.int64)
                     degrees = truth.indptr[nodes + 1] - truth.indptr[nodes]
-                    assert reach.degrees(past, place * STRIDE + nodes).tolist() == degrees.tolist()
                     expected = np.column_stack([whole.features(nodes, tau), degrees])
                     found = reach.inputs(session.view, past, place * STRIDE + nodes)
                     np.testing.assert_array_equal(found, expected.astype(np.float32))
@@ -203,7 +202,7 @@ def test_rows_from_the_store_are_kept_within_their_budget_or_as_many_as_a_step_n
             for nodes in (np.arange(3), np.arange(3), np.arange(session.view.num_nodes - 3)):
                 reach = session.strategy.reach
                 past = session.strategy.past
-                reach.cover(session.view, past, past.keys(nodes).ravel())
+                reach.cover(session.view, past, [nodes] * len(past.snapshots))
                 found.append((reach.nbytes, reach.rows.since_last()))
         return found
 

@@ -96,7 +96,7 @@ def test_embeddings_of_a_batch_are_those_of_the_whole_graph(model: str, lane: La
             session.advance(manifest)
         maker = session.strategy.maker
         past = maker.past.part(0, 5)
-        maker.reach.cover(session.view, past, past.keys(nodes).ravel())
+        maker.reach.cover(session.view, past, [nodes] * len(past.snapshots))
         layout = maker.layout(session.model, past, nodes)
         tolerance = {"rtol": 0, "atol": 1e-6 * expected.abs().max().item()}
         found = unroll(session.model.stages, layout)[0]

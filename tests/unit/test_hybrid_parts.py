@@ -94,11 +94,11 @@ def test_a_batch_has_the_neighbours_of_every_hop_and_no_other_rows(
         rows = around(rows)
         lowest = list[Any]()
 
-        def encode(keys: Any, lowest: list[Any] = lowest) -> torch.Tensor:
+        def encode(keys: Any, lowest: list[Any] = lowest) -> Any:
             lowest.extend(keys.tolist())
-            return torch.zeros(len(keys), 1)
+            return torch.zeros(len(keys), 1), degrees(keys)
 
-        layout = SampledLayout(stages, past, nodes, encode, Ranks(), 0, degrees=degrees)
+        layout = SampledLayout(stages, past, nodes, encode, Ranks(), seed=None)
         assert lowest == [at * STRIDE + node for at, each in enumerate(rows) for node in sorted(each)]
         for level in layout._levels:
             hop = level.hop

@@ -49,14 +49,14 @@ def test_the_steps_of_a_pass_ask_for_inputs_once(
     """As long as their nodes fit into ``inference_nodes``: three of a step of ten events, at most."""
     session, lesson = session_at(tmp_path, model, strategy_params={"inference_nodes": 60})
     asked = 0
-    rows = session.strategy.inputs.rows
+    inputs = session.strategy.reach.inputs
 
     def counted(*arguments: Any) -> Any:
         nonlocal asked
         asked += 1
-        return rows(*arguments)
+        return inputs(*arguments)
 
-    monkeypatch.setattr(session.strategy.inputs, "rows", counted)
+    monkeypatch.setattr(session.strategy.reach, "inputs", counted)
     report = learn(session, lesson)
     assert report.steps > 4
     assert asked == -(-report.steps // 2)

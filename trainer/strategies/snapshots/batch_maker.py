@@ -127,12 +127,13 @@ class BatchMaker:
             if lesson.tau in self.taus[1:] and len(items)
         }
         longest = max(1, *(round(share * (len(self.taus) - 1)) for share, _ in self._sizes))
-        about = []
+        about: list[list[Int64]] = [[np.empty(0, np.int64)] for _ in self.taus]
         for place, (lesson, items) in asked.items():
-            near = slice(max(0, place - longest + 1), place + longest)  # of every batch that may ask this
-            about.append(self.past.keys(roots([(place, *lesson.part(items))]))[near].ravel())
-        keys = np.unique(np.concatenate([np.empty(0, np.int64), *about]))
-        known = self.reach.cover(self._view, self.past, keys)
+            for near in about[
+                max(0, place - longest + 1) : place + longest
+            ]:  # of every batch that may ask this
+                near.extend(lesson.part(items)[0].ends)
+        known = self.reach.cover(self._view, self.past, [np.concatenate(each) for each in about])
         for place, (lesson, items) in asked.items():
             loads = known.snapshots[place].loads(self.hops)
             self._asked[place] = AskedNodes(lesson, items, loads, least_load(self.hops))
@@ -160,8 +161,7 @@ class BatchMaker:
         """Hops and encoded inputs, on the host, of nodes that are covered."""
         known = self.reach.known(past)
         return SampledLayout(
-            model.stages, known, nodes, partial(self._encode, model, past), self._alone, 0,
-            degrees=partial(self.reach.degrees, past),
+            model.stages, known, nodes, partial(self._encode, model, past), self._alone, seed=None
         )  # fmt: skip
 
     @property
@@ -175,7 +175,7 @@ class BatchMaker:
         return {"past": self._builder.memory_bytes, "halo": self.reach.nbytes}
 
     @torch.no_grad()
-    def _encode(self, model: SnapshotModel, past: Past, keys: Int64) -> Tensor:
+    def _encode(self, model: SnapshotModel, past: Past, keys: Int64) -> tuple[Tensor, Float32]:
         assert self._view is not None
         with self._reading:
             stored = self.reach.inputs(self._view, past, keys)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stream.arrays.kinds import Int32, Int64
 from stream.kernels import njit
@@ -19,7 +20,7 @@ class Hop:
         indptr: int32 (t + 1,).
         neighbours: int32 (indptr[-1],), places among the sources.
         own: int32 (t,), the targets' places among the sources.
-        degrees: int64 (s,), neighbours of each source in its whole snapshot; None: no stage asks.
+        degrees: (s,), neighbours of each source in its whole snapshot; None: no stage asks.
     """
 
     targets: Int64
@@ -27,7 +28,7 @@ class Hop:
     indptr: Int32
     neighbours: Int32
     own: Int32
-    degrees: Int64 | None = None
+    degrees: NDArray[np.generic] | None = None
 
     @classmethod
     def drawn(cls, past: Past, targets: Int64, fanout: int | None, seed: int) -> "Hop":
@@ -48,9 +49,11 @@ class Hop:
 
     def spread(self, past: Past) -> "Hop":
         """The same with every source in all snapshots, as a time stage below wants it; degrees are not kept."""
-        nodes = np.unique(self.sources % STRIDE)
-        place = (self.sources // STRIDE) * len(nodes) + np.searchsorted(nodes, self.sources % STRIDE)
-        place = place.astype(np.int32)
+        snapshot, node = np.divmod(self.sources, STRIDE)
+        marks = np.zeros(int(node.max(initial=-1)) + 1, np.bool_)
+        marks[node] = True
+        nodes = np.flatnonzero(marks)
+        place = (snapshot * len(nodes) + np.cumsum(marks)[node] - 1).astype(np.int32)
         sources = past.keys(nodes).ravel()
         return Hop(self.targets, sources, self.indptr, place[self.neighbours], place[self.own])
 

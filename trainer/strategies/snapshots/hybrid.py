@@ -379,7 +379,7 @@ class HybridStrategy(WindowedStrategy):
         for first in range(0, len(nodes), self._options.inference_nodes):
             beat()
             chunk = nodes[first : first + self._options.inference_nodes]
-            self.maker.reach.cover(self._view, past, past.keys(chunk).ravel())
+            self.maker.reach.cover(self._view, past, [chunk] * len(past.snapshots))
             found.append(self._rows(model, self.maker.layout(model, past, chunk), len(chunk), last=True)[0])
         return torch.cat(found)
 

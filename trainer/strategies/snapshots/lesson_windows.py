@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from stream.arrays.kinds import Float32, Float64, Int64
+from stream.kernels.node_sets import distinct
 from trainer.strategies.request import runs
 from trainer.strategies.snapshots.load_sampler import LoadBalancedSampler
 from trainer.tasks.interface import Asked, Lesson
@@ -73,9 +74,7 @@ class LessonWindow:
 
 def roots(asked: Sequence[tuple[int, Asked, Float32]]) -> Int64:
     """All nodes that questions are about, int64, ascending."""
-    return np.unique(
-        np.concatenate([np.empty(0, np.int64), *(ends for _, each, _ in asked for ends in each.ends)])
-    )
+    return distinct(np.empty(0, np.int64), *(ends for _, each, _ in asked for ends in each.ends))
 
 
 def least_load(hops: int) -> float:

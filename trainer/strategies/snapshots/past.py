@@ -172,16 +172,18 @@ class PastBuilder:
         return PastSnapshot(tau, number, own, narrow, *activity(window.events(tau)))
 
 
-def encoded(model: SnapshotModel, past: Past, keys: Int64, stored: Float32, device: torch.device) -> Tensor:
-    """Input rows (n, d) of sorted keys from ``stored_inputs``, on a device; zeros for nodes that had not come."""
-    features = stored.shape[1] - 1
-    degree = np.log1p(stored[:, features:], dtype=np.float64).astype(np.float32)
-    rows = to_device(np.concatenate([stored[:, :features], degree, past.activity(keys)], axis=1), device)
+def encoded(
+    model: SnapshotModel, past: Past, keys: Int64, stored: Float32, device: torch.device
+) -> tuple[Tensor, Float32]:
+    """Input rows (n, d) of sorted keys from ``stored_inputs``, on a device, zeros before a node has come; and degrees (n,)."""
+    features, degrees = stored.shape[1] - 1, stored[:, -1]
+    structure = np.log1p(degrees, dtype=np.float64).astype(np.float32)[:, None]
+    rows = to_device(np.concatenate([stored[:, :features], structure, past.activity(keys)], axis=1), device)
     nodes = torch.from_numpy(keys % STRIDE)
     found = model.encode(NodeInputs(nodes, rows[:, :features], rows[:, features:]))
     there = past.homes(keys) >= 0
     # A signature follows from the id: without this a node would have one before it has come.
-    return found if there.all() else found * to_device(there, device).unsqueeze(1)
+    return found if there.all() else found * to_device(there, device).unsqueeze(1), degrees
 
 
 def _edges_of(window: GraphView, tau: int, own: Bool) -> NodeEdges:

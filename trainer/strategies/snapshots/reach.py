@@ -58,14 +58,20 @@ class Reach:
         self._edges = {tau: edges for tau, edges in self._edges.items() if tau in taus}
         self.rows.keep(taus)
 
-    def cover(self, view: GraphView, past: Past, keys: Int64) -> Past:
-        """Read what rows of sorted, distinct keys need and is missing; returns the window with all their edges."""
+    def cover(self, view: GraphView, past: Past, nodes: Sequence[Int64]) -> Past:
+        """Read what rows of some nodes need and is missing; returns the window with all their edges.
+
+        Args:
+            view: Has the store.
+            past: The window.
+            nodes: Of each snapshot, int64.
+        """
         if self._ranks.size == 1:
             return past
         sizes = [len(snapshot.home) for snapshot in past.snapshots]
         frontier = np.zeros((len(sizes), max(sizes, default=0)), np.bool_)  # snapshots × nodes
-        for row, size, (_, _, nodes) in zip(frontier, sizes, past.by_snapshot(keys), strict=True):
-            row[nodes[nodes < size]] = True
+        for row, size, each in zip(frontier, sizes, nodes, strict=True):
+            row[each[each < size]] = True
         reached = np.zeros_like(frontier)
         for spread in self._spreads:
             self._read(view, past, frontier, edges=True)
@@ -97,15 +103,6 @@ class Reach:
             return past
         none = NodeEdges.empty()
         return Past([replace(s, foreign=self._edges.get(s.tau, none)) for s in past.snapshots], past.length)
-
-    def degrees(self, past: Past, keys: Int64) -> Int64:
-        """Degrees of sorted, distinct keys that are covered, int64 (n,); 0 for nodes that had not come."""
-        out = np.zeros(len(keys), np.int64)
-        for snapshot, here, nodes in past.by_snapshot(keys):
-            out[here] = snapshot.own.find(nodes)[2]
-            there, rows = self.rows.find(snapshot.tau, nodes)
-            out[here][there] = rows[:, -1].astype(np.int64)
-        return out
 
     def inputs(self, view: GraphView, past: Past, keys: Int64) -> Float32:
         """Rows of sorted, distinct keys that are covered, see ``stored_inputs``; zeros for nodes that had not come."""

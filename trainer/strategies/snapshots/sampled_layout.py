@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from stream.arrays.kinds import Bool, Int64
@@ -27,7 +28,7 @@ from trainer.strategies.request import Request
 from trainer.strategies.snapshots.hop import Hop
 from trainer.strategies.snapshots.past import Past
 
-Encode = Callable[[Int64], Tensor]
+Encode = Callable[[Int64], tuple[Tensor, NDArray[np.generic]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +73,10 @@ class SampledLayout:
         stages: The model's, in order.
         past: The window; alone, with all edges of the nodes' hops.
         nodes: int64 (n,) sorted and distinct; other ranks may ask for others, or for none.
-        encode: Input rows (m, d₀) of sorted, distinct keys; a collective.
+        encode: Input rows (m, d₀) of sorted, distinct keys and their degrees (m,) in whole snapshots; a collective.
         ranks: All ranks make a layout together; a single one computes alone.
-        seed: Of the neighbour samples; equal on all ranks.
+        seed: Of the neighbour samples; equal on all ranks. None: all neighbours are taken, so operators can be normalised.
         shared: Shared data of a layout with the same seed, whose nodes include these.
-        degrees: Degrees in their whole snapshots, int64 (m,), of sorted, distinct keys: then all neighbours are taken, and
-            operators normalised. None: each stage's sample is drawn.
 
     Attributes:
         steps: Snapshots.
@@ -90,9 +89,8 @@ class SampledLayout:
         nodes: Int64,
         encode: Encode,
         ranks: Ranks,
-        seed: int,
+        seed: int | None,
         shared: Shared | None = None,
-        degrees: Callable[[Int64], Int64] | None = None,
     ) -> None:
         self.steps, self._nodes, self._device = len(past.snapshots), len(nodes), ranks.device
         self._levels: list[_Level] = []  # the lowest first
@@ -108,11 +106,10 @@ class SampledLayout:
                 answered = to_device(place, ranks.device)
             hop = None
             if shared is None:
-                hop = Hop.drawn(past, targets, stage.fanout if degrees is None else None, seed + layer)
+                fanout, draw = (None, 0) if seed is None else (stage.fanout, seed + layer)
+                hop = Hop.drawn(past, targets, fanout, draw)
                 if numbers[layer] and isinstance(stages[numbers[layer] - 1], TimeStage):
                     hop = hop.spread(past)
-                if degrees is not None and not stage.samples:
-                    hop = replace(hop, degrees=degrees(hop.sources))
             else:
                 if request is not None or layer == len(numbers) - 1:  # alone, targets are all sources above
                     used = np.searchsorted(shared.hops[layer].targets, targets)
@@ -122,7 +119,11 @@ class SampledLayout:
             wanted = targets if hop is None else hop.sources
         self._there = self._wanted_there = past.homes(wanted) >= 0
         if shared is None:
-            self._x = encode(wanted)
+            self._x, degrees = encode(wanted)
+            for at, level in enumerate(self._levels if seed is None else []):
+                assert level.hop is not None
+                self._levels[at] = replace(level, hop=replace(level.hop, degrees=degrees))
+                degrees = np.diff(level.hop.indptr)  # of the targets, the sources of the level above
         else:
             if shared.gathers:
                 beyond = padded(len(used), shared.inputs) - len(used)  # rows that nobody asks for

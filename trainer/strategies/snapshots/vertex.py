@@ -249,11 +249,13 @@ class VertexStrategy(WindowedStrategy):
         if self.reach is not None:
             known = shared is not None
             window = (
-                self.reach.known(past) if known else self.reach.cover(view, past, past.keys(nodes).ravel())
+                self.reach.known(past)
+                if known
+                else self.reach.cover(view, past, [nodes] * len(past.snapshots))
             )
             ranks = self._alone
 
-        def encode(keys: Int64) -> Tensor:
+        def encode(keys: Int64) -> tuple[Tensor, Float32]:
             stored = (self.inputs.rows if self.reach is None else self.reach.inputs)(view, past, keys)
             return encoded(model, past, keys, stored, ranks.device)
 
