@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ class Series:
     labels: tuple[str, ...]
 
 
+@cache
 def exported() -> dict[str, Series]:
     """All series by name; histograms by their base name."""
     stream = StreamConfig.model_validate(

@@ -2,6 +2,8 @@
 
 import tracemalloc
 from collections import Counter
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from compacted import grown, indexed
+from compacted import SNAPSHOTS, grown, indexed
 from trainer_streams import SECOND, make_lane, meetings
 
 from schemas.config import Lane
@@ -44,6 +46,19 @@ def whole(lane: LaneReader, store: Path, **more: Any) -> Session:
         "model_params": {"hidden": 6, "signature": 4}, "optimisation": {"epochs": 1}, **more,
     }  # fmt: skip
     return Session(TrainerConfig.model_validate(values), lane, Ranks())
+
+
+@pytest.fixture(scope="module")
+def store_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """A store with a lane, which tests only read; of ``kept`` snapshots, if they are given."""
+
+    @cache
+    def made(algorithm: str, edge_life: int | None, kept: int | None = None) -> Path:
+        folder = tmp_path_factory.mktemp("stores") / "store"
+        lane = Lane(name=algorithm, algorithm=algorithm, parts=2, edge_life=edge_life)
+        return grown(folder, lane) if kept is None else indexed(folder, lane, end=SNAPSHOTS, kept=kept)
+
+    return made
 
 
 def session_over(folder: Path) -> tuple[Session, LaneReader]:
@@ -126,24 +141,24 @@ def seen(session: Session, nodes: int) -> list[dict[Any, Any]]:
     ("algorithm", "edge_life"), [("hash", None), ("hash", 3), ("sep", None), ("distdy", 3)]
 )
 def test_a_timeline_that_starts_anywhere_or_leaves_snapshots_out_is_the_same(
-    algorithm: str, edge_life: int | None, smoothing: dict[str, Any], tmp_path: Path
+    algorithm: str, edge_life: int | None, smoothing: dict[str, Any], store_of: Callable[..., Path]
 ) -> None:
     """From the first snapshot on, from the middle, with a gap within the horizon and one beyond it."""
-    lane_of = Lane(name=algorithm, algorithm=algorithm, parts=2, edge_life=edge_life)
-    lane = LaneReader(grown(tmp_path / "store", lane_of), algorithm)
+    store = store_of(algorithm, edge_life)
+    lane = LaneReader(store, algorithm)
     manifests = list(lane.manifests)
-    straight, skips, jumps = (whole(lane, tmp_path / "store", smoothing=smoothing) for _ in range(3))
+    straight, skips, jumps = (whole(lane, store, smoothing=smoothing) for _ in range(3))
     for at, manifest in enumerate(manifests):
         straight.advance(manifest)
+        found = seen(straight, manifest.num_nodes)
         for session, gap in ((skips, 2), (jumps, 8)):
             if at % gap == 0:
                 session.advance(manifest)
-                assert seen(session, manifest.num_nodes) == seen(straight, manifest.num_nodes)
+                assert seen(session, manifest.num_nodes) == found
         if at % 6 == 5:
-            late = whole(lane, tmp_path / "store", smoothing=smoothing)
+            late = whole(lane, store, smoothing=smoothing)
             late.advance(manifest)
-            assert seen(late, manifest.num_nodes) == seen(straight, manifest.num_nodes)
-    found = seen(straight, manifests[-1].num_nodes)
+            assert seen(late, manifest.num_nodes) == found
     assert [each["tau"] for each in found] == [manifest.tau for manifest in manifests[-3:]]
     assert sum(len(each) for each in found) > 50
 
@@ -151,18 +166,16 @@ def test_a_timeline_that_starts_anywhere_or_leaves_snapshots_out_is_the_same(
 @pytest.mark.parametrize("smoothing", SMOOTHINGS, ids=lambda each: each["kind"])
 @pytest.mark.parametrize("edge_life", [None, 3, 12])
 def test_compaction_and_a_dropped_base_under_it_change_nothing(
-    edge_life: int | None, smoothing: dict[str, Any], tmp_path: Path
+    edge_life: int | None, smoothing: dict[str, Any], store_of: Callable[..., Path]
 ) -> None:
     """What is older than the kept snapshots is in the bases of log and lane; smoothing knows the kept ones only."""
-    lane_of = Lane(name="hash", algorithm="hash", parts=2, edge_life=edge_life)
     kept = 8
-    plain = LaneReader(grown(tmp_path / "plain", lane_of), "hash")
-    compacted = LaneReader(indexed(tmp_path / "compacted", lane_of, end=20, kept=kept), "hash")
+    stores = [store_of("hash", edge_life), store_of("hash", edge_life, kept)]
+    plain, compacted = lanes = [LaneReader(store, "hash") for store in stores]
     assert compacted.manifests.first == 20 - kept
     for first in (20 - kept, 20 - kept + 1, 17):
         sessions = [
-            whole(lane, store, smoothing=smoothing)
-            for lane, store in ((plain, tmp_path / "plain"), (compacted, tmp_path / "compacted"))
+            whole(lane, store, smoothing=smoothing) for lane, store in zip(lanes, stores, strict=True)
         ]
         for number in range(first, 20):
             for session in sessions:
