@@ -19,6 +19,7 @@ import pytest
 import yaml
 from confluent_kafka import Producer
 from prometheus_client.parser import text_string_to_metric_families
+from warm_popen import WarmPopen
 
 from stream.synthetic import interactions
 
@@ -89,28 +90,20 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("services")
     children: list[subprocess.Popen[bytes]] = []
 
-    def start(name: str, *command: str) -> None:
+    def start(name: str, *command: str | Path, popen: type[subprocess.Popen[bytes]] = WarmPopen) -> None:
         with (folder / f"{name}.log").open("wb") as log:
-            children.append(
-                subprocess.Popen([sys.executable, *command], stdout=log, stderr=subprocess.STDOUT)
-            )
+            children.append(popen(command, stdout=log, stderr=subprocess.STDOUT))
 
     try:
-        start("broker", "-m", "stream.kafka.embedded", "--port-file", str(folder / "address"))
+        module = "-m", "stream.kafka.embedded"
+        start("broker", sys.executable, *module, "--port-file", folder / "address", popen=subprocess.Popen)
         wait_for("the broker", (folder / "address").exists)
         address = (folder / "address").read_text()
         produce(address)
         (folder / "stream.yaml").write_text(yaml.safe_dump(stream_configuration(folder, address)))
         (folder / "trainer.yaml").write_text(yaml.safe_dump(trainer_configuration(folder)))
-        start(
-            "stream",
-            "-c",
-            "from stream.start import main; main()",
-            "run",
-            "--config",
-            str(folder / "stream.yaml"),
-        )
-        start("trainer", "-m", "trainer.cli", "run", "--config", str(folder / "trainer.yaml"), "--ranks", "2")
+        start("stream", "freshet-stream", "run", "--config", folder / "stream.yaml")
+        start("trainer", "freshet-trainer", "run", "--config", folder / "trainer.yaml", "--ranks", "2")
         services = Running(
             told(folder / "stream.log", r'"event": "metrics".*?"url": "(http[^"]+)"'),
             [told(folder / "trainer.log", rf'"url": "(http[^"]+)", "rank": {rank}') for rank in range(2)],

@@ -77,9 +77,8 @@ class Scrapes:
             now[f"up{{{place}}}"] = "0" if registry == DOWN else "1"
             if isinstance(registry, str):
                 continue
-            for sample in (sample for family in registry.collect() for sample in family.samples):
-                if sample.name not in self._asked_for:
-                    continue
+            asked_for = registry.restricted_registry(self._asked_for)
+            for sample in (sample for family in asked_for.collect() for sample in family.samples):
                 labels = "".join(f',{name}="{value}"' for name, value in sample.labels.items())
                 base = T0 if sample.name.endswith("_timestamp_seconds") else 0
                 now[f"{sample.name}{{{place}{labels}}}"] = repr(sample.value - base)

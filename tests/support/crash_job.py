@@ -1,6 +1,5 @@
 """A stream job without Kafka, to be killed: reads three scripted topic partitions from where the log stands."""
 
-import tempfile
 from pathlib import Path
 from random import Random
 
@@ -52,8 +51,3 @@ def seal_everything(store: Path, crash_at: str) -> None:
             if idle:
                 sink.seal_all()
                 return
-
-
-# Jobs are forked from a process that has imported this module: what is compiled here is so for all.
-with tempfile.TemporaryDirectory() as folder:
-    seal_everything(Path(folder), "")

@@ -18,7 +18,7 @@ from command_job import be_command
 PRELOAD = [
     *("stream.pipeline", "stream.commands.run", "stream.job.loop", "stream.metrics", "trainer_job"),
     "torch._dynamo",  # the first optimiser of a process loads it
-    *("command_job", "crash_job", "lane_crash_job", "compaction_crash_job"),
+    *("command_job", "crash_jobs_loaded", "compaction_crash_job"),
 ]
 _PYTHONPATH = os.environ.get("PYTHONPATH")
 
