@@ -168,7 +168,7 @@ class World:
             "strategy": "vertex",
             "model_params": {"hidden": 4, "signature": 4},
             "window": 2,
-            "optimisation": {"epochs": 1, "batch_size": 64},
+            "optimisation": {"epochs": 1, "batch_size": 1_000},  # a step per snapshot
             "checkpoint": str(folder / "checkpoints"),
             "checkpoint_every": 1,
             **trainer,
