@@ -142,18 +142,21 @@ class Ours:
         torch.manual_seed(seed)
         self.data = data
         self.precision = precision
-        params = {"memory": WIDTH, **({"time_width": WIDTH} if name == "tgn" else {}), **options}
+        widths = {"tgn": {"memory": WIDTH, "time_width": WIDTH}, "tgn-history": {"memory": WIDTH}}
+        params = {**widths.get(name, {}), **options}
         self.name, self.device = name, device
         self.model = create_model(name, ModelShape(0, 1), params).to(device)
         self.num_nodes = int(max(data[0].max(), data[1].max())) + 1
         self.tau = 0
 
-    def start(self, batch: int) -> None:
+    def start(self, batch: int, *, compiled: bool = False) -> None:
         optimisation = Optimisation(batch_size=batch, learning_rate=RATE, grad_clip=None)
         lane: Any = SimpleNamespace(edge_features=0)
         # What the strategy is asked is made here; only the loss is the task's.
         task: Any = SimpleNamespace(loss=partial(LinkPrediction.loss, None))
-        setting = Setting(self.model, task, lane, Ranks(device=self.device), optimisation, 0)
+        setting = Setting(
+            self.model, task, lane, Ranks(device=self.device), optimisation, 0, compile=compiled
+        )
         self.strategy = SequentialStrategy(setting, EventOptions(precision=self.precision))
 
     def snapshot(self, begin: int, end: int) -> tuple[Queries, Queries]:

@@ -294,6 +294,11 @@ class TrainerConfig(Service):
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="auto: CUDA if each rank has a device of its own, else the CPU."
     )
+    compile: bool = Field(
+        False,
+        description="Compile training steps of event models by torch.compile at the start, which takes a minute or so: a GPU "
+        "then starts fewer kernels per step. Needs a C++ compiler. On the CPU steps are slower with it.",
+    )
     threads: int | None = Field(
         None,
         ge=1,

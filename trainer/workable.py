@@ -46,6 +46,10 @@ def require_workable(config: TrainerConfig, ranks: int = 1) -> None:
         raise Failure(
             f"key exports.scores is about pairs, but task {config.task} asks about nodes. Leave it out"
         )
+    if model.kind != "event" and config.compile:
+        raise Failure(
+            f"key compile is about event models, but {config.model} is a snapshot model. Leave the key out"
+        )
     if model.kind != "event" and config.budget != Budget():
         raise Failure(
             f"key budget bounds what event models remember, but {config.model} is a snapshot model, whose window is "

@@ -60,7 +60,7 @@ class Predictor:
             raise Failure("key store is missing. A checkpoint is read with the store that it was trained on")
         lane = LaneReader(config.store, config.lane)
         ranks = join_ranks(config)
-        self._session = Session(config, lane, ranks)
+        self._session = Session(config.model_copy(update={"compile": False}), lane, ranks)  # it never learns
         found = newest_checkpoint(config, lane)
         if found is None:
             raise Failure(f"{config.checkpoint} has no checkpoint. Train with freshet-trainer run first")

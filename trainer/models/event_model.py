@@ -121,10 +121,12 @@ class EventModel(Model):
         roles: Whether an edge input says which end of the event a node was.
         once_a_batch: Whether a node is embedded once per batch, at its first time, instead of once per event.
         remembers: Whether its nodes have states.
+        dense: Its methods with one argument that compute from tensors alone, which the key ``compile`` compiles.
     """
 
     kind: ClassVar[Kind] = "event"
     remembers: ClassVar[bool] = False
+    dense: ClassVar[tuple[str, ...]] = ("answer",)
     neighbours: int
     how: How = "recent"
     roles: bool = False

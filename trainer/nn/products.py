@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
+from trainer.nn.compiled import on_host
+
 _SHORTEST = 64
 _WORTH = 5_000_000
 _WORTH_HALVED = 2_000_000
@@ -23,7 +25,7 @@ class Table:
 
     def __init__(self, rows: Tensor, dtype: torch.dtype | None = None) -> None:
         self._count, self._dtype = rows.shape[0], rows.dtype
-        compiled = rows.device.type == "cpu" and (dtype is not None or rows.dtype == torch.float32)
+        compiled = on_host(rows) and (dtype is not None or rows.dtype == torch.float32)
         self._rows = rows if dtype is None else rows.to(dtype)
         missing = -self._count % _step(self._count) if compiled else 0
         if missing:
@@ -48,7 +50,7 @@ class Table:
 
 def padded(count: int, like: Tensor) -> int:
     """Rows of a table of ``count`` rows as products want it, where ``like`` is."""
-    return count + -count % _step(count) if like.device.type == "cpu" else count
+    return count + -count % _step(count) if on_host(like) else count
 
 
 def side_by_side(*parts: Tensor) -> Tensor:
@@ -74,8 +76,8 @@ def table_product(
         count: Rows that are wanted.
         rectify: Whether negative numbers become 0.
     """
-    on_host = table.device.type == "cpu" and table.dtype == torch.float32 and _HAS_ONEDNN and count
-    if on_host and table.shape[1] == weight.shape[1]:  # torch names widths that do not fit, oneDNN does not
+    by_onednn = on_host(table) and table.dtype == torch.float32 and _HAS_ONEDNN and count
+    if by_onednn and table.shape[1] == weight.shape[1]:  # torch names widths that do not fit, oneDNN does not
         product: Tensor = _TableProduct.apply(table, weight, bias, count, rectify)  # type: ignore[no-untyped-call]  # torch's apply is untyped
         return product
     product = linear(table[:count], weight, bias)
@@ -90,7 +92,7 @@ def dense(
     Product and gradients are computed in ``dtype`` (None: that of the rows).
     """
     large = len(rows) * weight.numel() >= (_WORTH if dtype is None else _WORTH_HALVED)
-    if not (large and rows.device.type == "cpu" and rows.dtype == torch.float32):
+    if not (on_host(rows) and rows.dtype == torch.float32 and large):
         return linear(rows, weight, bias)
     product: Tensor = _Dense.apply(rows, weight, dtype)  # type: ignore[no-untyped-call]  # torch's apply is untyped
     return product if bias is None else product + bias

@@ -69,7 +69,7 @@ class Session:
         self.floor: Model = copy.deepcopy(self.model)
         setting = Setting(
             self.model, self.task, lane.header, ranks, config.optimisation, self.seed, config.horizon,
-            config.smoothing, config.history_moment,
+            config.smoothing, config.history_moment, config.compile,
         )  # fmt: skip
         self.strategy: Strategy = STRATEGIES.find(config.strategy)(setting, options)
         self.reopen()

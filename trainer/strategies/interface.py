@@ -43,6 +43,7 @@ class Setting:
         horizon: H, snapshots of a pass, for strategies that hold whole ones; None: the model's window.
         smoothing: Of every snapshot, for the same strategies.
         history_moment: Up to which event models without a memory look back, if they can.
+        compile: Whether training steps of event models are compiled.
     """
 
     model: Any
@@ -54,6 +55,7 @@ class Setting:
     horizon: int | None = None
     smoothing: Smoothing = field(default_factory=Smoothing)
     history_moment: Moment = "batch"
+    compile: bool = False
 
 
 @dataclass(frozen=True, slots=True)

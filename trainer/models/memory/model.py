@@ -60,6 +60,7 @@ class MemoryModel(EventModel):
 
     name: ClassVar[str] = "memory"
     remembers: ClassVar[bool] = True
+    dense: ClassVar[tuple[str, ...]] = ("states", "answer")
 
     def __init__(
         self,

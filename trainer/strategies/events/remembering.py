@@ -15,6 +15,7 @@ from trainer.learning.step import Learner
 from trainer.models.event_model import EventModel, Question
 from trainer.models.interface import Kind
 from trainer.ranks import Ranks
+from trainer.strategies.events.compiled_step import compile_step
 from trainer.strategies.events.event_cursor import answered, looked, on_host
 from trainer.strategies.events.event_rows import EventRows
 from trainer.strategies.events.event_stream import ROWS_AT_ONCE, EventStream
@@ -71,6 +72,9 @@ class RememberingStrategy:
         self._model: EventModel = setting.model
         if options.precision == "bfloat16":
             self._model.multiply_in(torch.bfloat16)
+        if setting.compile:
+            batch, device = setting.optimisation.batch, setting.ranks.device
+            compile_step(self._model, device, setting.lane.edge_features, batch)
         self._setting, self._options = setting, options
         self._ranks = setting.ranks
         self.learner = Learner(self._model, setting.optimisation, setting.ranks)

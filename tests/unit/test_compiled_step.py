@@ -1,0 +1,204 @@
+"""The key ``compile``: a compiled training step is the plain one, captures what it says, and leaves no trace in a checkpoint.
+
+Both compute in float64 and without dropout, whose draws torch's compiler makes of another generator. Compiled sums are in
+another order, so losses and weights agree to rounding, which Adam makes larger where a gradient is near zero: 10⁻⁹ is a
+thousand times what was found.
+"""
+
+import copy
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+from trainer_sessions import learn, lesson_of, session_on, small_params
+from trainer_streams import make_lane
+
+from schemas.trainer_config import TrainerConfig
+from stream.service.failure import Failure
+from stream.store.lane.reader import LaneReader
+from trainer.models.event_model import EventModel, Hop
+from trainer.models.interface import ModelShape, create_model
+from trainer.models.memory.decoder import EventDecoder
+from trainer.session.session import Session
+from trainer.strategies.events.compiled_step import compile_step
+from trainer.workable import require_workable
+
+CLOSE = {"rtol": 0, "atol": 1e-9}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _in_this_process() -> Iterator[None]:
+    """torch's compiler starts no processes of its own: each would load torch."""
+    from torch._inductor import config  # loading it takes seconds
+
+    with config.patch(compile_threads=1):
+        yield
+
+
+@pytest.fixture
+def captured_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs are captured with their gradients as always, and run operation by operation: C++ takes a minute to compile."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+
+
+@pytest.fixture(autouse=True)
+def _without_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
+    def still(self: torch.nn.Dropout, p: float = 0.0, inplace: bool = False) -> None:
+        made(self, 0.0, inplace)
+
+    made = torch.nn.Dropout.__init__
+    monkeypatch.setattr(torch.nn.Dropout, "__init__", still)
+
+
+@pytest.fixture
+def lane(tmp_path: Path, double: None) -> LaneReader:
+    return make_lane(tmp_path, parts=1)
+
+
+def session(lane: LaneReader, model: str, *, compiled: bool, strategy: str = "sequential") -> Session:
+    return session_on(lane, strategy, model, compile=compiled)
+
+
+@dataclass
+class Learned:
+    """What a session learned from some snapshots."""
+
+    losses: list[float | None]
+    regions: Counter[str]
+    operations: int
+
+    @classmethod
+    def by(cls, session: Session, *sequences: int) -> "Learned":
+        with profile(activities=[ProfilerActivity.CPU]) as traced:
+            losses = [learn(session, lesson_of(session, sequence)).loss for sequence in sequences]
+        found = {each.key: each.count for each in traced.key_averages()}
+        regions = {key: count for key, count in found.items() if key.startswith("Torch-Compiled Region")}
+        return cls(
+            losses,
+            Counter(regions),
+            sum(count for key, count in found.items() if key.startswith("aten::")),
+        )
+
+
+def require_equal(one: Session, other: Session) -> None:
+    """Weights, by the same names."""
+    first, second = one.model.state_dict(), other.model.state_dict()
+    assert list(first) == list(second)
+    for name, weight in first.items():
+        torch.testing.assert_close(second[name], weight, **CLOSE, msg=name)
+
+
+def graphs() -> tuple[int, dict[str, int]]:
+    """Graphs that torch has captured in this process since it was reset, and its graph breaks."""
+    from torch._dynamo.utils import counters
+
+    return counters["stats"]["unique_graphs"], dict(counters["graph_break"])
+
+
+def check(
+    lane: LaneReader, model: str, captured: int, strategy: str = "sequential"
+) -> tuple[Session, Session]:
+    """A compiled session learns what a plain one does; ``captured``: compiled graphs of a step."""
+    from torch._dynamo.utils import counters
+
+    torch.compiler.reset()
+    counters.clear()
+    plain, compiled = (session(lane, model, compiled=on, strategy=strategy) for on in (False, True))
+    require_equal(plain, compiled)
+    assert graphs() == (captured, {})
+    expected, found = (Learned.by(each, 0, 1, 2) for each in (plain, compiled))
+    assert found.losses == pytest.approx(expected.losses, rel=0, abs=1e-9)
+    require_equal(plain, compiled)
+    assert graphs() == (captured, {})  # nothing is compiled later
+    assert len(found.regions) == captured
+    assert not expected.regions
+    return plain, compiled
+
+
+@pytest.mark.usefixtures("captured_only")
+def test_a_captured_step_of_tgn_is_the_plain_one(lane: LaneReader) -> None:
+    plain, compiled = check(lane, "tgn", 3)  # states with and without a gradient, and answers
+    copied = copy.deepcopy(compiled.model)
+    assert copied.answer._model is copied  # type: ignore[attr-defined]
+    # each continues from the other's checkpoint
+    states = [each.state() for each in (plain, compiled)]
+    for each, state in zip((compiled, plain), copy.deepcopy(states), strict=True):
+        each.restore(state)
+    assert Learned.by(compiled, 3).regions
+    learn(plain, lesson_of(plain, 3))
+    require_equal(plain, compiled)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("captured_only")
+@pytest.mark.parametrize(
+    ("model", "captured", "strategy"),
+    [("tige", 3, "sequential"), ("jodie", 3, "sequential"), ("dyrep", 3, "sequential"), ("tgn", 3, "pac")],
+)
+def test_so_is_that_of_other_models_and_strategies(
+    lane: LaneReader, model: str, captured: int, strategy: str
+) -> None:
+    check(lane, model, captured, strategy)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "captured"), [("tgn", 3), ("tgn-history", 3), ("graphmixer", 1), ("dygformer", 1)]
+)
+def test_a_compiled_step_is_the_plain_one(lane: LaneReader, model: str, captured: int) -> None:
+    plain, compiled = check(lane, model, captured)
+    expected, found = (Learned.by(each, 3) for each in (plain, compiled))
+    assert found.operations < 0.6 * expected.operations
+
+
+class Asking(EventModel):
+    """Its embeddings depend on a number that the host asks for."""
+
+    name = "asking"
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape, 4)
+        self.neighbours = 1
+        self.layer = torch.nn.Linear(self.edges, 4)
+        self.decoder = EventDecoder(4, history=False, walks=0)
+
+    def embed(self, below: Tensor, hops: list[Hop]) -> Tensor:
+        rows: Tensor = self.layer(hops[0].edge[:, 0])
+        return rows if float(rows.sum()) > 0 else -rows
+
+
+def test_a_model_that_cannot_be_compiled_is_one_sentence_at_the_start() -> None:
+    with pytest.raises(
+        Failure,
+        match=r"^key compile: torch cannot compile a training step of asking: .*Leave the key out, or",
+    ) as raised:
+        compile_step(Asking(ModelShape(0, 1)), torch.device("cpu"), 0, 16)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.slow
+def test_so_is_a_missing_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor import config
+    from torch._inductor.utils import fresh_cache
+
+    torch.compiler.reset()
+    monkeypatch.setattr(config.cpp, "cxx", ("absent-compiler",))
+    model: Any = create_model("jodie", ModelShape(0, 1), small_params("jodie"))
+    with (
+        fresh_cache(),
+        pytest.raises(Failure, match=r"No working C\+\+ compiler .*install a C\+\+ compiler"),
+    ):
+        compile_step(model, torch.device("cpu"), 0, 16)
+
+
+def test_a_snapshot_model_with_the_key_is_refused() -> None:
+    config = TrainerConfig(model="tgcn", strategy="whole", compile=True)
+    with pytest.raises(Failure, match="key compile is about event models, but tgcn is a snapshot model"):
+        require_workable(config)
