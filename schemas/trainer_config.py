@@ -296,8 +296,8 @@ class TrainerConfig(Service):
     )
     compile: bool = Field(
         False,
-        description="Compile training steps of event models by torch.compile at the start, which takes a minute or so: a GPU "
-        "then starts fewer kernels per step. Needs a C++ compiler. On the CPU steps are slower with it.",
+        description="Compile training steps of event models by torch.compile at the start, which takes minutes: a GPU then "
+        "starts fewer kernels per step. Needs a C++ compiler. On the CPU it gains little.",
     )
     threads: int | None = Field(
         None,

@@ -2,7 +2,8 @@
 
 Both compute in float64 and without dropout, whose draws torch's compiler makes of another generator. Compiled sums are in
 another order, so losses and weights agree to rounding, which Adam makes larger where a gradient is near zero: 10⁻⁹ is a
-thousand times what was found.
+thousand times what was found. Encounters of tgn-history are float32 always, and so are the bumps made of them: 10⁻⁷, twenty
+times what was found.
 """
 
 import copy
@@ -15,6 +16,9 @@ from typing import Any
 
 import pytest
 import torch
+from offline_protocol import SHARES, write_events
+from offline_protocol import config_for as config_to_judge
+from small_trainers import EVENT_MODEL, config_for, lines, run
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from trainer_sessions import learn, lesson_of, session_on, small_params
@@ -23,14 +27,16 @@ from trainer_streams import make_lane
 from schemas.trainer_config import TrainerConfig
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
+from trainer.evaluation.evaluate import evaluate
 from trainer.models.event_model import EventModel, Hop
 from trainer.models.interface import ModelShape, create_model
 from trainer.models.memory.decoder import EventDecoder
+from trainer.ranks import Ranks
 from trainer.session.session import Session
 from trainer.strategies.events.compiled_step import compile_step
 from trainer.workable import require_workable
 
-CLOSE = {"rtol": 0, "atol": 1e-9}
+CLOSE = {"tgn-history": 1e-7}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -89,10 +95,11 @@ class Learned:
 
 def require_equal(one: Session, other: Session) -> None:
     """Weights, by the same names."""
+    close = CLOSE.get(one.config.model, 1e-9)
     first, second = one.model.state_dict(), other.model.state_dict()
     assert list(first) == list(second)
     for name, weight in first.items():
-        torch.testing.assert_close(second[name], weight, **CLOSE, msg=name)
+        torch.testing.assert_close(second[name], weight, rtol=0, atol=close, msg=name)
 
 
 def graphs() -> tuple[int, dict[str, int]]:
@@ -114,7 +121,7 @@ def check(
     require_equal(plain, compiled)
     assert graphs() == (captured, {})
     expected, found = (Learned.by(each, 0, 1, 2) for each in (plain, compiled))
-    assert found.losses == pytest.approx(expected.losses, rel=0, abs=1e-9)
+    assert found.losses == pytest.approx(expected.losses, rel=0, abs=CLOSE.get(model, 1e-9))
     require_equal(plain, compiled)
     assert graphs() == (captured, {})  # nothing is compiled later
     assert len(found.regions) == captured
@@ -156,6 +163,39 @@ def test_a_compiled_step_is_the_plain_one(lane: LaneReader, model: str, captured
     plain, compiled = check(lane, model, captured)
     expected, found = (Learned.by(each, 3) for each in (plain, compiled))
     assert found.operations < 0.6 * expected.operations
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("captured_only", "double")
+def test_a_run_resumes_with_the_key_from_a_checkpoint_without_it_and_back(tmp_path: Path) -> None:
+    make_lane(tmp_path / "store")
+    plain = config_for(tmp_path, **EVENT_MODEL, compile=False)
+    compiled = plain.model_copy(update={"compile": True})
+    mixed = {"checkpoint": str(tmp_path / "mixed")}
+    run(plain)
+    run(plain.model_copy(update=mixed), 2)
+    run(compiled.model_copy(update=mixed), 4)
+    run(plain.model_copy(update=mixed))
+    expected, found = lines(plain), lines(plain.model_copy(update=mixed))
+    assert len(found) == len(expected) == 6
+    for one, other in zip(expected, found, strict=True):
+        assert other["loss"] == pytest.approx(one["loss"], rel=0, abs=1e-6)
+        assert other["ap"] == pytest.approx(one["ap"], rel=0, abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("captured_only", "double")
+def test_an_evaluation_with_the_key_comes_to_the_same_figures(tmp_path: Path) -> None:
+    data = write_events(tmp_path / "events.parquet")
+    config = config_to_judge(**EVENT_MODEL)
+    plain, compiled = (
+        evaluate(config.model_copy(update={"compile": on}), data, Ranks(), shares=SHARES, seeds=1)
+        for on in (False, True)
+    )
+    assert plain is not None
+    assert compiled is not None
+    for figure in ("ap", "auc", "mrr"):
+        assert compiled[figure] == pytest.approx(plain[figure], rel=0, abs=1e-6)
 
 
 class Asking(EventModel):

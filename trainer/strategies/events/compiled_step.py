@@ -94,6 +94,7 @@ def _learn_made_up(model: EventModel, device: torch.device, edge_features: int, 
         EventColumns(
             op=np.ones(count, np.int8), src=src, dst=dst, t=t, visible_t=t, late=np.zeros(count, np.bool_),
             weight=np.zeros(count, np.float32), label=np.zeros(count, np.int32), has_label=np.zeros(count, np.bool_),
+            features=np.zeros((count, edge_features), np.float32),
         ),
         nodes,
     )  # fmt: skip
