@@ -73,8 +73,11 @@ def compile_step(model: EventModel, device: torch.device, edge_features: int, ba
         try:
             _learn_made_up(model, device, edge_features, max(batch, _FEWEST))
         except Exception as error:
+            reason = one_line(error).split(" Set TORCHDYNAMO_VERBOSE")[0][
+                :300
+            ]  # hints for torch's developers
             raise Failure(
-                f"key compile: torch cannot compile a training step of {model.name}: {one_line(error)[:300]}. "
+                f"key compile: torch cannot compile a training step of {model.name}: {reason}. "
                 "Leave the key out, or install a C++ compiler if it is missing"
             ) from error
     for part in parts:
