@@ -3,13 +3,14 @@
 A store is learned as ``freshet-trainer run`` learns it: each rank is a process with a ``Trainer``, which follows the lane,
 predicts every snapshot, learns it, and writes scores and checkpoints. Snapshots have 2,000 events, as in live_rate.py, and
 the first fifth of them is left out. Collectives are counted where ranks meet, at the link, so the counts are the same at any
-load. Columns, per snapshot and rank, the mean of ranks:
+load, except those of checkpoints, which are due by time. The lane has as many parts as the largest number of ranks.
+Columns, per snapshot and rank, the mean of ranks:
 
 - *collectives*: all of them, then all-reduces, all-to-alls and broadcasts;
 - *waits*: how often the rank stops for others. Collectives under way at the same time are one wait;
 - *KiB*: payload sent to other ranks;
 - *CPU s*: of the rank's process with all threads, the median snapshot and the mean of ranks;
-- *work s*: the same without the processor time inside collectives.
+- *work s*: the same without the processor time of the main thread inside collectives.
 
 ``--places`` adds the collectives of rank 0 of two by the line that begins them; gradients begin the way back of rows.
 ``--latency`` measures an all-reduce of one number between processes instead.
@@ -35,14 +36,7 @@ from typing import Any
 from live_rate import LANE, LEFT_OUT, evened, processor
 from timeline import table
 
-ROWS = (
-    "tgn-history:pac",
-    "tgn:pac",
-    "sage-linear:vertex",
-    "tgcn:snapshot",
-    "tgcn:group",
-    "sage-linear:hybrid",
-)
+ROWS = ("tgn-history:pac", "sage-linear:vertex", "sage-linear:vertex:fetch=halo", "tgcn:snapshot")
 ROOT = Path(__file__).resolve().parents[1]
 KINDS = ("all_reduce", "all_to_all", "broadcast")
 WARM, TIMES = 200, 2000
