@@ -23,7 +23,7 @@ from trainer.evaluation.classification import (
     node_figures,
     require_both_kinds,
 )
-from trainer.evaluation.costs import costs_of, of_ranks, peak_mib, work
+from trainer.evaluation.costs import costs_of, mapped_bytes, of_ranks, peak_mib, work
 from trainer.evaluation.foreign_scores import ForeignScores, judge
 from trainer.evaluation.own_store import all_inserts, build_store_of, snapshot_ends
 from trainer.evaluation.progress import Progress
@@ -76,7 +76,7 @@ METRICS = {metric for metric, _, _ in TABLE.values()}
 
 ABOUT_RUN = (
     "seed", "best_epoch", "discarded", "train_s", "wait_s", "comm_seconds", "sent_bytes", "epoch_s",
-    "peak_mib", "rank_graph_bytes", "training",
+    "peak_mib", "rank_graph_bytes", "rank_mapped_bytes", "training",
 )  # fmt: skip
 
 
@@ -209,7 +209,7 @@ class _Run:
         self.metric, self.sign = self.session.task.picks
         self.lessons = Lessons(self.session)
         self.reports: list[StepReport] = []
-        self.graph_bytes = 0  # the most so far
+        self.graph_bytes = self.mapped_bytes = 0  # the most so far
         self.progress = Progress(
             shown=ranks.rank == 0, seed=seed, epochs=config.optimisation.passes, snapshots=len(lane.manifests)
         )
@@ -244,6 +244,7 @@ class _Run:
             "epoch_s": sum(seconds) / len(seconds),
             "peak_mib": peak_mib(),
             "rank_graph_bytes": of_ranks(self.graph_bytes, self.ranks),
+            "rank_mapped_bytes": of_ranks(self.mapped_bytes, self.ranks),
             **self._own(),
         }
 
@@ -343,6 +344,7 @@ class _Run:
             self.session.advance(manifest)
             yield self.session.task.lesson(self.session.view, self.session.strategy, epoch=epoch)
             self.graph_bytes = max(self.graph_bytes, self.session.graph_bytes)
+            self.mapped_bytes = max(self.mapped_bytes, mapped_bytes())
             self.progress.at(epoch, at)
 
     def _agree(self, figures: Figures) -> float:
@@ -392,7 +394,7 @@ def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
             summary[key] = max(values) if key == "peak_mib" else float(np.mean(values))
         if len(values) > 1 and key in figures:
             summary[f"{key}_spread"] = float(np.std(values, ddof=1))
-    of_each = [run["rank_graph_bytes"] for run in runs]
-    summary["rank_graph_bytes"] = [max(ranks) for ranks in zip(*of_each, strict=True)]
+    for key in ("rank_graph_bytes", "rank_mapped_bytes"):
+        summary[key] = [max(ranks) for ranks in zip(*(run[key] for run in runs), strict=True)]
     own = [run["training"] for run in runs if "training" in run]
     return {**summary, **costs_of(runs), **({"training": means_of(own)} if own else {})}

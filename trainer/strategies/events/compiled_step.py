@@ -75,7 +75,7 @@ def compile_step(model: EventModel, device: torch.device, edge_features: int, ba
         except Exception as error:
             reason = one_line(error).split(" Set TORCHDYNAMO_VERBOSE")[0][
                 :300
-            ]  # hints for torch's developers
+            ]  # without hints for torch's developers
             raise Failure(
                 f"key compile: torch cannot compile a training step of {model.name}: {reason}. "
                 "Leave the key out, or install a C++ compiler if it is missing"
