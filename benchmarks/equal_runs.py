@@ -1,15 +1,19 @@
-"""The same numbers before and after a change: python benchmarks/equal_runs.py --against COMMIT [--only WORD].
+"""The same numbers before and after a change: python benchmarks/equal_runs.py --against COMMIT [--only WORD --keys FILE].
 
 Every model runs under every strategy that trains it, by ``freshet-trainer run`` and ``evaluate`` as users start them, on
 one store of invented meetings: once by the code of this tree, once by that of the commit, which is checked out beside
 it. Each line of ``scores.jsonl``, each tensor of the newest checkpoint and each figure of ``evaluate`` must be equal bit
-for bit; wall times, bytes and keys that only one side has are left out. Exit code 1 if anything differs.
+for bit, and have a partner on the other side; wall times and bytes are left out. Exit code 1 if anything differs.
+
+FILE is YAML with what the change did to keys: ``renamed`` (a mapping of old names to new ones, wherever they are), ``gone``
+and ``new`` (lists of paths as ``scores.floor``, without the numbers of entries; a path stands for all below it).
 """
 
 import argparse
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -36,6 +40,7 @@ EVENT_MODELS = {
     "graphmixer": {"hidden": 16, "time_width": 8},
     "dygformer": {"hidden": 16, "channels": 8, "time_width": 8, "neighbours": 7},
 }
+ENTRY = re.compile(r"\[\d+\]")
 TIMES = ("seconds", "balance", "wall_time", "_s", "peak_mib", "bytes", "checkpoint", "rss")
 """Keys that hold one of these words are no numbers of the model."""
 
@@ -129,8 +134,10 @@ def main() -> int:
     parser.add_argument("--against", default="HEAD", help="The commit to compare with.")
     parser.add_argument("--only", default="", help="Cases whose name has this word.")
     parser.add_argument("--snapshots", type=int, default=12)
+    parser.add_argument("--keys", type=Path, help="Renamed, gone and new keys.")
     given = parser.parse_args()
-    wrong = 0
+    keys = yaml.safe_load(given.keys.read_text(encoding="utf-8")) if given.keys else {}
+    wrong = numbers = 0
     with tempfile.TemporaryDirectory(prefix="freshet-equal-") as name, checked_out(given.against) as former:
         folder = Path(name)
         events = meetings(given.snapshots)
@@ -155,14 +162,14 @@ def main() -> int:
                 ran(case, tree, folder, folder / side / case.name.replace(" ", "-"))
                 for side, tree in (("before", former), ("after", TREE))
             )
-            told = list(differences(before, after))
-            wrong += bool(told)
+            found, count = differences(before, after, keys)
+            wrong, numbers = wrong + bool(found), numbers + count
             print(
-                f"{'DIFFERENT' if told else 'equal':9}  {case.name}  ({counted(after)} numbers)", flush=True
+                f"{'DIFFERENT' if found else 'equal':9}  {case.name}  ({count} numbers compared)", flush=True
             )
-            for line in told[:5]:
+            for line in found[:5]:
                 print(f"           {line}", flush=True)
-    print(f"{wrong} cases differ from {given.against}")
+    print(f"{wrong} cases differ from {given.against}; {numbers} numbers were compared")
     return int(wrong > 0)
 
 
@@ -232,36 +239,59 @@ def freshet_trainer(tree: Path, arguments: list[str]) -> str:
     return done.stdout
 
 
-def differences(before: Any, after: Any, where: str = "") -> Iterator[str]:
-    """Places at which two results differ; keys of one side only, times and bytes don't count."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        for key in sorted(before.keys() & after.keys(), key=str):
+def differences(before: Any, after: Any, keys: Mapping[str, Any]) -> tuple[list[str], int]:
+    """Places at which two results differ or only one has a value, and how many numbers were compared."""
+    old, new, found, count = dict(leaves(before)), dict(leaves(after)), [], 0
+    for was, now in keys.get("renamed", {}).items():
+        old = {re.sub(rf"(?<!\w){was}(?!\w)", now, path): value for path, value in old.items()}
+    for path in sorted(old.keys() | new.keys()):
+        if path not in new or path not in old:
+            side, known = ("before", "gone") if path in old else ("after", "new")
+            if not any(is_below(ENTRY.sub("", path), key) for key in keys.get(known, [])):
+                found.append(f"{path}: only {side}")
+            continue
+        one, other = old[path], new[path]
+        count += one.numel() if isinstance(one, torch.Tensor) else 1
+        if not equal(one, other):
+            found.append(f"{path}: {shown(one)} and {shown(other)}")
+    return found, count
+
+
+def leaves(found: Any, where: str = "") -> Iterator[tuple[str, Any]]:
+    """Values by their path, without times and bytes."""
+    if isinstance(found, dict):
+        for key, value in found.items():
             if not any(word in str(key) for word in TIMES):
-                yield from differences(before[key], after[key], f"{where}.{key}")
-    elif isinstance(before, list | tuple) and isinstance(after, list | tuple):
-        if len(before) != len(after):
-            yield f"{where}: {len(before)} and {len(after)} entries"
-        for number, (one, other) in enumerate(zip(before, after, strict=False)):
-            yield from differences(one, other, f"{where}[{number}]")
-    elif isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor):
-        same_kind = before.shape == after.shape and before.dtype == after.dtype
-        if not same_kind or before.numpy().tobytes() != after.numpy().tobytes():
-            yield f"{where}: tensors {tuple(before.shape)} and {tuple(after.shape)} differ"
-    elif before != after and not (is_nan(before) and is_nan(after)):
-        yield f"{where}: {before} and {after}"
+                yield from leaves(value, f"{where}.{key}" if where else str(key))
+    elif isinstance(found, list | tuple):
+        for number, value in enumerate(found):
+            yield from leaves(value, f"{where}[{number}]")
+    else:
+        yield where, found
+
+
+def is_below(path: str, key: str) -> bool:
+    """Whether a path is a key's or one below it."""
+    return path == key or path.startswith((f"{key}.", f"{key}["))
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Bit for bit."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        same_kind = one.shape == other.shape and one.dtype == other.dtype
+        return same_kind and one.numpy().tobytes() == other.numpy().tobytes()
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return one.shape == other.shape and one.dtype == other.dtype and one.tobytes() == other.tobytes()
+    return bool(one == other) or (is_nan(one) and is_nan(other))
+
+
+def shown(value: Any) -> str:
+    """A number, or the shape of many."""
+    return f"array {tuple(value.shape)}" if isinstance(value, torch.Tensor | np.ndarray) else repr(value)
 
 
 def is_nan(value: Any) -> bool:
     return isinstance(value, float) and math.isnan(value)
-
-
-def counted(found: Any) -> int:
-    """Numbers that are compared."""
-    if isinstance(found, dict):
-        return sum(counted(value) for value in found.values())
-    if isinstance(found, list | tuple):
-        return sum(counted(value) for value in found)
-    return found.numel() if isinstance(found, torch.Tensor) else 1
 
 
 def meetings(snapshots: int) -> pa.Table:
