@@ -15,8 +15,6 @@ from trainer.data.negatives import NONE, Draw, NegativePool
 from trainer.evaluation.evaluate import evaluate
 
 FILES = sorted(path.name for path in DATA.glob("*.parquet"))
-FIRST = 150_000
-"""Rows of a file that are looked at: those after them meet as often."""
 
 pytestmark = pytest.mark.real
 
@@ -54,8 +52,7 @@ def perfect_scores(data: Path, negatives: str, to: Path) -> str:
 
 
 def require_perfect(name: str, folder: Path) -> None:
-    data, negatives = folder / name, str(folder / "negatives.parquet")
-    pq.write_table(pq.read_table(real_file(name)).slice(0, FIRST), data)
+    data, negatives = real_file(name), str(folder / "negatives.parquet")
     config = config_for(interval_s=None)
     unscored = pa.table({"event": pa.array([], pa.int64()), "score": [], "random_score": []})
     pq.write_table(unscored, folder / "none.parquet")
@@ -80,7 +77,7 @@ def test_a_perfect_scorer_gets_one_on_every_file(name: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", FILES)
 def test_no_negative_of_a_real_file_happens_at_its_time(name: str) -> None:
-    table = pq.read_table(real_file(name), columns=["src", "dst", "t"]).drop_null().slice(0, FIRST)
+    table = pq.read_table(real_file(name), columns=["src", "dst", "t"]).drop_null().slice(0, 150_000)
     src, dst, t = (table[column].to_numpy().astype(np.int64) for column in ("src", "dst", "t"))
     order = np.argsort(t, kind="stable")
     events = Inserts(src[order], dst[order], t[order], t < t.min())

@@ -110,12 +110,21 @@ def test_embeddings_of_a_batch_are_those_of_the_whole_graph(model: str, lane: La
 
 @pytest.mark.parametrize("model", ["tgcn", "evolvegcn-o"])
 @pytest.mark.parametrize("task", ["link-prediction", "node-regression"])
+@pytest.mark.parametrize("halo_mib", [0, 1e-6], ids=["all rows stay", "few rows stay"])
 def test_full_batches_averaged_after_every_step_are_one_ranks_under_plain_descent(
-    model: str, task: str, lane: LaneReader
+    model: str, task: str, halo_mib: float, lane: LaneReader
 ) -> None:
     def work(ranks: Ranks) -> dict[str, torch.Tensor]:
         session = session_of(
-            lane, ranks, model, dtype=torch.float64, task=task, every_steps=1, steps=3, **WHOLE_BATCH
+            lane,
+            ranks,
+            model,
+            dtype=torch.float64,
+            task=task,
+            every_steps=1,
+            steps=3,
+            halo_mib=halo_mib,
+            **WHOLE_BATCH,
         )
         learner = session.strategy.learner
         learner._limit = None

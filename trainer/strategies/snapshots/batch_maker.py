@@ -129,10 +129,10 @@ class BatchMaker:
         longest = max(1, *(round(share * (len(self.taus) - 1)) for share, _ in self._sizes))
         about: list[list[Int64]] = [[np.empty(0, np.int64)] for _ in self.taus]
         for place, (lesson, items) in asked.items():
-            for near in about[
-                max(0, place - longest + 1) : place + longest
-            ]:  # of every batch that may ask this
-                near.extend(lesson.part(items)[0].ends)
+            ends = lesson.part(items)[0].ends
+            first = max(0, place - longest + 1)
+            for nodes in about[first : place + longest]:  # in the snapshots of every batch that may ask this
+                nodes.extend(ends)
         known = self.reach.cover(self._view, self.past, [np.concatenate(each) for each in about])
         for place, (lesson, items) in asked.items():
             loads = known.snapshots[place].loads(self.hops)
@@ -160,9 +160,8 @@ class BatchMaker:
     def layout(self, model: SnapshotModel, past: Past, nodes: Int64) -> SampledLayout:
         """Hops and encoded inputs, on the host, of nodes that are covered."""
         known = self.reach.known(past)
-        return SampledLayout(
-            model.stages, known, nodes, partial(self._encode, model, past), self._alone, seed=None
-        )  # fmt: skip
+        encode = partial(self._encode, model, past)
+        return SampledLayout(model.stages, known, nodes, encode, self._alone, seed=None)
 
     @property
     def taus(self) -> list[int]:
