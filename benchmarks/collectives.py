@@ -36,7 +36,7 @@ from typing import Any
 from live_rate import LANE, LEFT_OUT, evened, processor
 from timeline import table
 
-ROWS = ("tgn-history:pac", "sage-linear:vertex", "sage-linear:vertex:fetch=halo", "tgcn:snapshot")
+ROWS = ("tgn-history:pac", "sage-linear:vertex:fetch=owner", "sage-linear:vertex", "tgcn:snapshot")
 ROOT = Path(__file__).resolve().parents[1]
 KINDS = ("all_reduce", "all_to_all", "broadcast")
 WARM, TIMES = 200, 2000

@@ -44,10 +44,11 @@ def session_of(lane: LaneReader, ranks: Ranks, model: str = "sage-linear", **par
 @pytest.mark.parametrize(
     "params",
     [
-        {"fetch": "halo"},
+        {},
         {"fetch": "halo", "halo_mib": 0.0001},
         {"fetch": "owner", "halo_mib": 0.004},
         {"fetch": "halo", "inference_nodes": 7},
+        {"halo_mib": 0.0001},
     ],
     ids=str,
 )
@@ -122,6 +123,27 @@ def test_a_rank_has_the_closure_of_the_nodes_that_it_asks_about(
         side_by_side(size, compared)
 
 
+def test_what_does_not_fit_the_budget_of_one_rank_is_left_to_the_owners_by_all(tmp_path: Path) -> None:
+    """From the pass after the one that needed more; a run that resumes has what was chosen."""
+    lane = make_lane(tmp_path, events=meetings(snapshots=5, a_snapshot=80), parts=2)
+
+    def reads(ranks: Ranks, mib: float) -> list[bool]:
+        session, found = session_of(lane, ranks, halo_mib=mib), []
+        for sequence in range(4):
+            if sequence == 3:
+                state = session.strategy.state()
+                session = session_of(lane, ranks, halo_mib=mib)
+                session.strategy.restore(state)
+            learn(session, lesson_of(session, sequence))
+            found.append(session.strategy.reach is not None)
+        return found
+
+    assert side_by_side(2, partial(reads, mib=64)) == [[True] * 4] * 2
+    assert side_by_side(2, partial(reads, mib=1e-6)) == [[True, True, False, False]] * 2
+    of_rank = side_by_side(2, lambda ranks: reads(ranks, 64 if ranks.rank else 1e-6))
+    assert of_rank == [[True, True, False, False]] * 2
+
+
 def test_under_halo_gradients_only_cross_ranks(tmp_path: Path) -> None:
     """All that else crosses are the numbers by which ranks decide alike."""
     lane = make_lane(tmp_path, events=meetings(snapshots=5, a_snapshot=80), parts=2)
@@ -148,7 +170,7 @@ def test_every_row_is_fetched_once_by_each_rank_that_has_a_neighbour(stream: Any
 
         def fetched(ranks: Ranks) -> list[int]:
             params = {"hidden": 8, "signature": 8, "fanouts": [None]}
-            more = {"model_params": params}
+            more = {"model_params": params, "strategy_params": {"fetch": "owner"}}
             session = begun(lane, "vertex", "sage-linear", ranks, torch.float64, 0.01, **more)
             found = []
             strategy = session.strategy
@@ -172,7 +194,7 @@ def test_fetched_inputs_are_kept_within_their_budget_or_as_many_as_a_step_needs(
 
     def held(ranks: Ranks, mib: float = 0) -> list[tuple[int, Counter[str]]]:
         """After each of some questions: bytes of rows, and what was done with them."""
-        session, found = session_of(lane, ranks, halo_mib=mib), []
+        session, found = session_of(lane, ranks, fetch="owner", halo_mib=mib), []
         for manifest in lane.manifests:
             session.advance(manifest)
             past, inputs = session.strategy.past, session.strategy.inputs

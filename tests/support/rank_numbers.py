@@ -17,7 +17,7 @@ from schemas.trainer_config import Optimisation
 from stream.store.lane.reader import LaneReader
 from trainer.ranks import Ranks
 
-FEW_AT_ONCE = {"inference_nodes": 7}
+FEW_AT_ONCE = {"inference_nodes": 7, "fetch": "owner"}
 
 
 def numbers(store: str, lane_name: str, ranks: Ranks) -> dict[str, dict[str, Any]]:

@@ -175,7 +175,7 @@ def test_a_step_of_vertex_weighs_its_queries_among_those_of_all_ranks(
     items, batch = len(lesson), 16
     assert items > 0
     # Another rank has twice as many queries.
-    monkeypatch.setattr(session.ranks, "gather_numbers", lambda _: np.array([[items], [2 * items]]))
+    monkeypatch.setattr(session.ranks, "gather_numbers", lambda _: np.array([[items, 0], [2 * items, 0]]))
     found: list[float] = []
     step = session.strategy.learner.step
 

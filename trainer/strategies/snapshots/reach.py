@@ -31,6 +31,9 @@ class Reach:
         stages: The model's. Rows below a time stage are needed in all snapshots, even if they are a neighbour in one.
         features: F.
         budget_bytes: Of rows that are kept from step to step; None: no bound. Rows of the newest step are always kept.
+
+    Attributes:
+        outgrown: Whether one step needed more than the budget.
     """
 
     def __init__(
@@ -40,7 +43,9 @@ class Reach:
         along = ["graph", *(stage.along for stage in stages)]
         self._spreads = [below == "time" for below, each in pairwise(along) if each == "graph"][::-1]
         self._edges: dict[int, NodeEdges] = {}
+        self._budget = budget_bytes
         self.rows = KeptRows(features + 1, budget_bytes)
+        self.outgrown = False
 
     @property
     def nbytes(self) -> int:
@@ -95,6 +100,8 @@ class Reach:
                 for snapshot, row in kept
                 if snapshot.tau in self._edges
             }
+            assert self._budget is not None
+            self.outgrown |= self.nbytes > self._budget
         return self.known(past)
 
     def known(self, past: Past) -> Past:

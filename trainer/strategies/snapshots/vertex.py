@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
+import structlog
 import torch
 from torch import Tensor
 
@@ -30,7 +31,9 @@ from trainer.strategies.snapshots.sampled_layout import SampledLayout, Shared
 from trainer.strategies.snapshots.windowed import WindowedStrategy, lane_refusal, owned_by_parts
 from trainer.tasks.interface import Asked, Lesson
 
-FETCH = ("owner", "halo")
+log = structlog.get_logger()
+
+FETCH = ("auto", "halo", "owner")
 ENDS = 3
 """Most distinct nodes of an item: an event's two and a random destination."""
 
@@ -60,19 +63,20 @@ class VertexOptions:
     Attributes:
         inference_nodes: Nodes embedded at once when predicting, and whose inputs are prepared at once when learning, which
             bounds memory.
-        fetch: ``owner``: every row is computed by its node's owner and sent on request; ``halo``: each rank reads the edges
-            and inputs around the nodes it asks about from the store, and computes their rows alone.
+        fetch: ``halo``: each rank reads the edges and inputs around the nodes it asks about from the store, and computes their
+            rows alone; ``owner``: every row is computed by its node's owner and sent on request; ``auto``: ``halo`` until
+            a rank needs more than ``halo_mib`` at once, then ``owner``.
         halo_mib: Kept rows of other ranks' nodes, MiB, under ``halo`` with their edges; others are fetched or read again. Rows
             of the newest step are always kept. 0: all are kept.
     """
 
     inference_nodes: int = 65_536
-    fetch: str = "owner"
-    halo_mib: float = 0.0
+    fetch: str = "auto"
+    halo_mib: float = 1024.0
 
     def __post_init__(self) -> None:
         if self.fetch not in FETCH:
-            raise ValueError(f"fetch must be {' or '.join(FETCH)}, found {self.fetch!r}")
+            raise ValueError(f"fetch must be one of {', '.join(FETCH)}, found {self.fetch!r}")
         if not self.halo_mib >= 0:
             raise ValueError(f"halo_mib must be at least 0, found {self.halo_mib}")
         if self.inference_nodes < 1:
@@ -105,7 +109,8 @@ class VertexStrategy(WindowedStrategy):
         budget = int(options.halo_mib * MIB) or None
         self.inputs = InputRows(setting.ranks, self._features, setting.lane.segments, budget)
         self.reach: Reach | None = None
-        if options.fetch == "halo" or setting.ranks.size == 1:
+        self._chooses = options.fetch == "auto" and setting.ranks.size > 1
+        if options.fetch != "owner" or setting.ranks.size == 1:
             self.reach = Reach(setting.ranks, self._model.stages, self._features, budget)
         self._alone = Ranks(device=setting.ranks.device)
         self.view: GraphView | None = None
@@ -175,7 +180,11 @@ class VertexStrategy(WindowedStrategy):
         """Steps over batches of all ranks; a rank that has fewer events takes the last ones with an empty batch."""
         (lesson,) = lessons
         items, batch = len(lesson), self._batch
-        per_rank = self._ranks.gather_numbers([items])[:, 0].tolist()
+        outgrown = self._chooses and self.reach is not None and self.reach.outgrown
+        everyones = self._ranks.gather_numbers([items, outgrown])
+        if everyones[:, 1].any():
+            self._leave_to_owners()
+        per_rank = everyones[:, 0].tolist()
         steps = math.ceil(max(per_rank) / batch)
         order = np.random.default_rng([self._seed, lesson.sequence, epoch]).permutation(items)
         totals = [sum(min(batch, max(0, size - step * batch)) for size in per_rank) for step in range(steps)]
@@ -189,6 +198,21 @@ class VertexStrategy(WindowedStrategy):
             shared = self._share(parts, draw)
             for (asked, truth), total in zip(parts, totals[first:], strict=False):
                 yield Step(self._loss(asked, truth, draw, shared), lesson.each * total, total)
+
+    def state(self) -> dict[str, Any]:
+        """See ``Strategy.state``: what was chosen stays, or a run that resumed would sum in another order."""
+        return {**super().state(), "left_to_owners": self._chooses and self.reach is None}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """See ``Strategy.restore``."""
+        super().restore(state)
+        if self._chooses and state.get("left_to_owners"):
+            self._leave_to_owners()
+
+    def _leave_to_owners(self) -> None:
+        if self.reach is not None and self._ranks.rank == 0:
+            log.info("rows of other ranks' nodes exceed halo_mib, so their owners compute them from now on")
+        self.reach = None
 
     @torch.no_grad()
     def embeddings(self, nodes: Int64) -> Tensor:
