@@ -1,7 +1,7 @@
 """JSON events as producers write them: the source of the exported JSON Schema.
 
 These models are the text of ``freshet-stream schema``. The stream itself decodes whole polls in columns;
-``stream.decode.json_message`` defines exactly what it accepts.
+``stream.decode.json_messages`` defines exactly what it accepts.
 """
 
 from dataclasses import dataclass

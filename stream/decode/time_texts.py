@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from schemas.events import Reason
 from stream.decode.buffers import read_only
-from stream.decode.json_grammar import rfc3339
+from stream.decode.json_kernel import rfc3339
 from stream.decode.rules import shorten
 from stream.decode.times import rfc3339_to_us
 from stream.decode.validate import Faults

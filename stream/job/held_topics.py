@@ -18,7 +18,7 @@ from schemas.store import Position
 from stream.decode.arrow_frames import NOT_ARROW
 from stream.decode.formats.avro import NOT_AVRO
 from stream.decode.formats.avro_schema import UNKNOWN_SCHEMA
-from stream.decode.json_message import NOT_JSON
+from stream.decode.json_messages import NOT_JSON
 from stream.microbatch import MicroBatch
 from stream.snapshots.event_time import Key
 

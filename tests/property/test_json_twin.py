@@ -9,9 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from schemas.fields import MAX_PATH_KEYS
-from stream.decode import json_grammar, json_message, json_text
-from stream.decode.json_events import read_json
-from stream.decode.json_message import read_message
+from stream.decode import json_kernel, json_messages
+from stream.decode.json_messages import read_json, read_message
 from stream.decode.mapping import NATIVE
 from stream.decode.reading import RefusedError
 from stream.decode.times import SCALE_DIGITS, number_to_us, rfc3339_to_us
@@ -71,9 +70,9 @@ def bytes_of(text: str) -> np.ndarray:
 )
 def test_float32_of_a_number_equals_the_rounded_float64(text):
     data = bytes_of(text)
-    end, negative, digits, power, exact_, _ = json_grammar.scan_number(data, 0, len(data))
+    end, negative, digits, power, exact_, _ = json_kernel.scan_number(data, 0, len(data))
     if end == len(data):
-        certain, value = json_grammar.to_float32(negative, digits, power, exact_)
+        certain, value = json_kernel.to_float32(negative, digits, power, exact_)
         if certain:
             with np.errstate(over="ignore"):
                 assert np.float32(value).tobytes() == np.float32(float(text)).tobytes()
@@ -83,8 +82,8 @@ def test_numbers_that_producers_write_need_no_second_look():
     for value in np.random.default_rng(0).standard_normal(2000):
         for text in (repr(float(value)), repr(float(np.float32(value))), f"{value:.3e}", f"{value:.7f}"):
             data = bytes_of(text)
-            _, negative, digits, power, exact_, _ = json_grammar.scan_number(data, 0, len(data))
-            certain, got = json_grammar.to_float32(negative, digits, power, exact_)
+            _, negative, digits, power, exact_, _ = json_kernel.scan_number(data, 0, len(data))
+            certain, got = json_kernel.to_float32(negative, digits, power, exact_)
             assert certain
             assert np.float32(got) == np.float32(float(text))
 
@@ -93,9 +92,9 @@ def test_numbers_that_producers_write_need_no_second_look():
 @given(NUMBERS, st.sampled_from(["s", "ms", "us", "ns"]))
 def test_microseconds_of_a_number_equal_exact_decimal_arithmetic(text, unit):
     data = bytes_of(text)
-    end, negative, digits, power, exact_, _ = json_grammar.scan_number(data, 0, len(data))
+    end, negative, digits, power, exact_, _ = json_kernel.scan_number(data, 0, len(data))
     if end == len(data):
-        certain, micros = json_grammar.to_us(negative, digits, power + SCALE_DIGITS[unit], exact_)
+        certain, micros = json_kernel.to_us(negative, digits, power + SCALE_DIGITS[unit], exact_)
         if certain:
             assert micros == number_to_us(text, unit)
 
@@ -124,7 +123,7 @@ def test_rfc3339_kernel_equals_its_twin(text):
         expected = rfc3339_to_us(text)
     except ValueError:
         expected = None
-    certain, micros = json_grammar.rfc3339(data, 0, len(data))
+    certain, micros = json_kernel.rfc3339(data, 0, len(data))
     assert (micros if certain else None) == expected
 
 
@@ -141,8 +140,8 @@ def test_utf8_kernel_equals_python(raw):
         expected = True
     except UnicodeDecodeError:
         expected = False
-    assert json_text.is_utf8(np.frombuffer(raw, np.uint8), 0, len(raw)) == expected
+    assert json_kernel.is_utf8(np.frombuffer(raw, np.uint8), 0, len(raw)) == expected
 
 
 def test_depth_limits_leave_the_scanner_the_stricter_one():
-    assert MAX_PATH_KEYS + json_grammar.MAX_SKIPPED_DEPTH < json_message.MAX_DEPTH
+    assert MAX_PATH_KEYS + json_kernel.MAX_SKIPPED_DEPTH < json_messages.MAX_DEPTH

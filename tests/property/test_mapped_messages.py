@@ -8,8 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from schemas.config import Topic
-from stream.decode.json_events import read_json
-from stream.decode.json_message import read_message
+from stream.decode.json_messages import read_json, read_message
 from stream.decode.mapping import Mapping
 from stream.decode.reading import RefusedError
 

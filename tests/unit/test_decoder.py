@@ -8,7 +8,7 @@ from decoding import GOOD, NOW_US, decode, reasons
 
 from schemas.events import REJECT_SCHEMA, event_schema
 from stream.decode.decoder import RAW_LIMIT_BYTES
-from stream.decode.json_message import MAX_DEPTH
+from stream.decode.json_messages import MAX_DEPTH
 
 
 def test_good_messages_around_bad_ones_go_through_in_order_with_their_offsets():
@@ -52,14 +52,14 @@ def test_a_poll_without_events_has_the_schemas_of_any_other(format_, values):
         (b"", "not_json", "empty"),
         (b"   ", "not_json", "not JSON"),
         (b"hello", "not_json", "not JSON"),
-        (b'{"src":1,"dst":2,"t":3', "not_json", "not JSON"),
+        (b'{"src":1,"dst":2,"t":3', "not_json", "not JSON: cut off at byte 22"),
         (b'\xff{"src":1}', "not_json", "UTF-8 at byte 0"),
         (b'\xef\xbb\xbf{"src":1,"dst":2,"t":3}', "not_json", "BOM"),
         (b"[1,2]", "not_json", "array instead of an object"),
         (b'"x"', "not_json", "string instead"),
         (b"null", "not_json", "null instead"),
-        (GOOD + GOOD, "not_json", "Extra data"),
-        (GOOD + b"\n" + GOOD, "not_json", "Extra data"),
+        (GOOD + GOOD, "not_json", "trailing characters at byte 33"),
+        (GOOD + b"\n" + GOOD, "not_json", "trailing characters at byte 34"),
         (b'{"src":1,"src":1,"dst":2,"t":3}', "not_json", "src stands twice"),
         (b'{"src":1,"dst":2,"t":3,"x":' + b"[" * MAX_DEPTH + b"]" * MAX_DEPTH + b"}", "not_json", "deeper than 64"),
         (b'{"x":' * 20_000, "not_json", "deeper than 64"),
@@ -213,12 +213,12 @@ def test_json_behind_confluents_header_is_read_and_what_is_no_json_there_is_name
     header = b"\0\0\0\0\2"
     batch = decode(header + GOOD, GOOD, header + b"\x02\x04", header, header + b'{"src":1}', b"\0\0\0\0")
     assert batch.events["offset"].to_pylist() == [100, 102]
-    named = "not JSON: Expecting value at character 0, after Confluent's header. If it is Avro, the topic's format is avro"
+    named = "not JSON: invalid character at byte 0, after Confluent's header. If it is Avro, the topic's format is avro"
     assert batch.rejects["sentence"].to_pylist() == [
         named,
         "the message is empty, after Confluent's header. If it is Avro, the topic's format is avro",
         "dst is missing",
-        "not JSON: Expecting value at character 0",
+        "not JSON: invalid character at byte 0",
     ]
     assert batch.rejects["raw"][0].as_py() == header + b"\x02\x04"
 

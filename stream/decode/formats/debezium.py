@@ -23,8 +23,7 @@ from stream.decode.encode import encode_json
 from stream.decode.formats.avro import AvroMessages, AvroReader, Columns, event_record, event_rows
 from stream.decode.formats.interface import FORMATS, MessageFormat, Read
 from stream.decode.formats.plain import JsonFormat
-from stream.decode.json_events import read_json
-from stream.decode.json_message import NOT_JSON
+from stream.decode.json_messages import NOT_JSON, read_json
 from stream.decode.mapping import FIELDS, Mapping, Target
 from stream.decode.reading import REFUSAL_SCHEMA, Limits, RefusedError, Rows, in_order, refused_alike
 from stream.decode.times import TimeUnit

@@ -12,8 +12,7 @@ from stream.decode.arrow_events import read_arrow, views
 from stream.decode.arrow_frames import NOT_ARROW
 from stream.decode.encode import encode_arrow, encode_json
 from stream.decode.formats.interface import FORMATS, MessageFormat, Read
-from stream.decode.json_events import read_json
-from stream.decode.json_message import NOT_JSON
+from stream.decode.json_messages import NOT_JSON, read_json
 from stream.decode.reading import Limits, refusal_table
 from stream.decode.times import TimeUnit
 
