@@ -271,7 +271,7 @@ def main() -> None:
             table("ranks | µs, fastest tenth | µs, median | CPU µs per rank", rows)
             return
         from schemas.config import Lane
-        from stream.decode.event_file import read_events
+        from stream.decode.files import read_events
         from stream.store.from_file import build_store
 
         source, interval_us = evened(read_events(given.data), given.events)

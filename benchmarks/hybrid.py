@@ -22,7 +22,7 @@ from timeline import table
 
 from schemas.config import Lane
 from schemas.trainer_config import Optimisation, Target, TrainerConfig
-from stream.decode.event_file import read_events
+from stream.decode.files import read_events
 from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
 from trainer.models.unroll import unroll

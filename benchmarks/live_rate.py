@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 from schemas.config import Lane
 from schemas.events import US_PER_S
 from schemas.store import LogHeader
-from stream.decode.event_file import EventFile, read_events
+from stream.decode.files import EventFile, read_events
 from stream.store.from_file import build_store
 from stream.store.lane.writer import LaneWriter
 from stream.store.log.writer import LogWriter

@@ -279,7 +279,7 @@ def _store(data: Path, folder: Path, lane: str, hubs: float, given: argparse.Nam
     import pyarrow.compute as pc
 
     from schemas.config import Lane
-    from stream.decode.event_file import read_events
+    from stream.decode.files import read_events
 
     events = read_events(data)
     span = pc.min_max(events.events["t"]).as_py()

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from stream.arrays.kinds import Int64
-from stream.decode.event_file import read_events
+from stream.decode.files import read_events
 from stream.partition.edge.sep import Sep
 from stream.snapshots.delta import Csr, SnapshotDelta, delta_of
 from stream.snapshots.slicing import densify, slice_events

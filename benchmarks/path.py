@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from schemas.config import Lane, StreamConfig
 from stream.decode.decoder import Decoder
 from stream.decode.encode import encode_arrow
-from stream.decode.event_file import read_events
+from stream.decode.files import read_events
 from stream.microbatch import RawBatch
 from stream.sink.snapshot_sink import SnapshotSink, log_header
 from stream.store.lane.reader import LaneReader

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stream.decode.event_file import read_events
+from stream.decode.files import read_events
 from stream.store.savings import measure
 from stream.synthetic.table2 import PAPER_GRAPHS, paper_snapshots
 

@@ -37,7 +37,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from schemas.events import US_PER_S, Op
-from stream.decode.event_file import read_events
+from stream.decode.files import read_events
 from stream.partition.interface import create
 from stream.partition.vertex.quality import foreign_parts
 from stream.snapshots.delta import SnapshotDelta

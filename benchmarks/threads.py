@@ -24,7 +24,7 @@ from live_rate import processor
 
 from schemas.config import Lane
 from schemas.events import US_PER_S
-from stream.decode.event_file import read_events
+from stream.decode.files import read_events
 from stream.store.from_file import build_store
 
 ROWS = {"tgn-history": "sequential", "sage-linear": "vertex", "wdgcn": "whole", "tmgcn": "whole"}

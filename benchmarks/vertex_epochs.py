@@ -27,7 +27,7 @@ from thread_ranks import FakeLink, Meeting, ThreadRanks, side_by_side
 from schemas.config import Lane
 from schemas.events import US_PER_S
 from schemas.trainer_config import TrainerConfig
-from stream.decode.event_file import EventFile, read_events
+from stream.decode.files import EventFile, read_events
 from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
 from stream.synthetic import PAPER_GRAPHS, paper_snapshots

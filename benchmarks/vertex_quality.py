@@ -30,7 +30,7 @@ import snapshot_volume
 
 from schemas.events import US_PER_S, Op, event_schema
 from schemas.store import LaneHeader
-from stream.decode.event_file import read_events
+from stream.decode.files import read_events
 from stream.partition.interface import OnlinePartitioner, PartitionError
 from stream.partition.vertex import metis_library
 from stream.partition.vertex.distdy_base import REFERENCE_BYTES

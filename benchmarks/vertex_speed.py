@@ -18,7 +18,7 @@ import torch
 from schemas.config import Lane
 from schemas.events import US_PER_S
 from schemas.trainer_config import TrainerConfig
-from stream.decode.event_file import read_events
+from stream.decode.files import read_events
 from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
 from trainer.ranks import Ranks

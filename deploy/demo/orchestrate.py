@@ -28,7 +28,7 @@ from progress import Progress
 from report import draw, gather, print_tables, write_json
 from rich.console import Console
 
-from stream.decode.event_file import read_events
+from stream.decode.files import read_events
 from stream.store.errors import ConfigMissingError
 from stream.store.log.reader import LogReader
 from stream.synthetic import interactions

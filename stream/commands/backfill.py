@@ -56,7 +56,7 @@ def backfill(
     from stream.store.errors import StoreError
 
     def body() -> None:
-        from stream.decode.file_columns import FileColumns
+        from stream.decode.files import FileColumns
         from stream.job.backfill import backfill as begin
 
         configure_logs(level="DEBUG" if debug else "INFO")

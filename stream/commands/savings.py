@@ -60,8 +60,7 @@ def savings(
 
     def body() -> None:
         from stream.commands.progress import counting
-        from stream.decode.event_file import read_events
-        from stream.decode.file_columns import FileColumns
+        from stream.decode.files import FileColumns, read_events
         from stream.partition.interface import create
         from stream.store.savings import measure
 

@@ -1,5 +1,6 @@
 """One poll of one topic partition: messages in, canonical events and refusals out."""
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from traceback import walk_tb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from schemas.config import StreamConfig, Topic
 from schemas.errors import FreshetError, one_line
@@ -16,11 +18,44 @@ from schemas.events import REJECT_SCHEMA, Reason, event_schema
 from stream.arrays.kinds import Bool, Int64
 from stream.decode.formats.interface import UnavailableError, create_format
 from stream.decode.reading import REFUSAL_SCHEMA, Limits, Rows, refused_alike
-from stream.decode.row_text import row_texts
 from stream.decode.rules import Rules
 from stream.decode.validate import Faults, check
 from stream.microbatch import MicroBatch, RawBatch
 from stream.service.heartbeat import beat
+
+
+def row_texts(batch: pa.RecordBatch) -> pa.Array:
+    """Each row as a JSON object (binary, UTF-8), nulls included; NaN and infinities by Python's names."""
+    pieces: list[pa.Array | str] = []
+    for i, (name, column) in enumerate(zip(batch.schema.names, batch.columns, strict=True)):
+        pieces += [("{" if i == 0 else ", ") + json.dumps(name) + ": ", _texts(column)]
+    texts = pc.binary_join_element_wise(*pieces, "}", "")
+    # Where no column has a value, all rows have one text.
+    return (texts if isinstance(texts, pa.Array) else pa.repeat(texts, batch.num_rows)).cast(pa.binary())
+
+
+def _texts(column: pa.Array) -> pa.Array | str:
+    if column.null_count == len(column):
+        return "null"
+    if pt.is_integer(column.type):
+        return column.cast(pa.string()).fill_null("null")
+    if pt.is_floating(column.type):
+        return _spelled(column.cast(pa.string()).fill_null("null"))
+    # Texts may need escapes, and lists are rare: one by one, but each value once.
+    words = column.dictionary_encode() if pt.is_string(column.type) else None
+    if words is None:
+        return pa.array([json.dumps(value) for value in column.to_pylist()])
+    quoted = [*map(json.dumps, words.dictionary.to_pylist()), "null"]
+    places = words.indices.fill_null(len(quoted) - 1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return pa.array(quoted).take(pa.array(places))
+
+
+def _spelled(texts: pa.Array) -> pa.Array:
+    """Numbers without a JSON form, as Python writes them."""
+    for found, word in (("nan", "NaN"), ("-nan", "NaN"), ("inf", "Infinity"), ("-inf", "-Infinity")):
+        texts = pc.if_else(pc.equal(texts, found), word, texts)
+    return texts
+
 
 RAW_LIMIT_BYTES = 4096
 """Bytes of the message, or of the row as JSON, in a dead letter."""

@@ -12,8 +12,7 @@ from schemas.config import StreamConfig
 from schemas.events import REJECT_SCHEMA, event_schema
 from stream.decode.columns import canonical
 from stream.decode.decoder import RAW_LIMIT_BYTES
-from stream.decode.event_file import open_rows, readable, warn_of_columns
-from stream.decode.file_columns import OWN, FileColumns
+from stream.decode.files import OWN, FileColumns, open_rows, readable, warn_of_columns
 from stream.decode.reading import FileRows
 from stream.decode.rules import Rules, looks_like
 from stream.decode.validate import Draft, check

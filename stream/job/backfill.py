@@ -11,7 +11,7 @@ import structlog
 from schemas.config import StreamConfig
 from schemas.events import US_PER_S
 from schemas.store import History, HistoryEnd, Position
-from stream.decode.file_columns import OWN, FileColumns
+from stream.decode.files import OWN, FileColumns
 from stream.decode.history_file import Survey, count_from, read_polls, survey
 from stream.decode.rules import Rules, show_time
 from stream.kafka.broker_clock import BrokerClock

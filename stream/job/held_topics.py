@@ -15,7 +15,7 @@ import structlog
 from schemas.config import StreamConfig
 from schemas.events import Reason
 from schemas.store import Position
-from stream.decode.arrow_frames import NOT_ARROW
+from stream.decode.arrow import NOT_ARROW
 from stream.decode.formats.avro import NOT_AVRO
 from stream.decode.formats.avro_schema import UNKNOWN_SCHEMA
 from stream.decode.json_messages import NOT_JSON

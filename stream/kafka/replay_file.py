@@ -5,8 +5,7 @@ from pathlib import Path
 
 from schemas.config import Kafka, Topic
 from stream.decode.columns import id_kind
-from stream.decode.event_file import read_events
-from stream.decode.file_columns import FileColumns
+from stream.decode.files import FileColumns, read_events
 from stream.decode.formats.interface import create_format
 from stream.kafka.client import client_settings
 from stream.kafka.greeting import greet

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from schemas.config import Lane
 from schemas.events import US_PER_S, event_schema
 from schemas.store import LogHeader
-from stream.decode.event_file import EventFile, read_events
+from stream.decode.files import EventFile, read_events
 from stream.store.errors import MismatchError
 from stream.store.lane.writer import LaneObserver, LaneWriter
 from stream.store.log.writer import LogWriter

@@ -15,7 +15,7 @@ from schemas.config import Lane
 from schemas.events import Op, event_schema
 from schemas.store import LaneManifest, LogHeader
 from stream.arrays.kinds import Int64
-from stream.decode.event_file import EventFile
+from stream.decode.files import EventFile
 from stream.service.scratch import scratch_folder
 from stream.store.errors import StoreError
 from stream.store.lane.diff import segment_width

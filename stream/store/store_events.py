@@ -5,8 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from schemas.events import event_schema
-from stream.decode.event_file import EventFile, read_events
-from stream.decode.file_columns import FileColumns
+from stream.decode.files import EventFile, FileColumns, read_events
 from stream.service.failure import Failure
 from stream.store.as_of import AsOf
 from stream.store.log.reader import LogReader

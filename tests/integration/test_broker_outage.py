@@ -31,7 +31,7 @@ from streaming import (
 from structlog.testing import capture_logs
 
 from schemas.config import StreamConfig
-from stream.decode.event_file import read_events
+from stream.decode.files import read_events
 from stream.kafka import reader
 from stream.kafka.producer import replay
 from stream.store.log.reader import LogReader

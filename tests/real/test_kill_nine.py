@@ -12,7 +12,7 @@ from forked import Commands
 from real_data import real_file
 from streaming import configuration, contents, fresh_topic, settings, written
 
-from stream.decode.event_file import read_events
+from stream.decode.files import read_events
 from stream.kafka.producer import replay
 from stream.store.log.reader import LogReader
 from stream.store.verify.store import verify

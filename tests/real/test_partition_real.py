@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 from real_data import real_file
 
-from stream.decode.event_file import read_events
+from stream.decode.files import read_events
 from stream.partition.offline import partition_events
 from stream.snapshots.graph import LiveGraph
 from stream.snapshots.slicing import densify, slice_events

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from schemas.events import event_schema
-from stream.decode.event_file import read_events
+from stream.decode.files import read_events
 from stream.service.failure import Failure
 
 

@@ -20,9 +20,8 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from stream.cli import app
-from stream.decode.event_file import read_events
-from stream.decode.file_columns import FileColumns
-from stream.decode.time_texts import read_times
+from stream.decode.columns import read_times
+from stream.decode.files import FileColumns, read_events
 from stream.decode.times import rfc3339_to_us
 from stream.decode.validate import Faults
 from stream.kafka.producer import Replayed

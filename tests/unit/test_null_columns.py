@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from stream.decode import arrow_events
+from stream.decode import arrow
 from stream.decode.columns import NULL_KINDS, SHARED_ROWS, nulls
 
 
@@ -21,7 +21,7 @@ def test_a_column_without_a_value_is_not_copied_with_the_others() -> None:
 
     shared = nulls(pa.int32(), 4).buffers()[1].address
     for labels in ([None, None], [7, None]):
-        together = arrow_events.one_table([batch(label) for label in labels])
+        together = arrow.one_table([batch(label) for label in labels])
         assert together.to_pylist() == [row for label in labels for row in batch(label).to_pylist()]
         [label] = together["label"].chunks
         assert (label.buffers()[1].address == shared) == (labels[0] is None)
@@ -30,4 +30,4 @@ def test_a_column_without_a_value_is_not_copied_with_the_others() -> None:
 def test_hostile_types_have_no_block() -> None:
     wide = pa.list_(pa.null(), 1 << 30)  # no bytes a row, a terabyte in Arrow's own block
     batch = pa.record_batch({"t": [1], "features": pa.array([None], wide)})
-    assert arrow_events.one_table([batch]).num_rows == 1
+    assert arrow.one_table([batch]).num_rows == 1

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from schemas.events import event_schema
-from stream.decode.event_file import EventFile
+from stream.decode.files import EventFile
 from stream.store.errors import StoreError
 from stream.store.savings import PAIR_BYTES, measure
 from stream.synthetic.table2 import PaperGraph, paper_snapshots

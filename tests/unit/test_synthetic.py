@@ -11,7 +11,7 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from stream.commands.synth import synth
-from stream.decode.event_file import read_events
+from stream.decode.files import read_events
 from stream.synthetic import PAPER_GRAPHS, START_S, PaperGraph, interactions, paper_snapshots
 from stream.synthetic.communities import community_edges
 

@@ -17,8 +17,7 @@ from schemas.errors import one_line
 from schemas.events import IdKind, event_schema
 from schemas.fields import PathKeys
 from stream.arrays.kinds import Int64
-from stream.decode.arrow_events import views
-from stream.decode.arrow_fields import mapped
+from stream.decode.arrow import mapped, views
 from stream.decode.columns import canonical
 from stream.decode.confluent import HEADER_BYTES, schema_ids
 from stream.decode.formats.avro_schema import UNKNOWN_SCHEMA, AvroSchema

@@ -8,8 +8,7 @@ import pyarrow as pa
 from schemas.config import Kafka, Topic
 from schemas.events import IdKind, event_schema
 from schemas.wire import ARROW_COLUMNS, JsonEvent
-from stream.decode.arrow_events import read_arrow, views
-from stream.decode.arrow_frames import NOT_ARROW
+from stream.decode.arrow import NOT_ARROW, read_arrow, views
 from stream.decode.encode import encode_arrow, encode_json
 from stream.decode.formats.interface import FORMATS, MessageFormat, Read
 from stream.decode.json_messages import NOT_JSON, read_json
