@@ -37,11 +37,9 @@ from schemas.events import event_schema
 from schemas.exports import ExportCommit
 from schemas.store import Position
 from stream.store.as_of import AsOf
-from stream.store.compact.retention import Keep
-from stream.store.compact.store import compact
+from stream.store.compact.store import Keep, compact
 from stream.store.errors import ConfigMissingError, LaneBusyError, RetainedError
-from stream.store.exports.reader import ExportReader
-from stream.store.exports.writer import ExportWriter
+from stream.store.exports import ExportReader, ExportWriter
 from stream.store.graph import read_graph
 from stream.store.inspect import inspect
 from stream.store.lane.reader import LaneReader

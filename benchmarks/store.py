@@ -32,7 +32,7 @@ from stream.store.lane.reader import LaneReader
 from stream.store.lane.writer import LaneWriter
 from stream.store.log.reader import LogReader
 from stream.store.log.writer import LogWriter
-from stream.store.window.feature_versions import FeatureVersions
+from stream.store.window.features import FeatureVersions
 from stream.store.window.view import WindowView
 
 EDGES, ROWS, FEATURES, NODES = 1_000_000, 100_000, 128, 500_000

@@ -42,8 +42,7 @@ def compact(
     """
 
     def body() -> None:
-        from stream.store.compact.dry_run import foresee
-        from stream.store.compact.retention import Keep
+        from stream.store.compact.store import Keep, foresee
         from stream.store.compact.store import compact as run
 
         configure_logs(level="WARNING", as_json=False)

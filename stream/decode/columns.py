@@ -1,4 +1,7 @@
-"""Columns of any types, as files and messages with several rows have them, to the columns of events."""
+"""Columns of other types to canonical columns, for Arrow messages, Parquet and CSV files.
+
+A column of a wrong type is a ``RefusedError``; a single wrong value becomes a fault of its row.
+"""
 
 from collections.abc import Callable, Iterable
 from functools import cache

@@ -1,4 +1,8 @@
-"""Files of events: Parquet, CSV and TSV, read and checked in pieces."""
+"""Parquet, CSV and TSV files to canonical events, columns by name; a wrong row is named, never skipped.
+
+The columns have their own names or those of ``--columns``. CSV and TSV are read block by block; a cell that can't be read, or a
+missing one, refuses its row and not the file.
+"""
 
 import csv
 from collections import deque

@@ -24,7 +24,7 @@ from stream.sink.snapshot_sink import SnapshotSink, log_header
 from stream.snapshots.border import HISTORY
 from stream.snapshots.event_time import Key
 from stream.store.errors import OffsetGapError
-from stream.store.log.history import fingerprint, intended, names, require_whole_history, rows_read
+from stream.store.log.commits import fingerprint, intended, names, require_whole_history, rows_read
 from stream.store.log.layout import log_folder
 from stream.store.log.writer import LogWriter
 

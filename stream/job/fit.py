@@ -7,14 +7,12 @@ from schemas.store import LaneHeader
 from stream.kafka.client import NoBrokerError
 from stream.kafka.takeover import topic_bounds
 from stream.sink.snapshot_sink import log_header
-from stream.store.files.headers import require_agreement
-from stream.store.files.records import read_record
+from stream.store.files.records import read_record, require_agreement
 from stream.store.lane import layout as lane_layout
 from stream.store.lane.reader import manifest_taus
 from stream.store.lane.state import lane_header
 from stream.store.log import layout as log_layout
-from stream.store.log.commits import numbers
-from stream.store.log.header import require_header
+from stream.store.log.commits import numbers, require_header
 
 _log = structlog.get_logger()
 

@@ -7,8 +7,7 @@ import structlog
 
 from schemas.config import StreamConfig
 from stream.background import Background
-from stream.store.compact.retention import Keep
-from stream.store.compact.store import compact
+from stream.store.compact.store import Keep, compact
 from stream.store.errors import LaneBusyError
 
 PAUSE_S = 60.0

@@ -21,10 +21,9 @@ from stream.metrics import StreamMetrics
 from stream.service.failure import Failure
 from stream.store.crash import crash_point
 from stream.store.errors import LaneBusyError, RetainedError
-from stream.store.exports.layout import COMMITS, PUBLISHED
-from stream.store.exports.reader import ExportReader
-from stream.store.files.lock import lock_folder, new_writer_id
-from stream.store.files.watch import FolderWatch
+from stream.store.exports import COMMITS, PUBLISHED, ExportReader
+from stream.store.files.follow import FolderWatch
+from stream.store.files.sweep import lock_folder, new_writer_id
 
 RETRY_S = 5.0
 """Pause before a failed try is made again."""

@@ -14,7 +14,7 @@ from stream.decode.encode import encode_json
 from stream.snapshots.event_time import Key
 from stream.snapshots.sealing import Run
 from stream.store.log.refusals import example_of
-from stream.store.log.tail import tail_schema
+from stream.store.log.sealed import tail_schema
 
 
 @dataclass(slots=True)

@@ -14,9 +14,9 @@ from stream.arrays.kinds import Float32, Int32, Int64
 from stream.snapshots.graph import LiveGraph
 from stream.store.as_of import AsOf
 from stream.store.errors import RetainedError
-from stream.store.files.numbered import Numbered
+from stream.store.files.records import Numbered
 from stream.store.lane.reader import LaneReader
-from stream.store.log.base import groups
+from stream.store.log.index import groups
 from stream.store.log.reader import LogReader
 from stream.store.places.place import Place
 from stream.store.undisturbed import undisturbed

@@ -13,7 +13,7 @@ from stream.store.as_of import AsOf
 from stream.store.lane.index import LaneTotals, manifest_rows
 from stream.store.lane.layout import lane_names
 from stream.store.lane.reader import LaneReader
-from stream.store.log.history import rows_read
+from stream.store.log.commits import rows_read
 from stream.store.log.index import LogTotals
 from stream.store.log.reader import LogReader
 from stream.store.log.refusals import as_json, newest_refused

@@ -9,7 +9,7 @@ from running_job import Running, reached
 from streaming import T0, configuration, edge, fresh_topic, log_table, run_job, send
 
 from schemas.config import StreamConfig
-from stream.store.places.folder_staging import FolderStaging
+from stream.store.places.folder import FolderStaging
 
 pytestmark = pytest.mark.integration
 

@@ -12,7 +12,7 @@ from streaming import T0, command, configuration, edge, fresh_topic, run_job, se
 from warm_popen import run
 
 from stream.store.crash import VARIABLE
-from stream.store.exports.reader import ExportReader
+from stream.store.exports import ExportReader
 from stream.store.inspect import inspect
 from stream.store.lane.reader import LaneReader
 from stream.store.log.reader import LogReader

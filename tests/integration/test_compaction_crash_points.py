@@ -11,8 +11,7 @@ from compacted import SNAPSHOTS, catch_up, grown, log_content, seal, seen
 from compaction_crash_job import compact_store
 from lane_stream import lane
 
-from stream.store.compact.retention import Keep
-from stream.store.compact.store import compact
+from stream.store.compact.store import Keep, compact
 from stream.store.crash import COMPACTION, CRASH_POINTS
 from stream.store.errors import RetainedError
 from stream.store.lane.reader import LaneReader
@@ -77,7 +76,7 @@ def test_a_kill_while_a_lane_is_removed_leaves_a_store_without_it(processes, bef
 
 def test_a_writer_two_readers_and_verify_go_on_beside_compaction(place, monkeypatch):
     """The log grows and is compacted all the while; a reader of the log and one of a lane see every snapshot once."""
-    monkeypatch.setattr("stream.store.files.watch.BUCKET_POLL_S", 0.1)
+    monkeypatch.setattr("stream.store.files.follow.BUCKET_POLL_S", 0.1)
     begun, end = 6, SNAPSHOTS if isinstance(place, Path) else 12
     store = grown(place, lane("hash"), end=begun)
     seen_taus: dict[str, list[int]] = {"log": [], "lane": []}

@@ -18,7 +18,7 @@ from streaming import started as stream_started
 from trainer_processes import PATIENCE_S, scored, until
 from trainer_sessions import small_params
 
-from stream.store.exports.reader import ExportReader
+from stream.store.exports import ExportReader
 from stream.store.lane.reader import LaneReader
 from trainer.exports.embeddings import load_embeddings
 from trainer.models.interface import MODELS

@@ -29,7 +29,7 @@ from streaming import (
 from schemas.config import Kafka, Publication, StreamConfig, Topic
 from stream.kafka.export_publisher import ExportPublisher
 from stream.metrics import StreamMetrics
-from stream.store.exports.reader import ExportReader
+from stream.store.exports import ExportReader
 
 pytestmark = pytest.mark.integration
 EXPORTS = 4

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from schemas.config import StreamConfig
 from stream import background
-from stream.store.places.folder_staging import FolderStaging
+from stream.store.places.folder import FolderStaging
 from stream.store.verify.store import verify
 
 pytestmark = pytest.mark.integration

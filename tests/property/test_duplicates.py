@@ -16,8 +16,7 @@ from log_events import SECOND, Clock, event, poll, stream_config
 
 from stream.sink.snapshot_sink import SnapshotSink, log_header
 from stream.snapshots.event_ids import EventIds
-from stream.store.compact.retention import Keep
-from stream.store.compact.store import compact
+from stream.store.compact.store import Keep, compact
 from stream.store.log.reader import LogReader
 from stream.store.log.writer import LogWriter
 from stream.store.verify.log import verify_log

@@ -9,8 +9,7 @@ from oracle_lane import INTERVAL_US, F, Row
 
 from schemas.config import Lane
 from schemas.store import LogHeader
-from stream.store.compact.retention import Keep
-from stream.store.compact.store import compact
+from stream.store.compact.store import Keep, compact
 from stream.store.lane.reader import LaneReader
 from stream.store.lane.writer import LaneWriter
 from stream.store.log.writer import LogWriter

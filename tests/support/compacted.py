@@ -8,8 +8,7 @@ from lane_stream import FEATURES, SECOND, SEGMENTS, random_events
 
 from schemas.config import Lane
 from schemas.store import LogHeader
-from stream.store.compact.retention import Keep
-from stream.store.compact.store import compact
+from stream.store.compact.store import Keep, compact
 from stream.store.lane.reader import LaneReader
 from stream.store.lane.writer import LaneWriter
 from stream.store.log.reader import LogReader

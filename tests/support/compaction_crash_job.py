@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from stream.store.compact.retention import Keep
-from stream.store.compact.store import compact
+from stream.store.compact.store import Keep, compact
 from stream.store.crash import arm
 
 

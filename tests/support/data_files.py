@@ -5,8 +5,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from schemas.store import FileRef
+from stream.store.places.interface import Write
 from stream.store.places.place import Place, place_of
-from stream.store.places.staging import Write
 
 
 def write_file(root: Path | Place, relative: str, write: Write) -> FileRef:

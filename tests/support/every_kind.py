@@ -12,10 +12,9 @@ from schemas.events import REJECT_SCHEMA, event_schema
 from schemas.store import History, HistoryFile, Position
 from stream.sink.snapshot_sink import log_header
 from stream.snapshots.border import HISTORY
-from stream.store.compact.retention import Keep
-from stream.store.compact.store import compact
+from stream.store.compact.store import Keep, compact
 from stream.store.lane.writer import LaneWriter
-from stream.store.log.tail import tail_schema
+from stream.store.log.sealed import tail_schema
 from stream.store.log.writer import LogWriter
 from stream.store.places.place import Place
 

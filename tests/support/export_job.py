@@ -14,8 +14,7 @@ import pyarrow as pa
 
 from schemas.exports import ExportCommit
 from stream.store.crash import arm
-from stream.store.exports.reader import ExportReader
-from stream.store.exports.writer import ExportWriter
+from stream.store.exports import ExportReader, ExportWriter
 
 POINTS = (
     "file.torn", "file.written", "file.synced", "file.renamed:1", "file.renamed:2", "files.named", "export.named",

@@ -6,8 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from schemas.exports import ExportCommit, ExportKind
-from stream.store.exports.reader import ExportReader
-from stream.store.exports.writer import ExportWriter
+from stream.store.exports import ExportReader, ExportWriter
 
 WIDTH = 4
 

@@ -8,7 +8,7 @@ import pytest
 import small_trainers
 
 from schemas.trainer_config import Optimisation, TrainerConfig
-from stream.store.exports.reader import ExportReader
+from stream.store.exports import ExportReader
 
 BOTH = {"embeddings": True, "scores": True}
 

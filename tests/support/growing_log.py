@@ -7,7 +7,7 @@ from log_events import event
 
 from schemas.events import event_schema
 from schemas.store import LogHeader
-from stream.store.log.tail import tail_schema
+from stream.store.log.sealed import tail_schema
 from stream.store.log.writer import LogWriter
 from stream.store.places.place import Place
 

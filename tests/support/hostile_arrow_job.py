@@ -22,7 +22,7 @@ from stream.store.errors import CorruptError, StoreError
 from stream.store.files.data import read_table
 from stream.store.lane.reader import LaneReader
 from stream.store.lane.writer import LaneWriter
-from stream.store.log.tail import tail_schema
+from stream.store.log.sealed import tail_schema
 from stream.store.verify.store import verify
 from stream.store.window.view import WindowView
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from stream.store.compact.retention import Keep
-from stream.store.compact.store import compact
+from stream.store.compact.store import Keep, compact
 from stream.store.places.place import Place
 
 

@@ -13,7 +13,7 @@ from obstore.store import MemoryStore
 from s3_server import S3Server
 
 from stream.store.places.bucket import Bucket
-from stream.store.places.names import plain
+from stream.store.places.interface import plain
 from stream.store.places.object_path import ObjectPath
 from stream.store.places.place import Place, place_of
 from stream.store.verify.check import Check

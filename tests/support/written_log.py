@@ -13,7 +13,7 @@ from schemas.store import History, HistoryFile, Position
 from stream.sink.snapshot_sink import log_header
 from stream.store.errors import ConfigMissingError, StoreError
 from stream.store.log.reader import LogReader
-from stream.store.log.tail import tail_schema
+from stream.store.log.sealed import tail_schema
 from stream.store.log.writer import LogWriter
 
 HISTORY = History(

@@ -13,8 +13,8 @@ from placed import Places, anew, files_of, problems_of, write
 
 from schemas.store import CommitRecord, History, LaneHeader, LaneManifest, LogHeader, Record
 from stream.store.errors import CorruptError, FormatVersionError, StoreError
-from stream.store.files.lock import NAME
 from stream.store.files.records import read_record
+from stream.store.files.sweep import NAME
 from stream.store.lane.reader import LaneReader
 from stream.store.lane.writer import LaneWriter
 from stream.store.log.reader import LogReader

@@ -18,10 +18,9 @@ import stream.store.log.commits
 import stream.store.log.ids
 import stream.store.log.writer
 from stream.job import housekeeping
-from stream.store.compact.retention import Keep
-from stream.store.compact.store import compact
+from stream.store.compact.store import Keep, compact
 from stream.store.errors import CorruptError, MissingError, RetainedError
-from stream.store.files.lock import COMPACTION, lock_folder
+from stream.store.files.sweep import COMPACTION, lock_folder
 from stream.store.graph import read_graph
 from stream.store.inspect import inspect
 from stream.store.lane.reader import LaneReader, manifest_taus

@@ -15,26 +15,24 @@ from meanwhile import dropping, once, with_after, with_before
 from placed import problems_of, write
 
 import stream.store.compact.store
-import stream.store.exports.reader
+import stream.store.exports
 import stream.store.files.data
 import stream.store.files.sweep
 import stream.store.lane.reader
 import stream.store.log.ids
 import stream.store.log.writer
 from schemas.exports import ExportCommit
-from stream.store.compact.retention import Keep
-from stream.store.compact.store import compact, remove_lane
+from stream.store.compact.store import Keep, compact, remove_lane
 from stream.store.errors import ConfigMissingError, CorruptError, LaneBusyError, MissingError, RetainedError
-from stream.store.exports.reader import ExportReader
-from stream.store.exports.writer import ExportWriter
+from stream.store.exports import ExportReader, ExportWriter
 from stream.store.inspect import inspect
 from stream.store.lane.reader import LaneReader
 from stream.store.lane.writer import LaneWriter
 from stream.store.log.reader import LogReader
 from stream.store.log.writer import LogWriter
-from stream.store.places.cache import cache_of
+from stream.store.places.durable import FolderLock
 from stream.store.places.folder import FolderPath
-from stream.store.places.folder_lock import FolderLock
+from stream.store.places.object_path import cache_of
 from stream.store.places.place import Place, place_of
 from stream.store.verify import lane as verify_lane
 from stream.store.window.view import WindowView

@@ -12,8 +12,7 @@ from s3_server import S3Server
 from sweeps import sweep
 from written_log import commits, durable_in_log, write_log
 
-from stream.store.compact.retention import Keep
-from stream.store.compact.store import compact, remove_lane
+from stream.store.compact.store import Keep, compact, remove_lane
 from stream.store.errors import ConfigMissingError
 from stream.store.inspect import inspect
 from stream.store.lane.layout import lane_names

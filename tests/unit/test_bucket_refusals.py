@@ -12,8 +12,7 @@ from s3_server import S3Server
 from sweeps import sweep
 from written_log import HISTORY, commits, durable_in_log, write_log_again_and_again
 
-from stream.store.compact.retention import Keep
-from stream.store.compact.store import compact
+from stream.store.compact.store import Keep, compact
 from stream.store.errors import StoreError
 from stream.store.inspect import inspect
 from stream.store.log.reader import LogReader

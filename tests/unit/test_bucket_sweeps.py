@@ -8,11 +8,10 @@ from lane_stream import lane
 from placed import Places
 
 from schemas.store_address import Address
-from stream.store.compact.retention import Keep
-from stream.store.compact.store import compact
+from stream.store.compact.store import Keep, compact
 from stream.store.log.writer import LogWriter
 from stream.store.places.bucket import Bucket, Found
-from stream.store.places.names import with_token
+from stream.store.places.interface import with_token
 from stream.store.places.object_path import ObjectPath
 from stream.store.places.place import Place
 from stream.store.verify.store import verify

@@ -10,11 +10,9 @@ from placed import files_of
 from typer.testing import CliRunner
 
 from stream.cli import app
-from stream.store.compact.dry_run import foresee
-from stream.store.compact.retention import Keep
-from stream.store.compact.store import compact
+from stream.store.compact.store import Keep, compact, foresee
 from stream.store.errors import ConfigMissingError
-from stream.store.files.lock import COMPACTION, lock_folder
+from stream.store.files.sweep import COMPACTION, lock_folder
 from stream.store.log.layout import log_folder
 
 LANES = (lane("distdy"), lane("sep", edge_life=2))

@@ -12,10 +12,9 @@ from placed import files_of, flipped, problems_of, sizes, write
 
 from schemas.events import event_schema
 from stream.store.as_of import AsOf
-from stream.store.compact.retention import Keep
-from stream.store.compact.store import compact
+from stream.store.compact.store import Keep, compact
 from stream.store.errors import ConfigMissingError, CorruptError, LaneBusyError, RetainedError
-from stream.store.files.lock import COMPACTION, lock_folder
+from stream.store.files.sweep import COMPACTION, lock_folder
 from stream.store.graph import read_graph
 from stream.store.inspect import inspect
 from stream.store.lane.reader import LaneReader

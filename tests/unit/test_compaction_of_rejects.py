@@ -8,8 +8,7 @@ from compacted import EVENTS, HEADER, SECOND
 
 from schemas.events import REJECT_SCHEMA
 from schemas.store import Position
-from stream.store.compact.retention import Keep
-from stream.store.compact.store import compact
+from stream.store.compact.store import Keep, compact
 from stream.store.log.reader import LogReader
 from stream.store.log.writer import LogWriter
 from stream.store.verify.store import verify

@@ -15,7 +15,7 @@ from trainer_streams import SECOND, make_lane, meetings
 from schemas.events import event_schema
 from schemas.trainer_config import Drift, Optimisation
 from stream.service.failure import Failure
-from stream.store.files.numbered import Numbered
+from stream.store.files.records import Numbered
 from trainer.continual.daemon import Trainer
 from trainer.continual.drift import DriftWatch
 from trainer.continual.overload import LoadPolicy

@@ -20,7 +20,7 @@ from stream.commands.compact import compact
 from stream.commands.verify import verify
 from stream.store.files import data
 from stream.store.files.data import read_table
-from stream.store.files.lock import COMPACTION, lock_folder
+from stream.store.files.sweep import COMPACTION, lock_folder
 from stream.store.log.reader import LogReader
 from stream.store.places.place import place_of
 

@@ -22,8 +22,7 @@ from schemas.exports import ExportCommit
 from schemas.trainer_config import Optimisation, TrainerConfig
 from stream.service.failure import Failure
 from stream.store.errors import CorruptError, RetainedError
-from stream.store.exports.reader import ExportReader
-from stream.store.exports.writer import ExportWriter
+from stream.store.exports import ExportReader, ExportWriter
 from stream.store.files.records import put_record, read_record
 from stream.store.verify.store import verify
 from trainer.continual.daemon import Trainer

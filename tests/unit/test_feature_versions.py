@@ -5,11 +5,21 @@ import pytest
 
 from stream.snapshots.node_features import segment_bounds
 from stream.store.lane.diff import cut_segments
-from stream.store.window.feature_versions import FeatureVersions
-from stream.store.window.lines import LINE_BYTES, joined, on_lines
-from stream.store.window.slots import Slots, look_up
-from stream.store.window.version_kernels import MASK, ROW, SMALL, START, run_columns, sort_by_row
-from stream.store.window.version_reads import read
+from stream.store.window.features import (
+    LINE_BYTES,
+    MASK,
+    ROW,
+    SMALL,
+    START,
+    FeatureVersions,
+    Slots,
+    joined,
+    look_up,
+    on_lines,
+    read,
+    run_columns,
+    sort_by_row,
+)
 
 NODES = 12
 

@@ -33,10 +33,9 @@ from schemas.store import (
     SealedSnapshot,
 )
 from stream.snapshots.graph import LiveGraph
-from stream.store.compact.retention import Keep
-from stream.store.compact.store import compact
+from stream.store.compact.store import Keep, compact
 from stream.store.lane.reader import LaneReader
-from stream.store.log.base import groups
+from stream.store.log.index import groups
 from stream.store.log.reader import LogReader
 from stream.store.log.writer import LogWriter
 from stream.store.window.view import WindowView

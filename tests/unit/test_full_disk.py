@@ -20,7 +20,7 @@ from stream.store.lane.writer import LaneWriter
 from stream.store.log import writer as log_writer
 from stream.store.log.reader import LogReader
 from stream.store.log.writer import LogWriter
-from stream.store.places import folder, folder_staging
+from stream.store.places import folder
 from stream.store.verify.store import verify
 
 BEFORE_ITS_NAME = CRASH_POINTS[CRASH_POINTS.index("commit.begun") : CRASH_POINTS.index("record.linked")]
@@ -71,7 +71,7 @@ def sealed(store: Path) -> list[Any]:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> FullDisk:
     monkeypatch.setattr(room, "RETRY_S", 0.0)
-    return FullDisk(monkeypatch, folder_staging, folder, log_writer, lane_writer)
+    return FullDisk(monkeypatch, folder, log_writer, lane_writer)
 
 
 @pytest.mark.parametrize("step", BEFORE_ITS_NAME)

@@ -19,7 +19,7 @@ from stream.microbatch import MicroBatch
 from stream.service.failure import Failure
 from stream.sink.snapshot_sink import log_header
 from stream.snapshots.border import HISTORY, Border
-from stream.store.log.history import fingerprint
+from stream.store.log.commits import fingerprint
 from stream.store.log.writer import LogWriter
 from stream.store.verify.log import verify_log
 

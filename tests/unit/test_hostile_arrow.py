@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from stream.store.files.arrow_bounds import FREE_BYTES, MAX_EXPANSION, require_bounded, require_whole
+from stream.store.files.data import FREE_BYTES, MAX_EXPANSION, require_bounded, require_whole
 
 SUPPORT = Path(__file__).parents[1] / "support"
 

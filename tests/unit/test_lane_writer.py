@@ -17,7 +17,7 @@ from stream.store.errors import ConfigMissingError, LaneBusyError, MismatchError
 from stream.store.lane.reader import LaneReader
 from stream.store.lane.writer import LaneWriter
 from stream.store.log.writer import LogWriter
-from stream.store.places.folder_staging import FolderStaging
+from stream.store.places.folder import FolderStaging
 from stream.store.verify.store import verify
 
 

@@ -9,7 +9,7 @@ import pytest
 from placed import Places
 
 from stream.store.errors import LaneBusyError
-from stream.store.files.lock import lock_folder
+from stream.store.files.sweep import lock_folder
 from stream.store.places.bucket import Bucket
 from stream.store.places.object_path import ObjectPath
 

@@ -9,7 +9,7 @@ import pytest
 from other_machine import elsewhere
 from s3_server import S3Server
 
-from stream.store.files.lock import lock_folder
+from stream.store.files.sweep import lock_folder
 from stream.store.places import lease as lease_module
 from stream.store.places.bucket import Bucket
 from stream.store.places.object_path import ObjectPath

@@ -18,12 +18,11 @@ from schemas.store import FOLLOWED, FORMAT_VERSION, LogHeader, Position
 from stream.job.fit import require_fit
 from stream.kafka.client import NoBrokerError
 from stream.store.errors import ConfigMissingError, LaneBusyError, MismatchError
-from stream.store.files.headers import CONFIG_KEYS
-from stream.store.files.records import read_record
+from stream.store.files.records import CONFIG_KEYS, read_record
 from stream.store.lane.reader import LaneReader
 from stream.store.lane.writer import LaneWriter
 from stream.store.log.reader import LogReader
-from stream.store.log.tail import tail_schema
+from stream.store.log.sealed import tail_schema
 from stream.store.log.writer import LogWriter
 from stream.store.places.place import Place
 from stream.store.verify.store import verify

@@ -16,7 +16,7 @@ from placed import write as replace
 
 import stream.store.log.ids
 from stream.store.errors import ConfigMissingError, CorruptError, RetainedError
-from stream.store.files.watch import FolderWatch
+from stream.store.files.follow import FolderWatch
 from stream.store.log.reader import LogReader
 from stream.store.places.place import Place, place_of
 from stream.store.verify.log import verify_log
@@ -170,7 +170,7 @@ def test_a_follower_wakes_up_with_and_without_inotify(
 ) -> None:
     polling = refused is not None
     if refused is not None:
-        monkeypatch.setattr(f"stream.store.files.watch.{refused}", unavailable)
+        monkeypatch.setattr(f"stream.store.files.follow.{refused}", unavailable)
     write(tmp_path, 1)
     with FolderWatch(tmp_path) as watch:
         assert watch.polling is bool(polling)

@@ -21,11 +21,10 @@ from stream.store.crash import CRASH_POINTS, arm
 from stream.store.errors import CorruptError, LaneBusyError, MismatchError, StoreError
 from stream.store.files.records import put_record, read_record
 from stream.store.log import writer as log_writer
-from stream.store.log.canonical import canonical_batches
 from stream.store.log.reader import LogReader
-from stream.store.log.tail import FAN_IN, absorbed_from, tail_schema
+from stream.store.log.sealed import FAN_IN, absorbed_from, canonical_batches, tail_schema
 from stream.store.log.writer import LogWriter
-from stream.store.places.names import plain
+from stream.store.places.interface import plain
 from stream.store.places.place import Place
 from stream.store.verify.log import verify_log
 
@@ -165,7 +164,7 @@ def test_a_full_disk_leaves_the_log_as_it_was_and_the_commit_can_be_tried_again(
             def full(path: Path) -> None:
                 raise OSError(errno.ENOSPC, "No space left on device")
 
-            patch.setattr("stream.store.places.folder_staging.sync_file", full)
+            patch.setattr("stream.store.places.folder.sync_file", full)
             with pytest.raises(OSError, match="No space"):
                 writer.commit(seal=[(0, events(event(1, 2, 5), event(3, 3, 6)))], tail=tail(event(4, 4, 15)))
         assert (writer.num_nodes, files(tmp_path, "tail"), files(tmp_path, "snapshots")) == (

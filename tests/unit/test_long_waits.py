@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from trainer_streams import make_lane
 
-from stream.store.files import watch
+from stream.store.files import follow as follow_module
 from stream.store.files.follow import follow
-from stream.store.files.numbered import Numbered
+from stream.store.files.records import Numbered
 from stream.store.lane.reader import LaneReader
 from trainer.continual import follower as follower_module
 from trainer.continual.follower import Follower
@@ -20,13 +20,13 @@ from trainer.ranks import Ranks
 def watches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """An entry for each watcher that was made."""
     made: list[str] = []
-    observer = watch.Observer
+    observer = follow_module.Observer
 
     def counted() -> object:
         made.append("")
         return observer()
 
-    monkeypatch.setattr(watch, "Observer", counted)
+    monkeypatch.setattr(follow_module, "Observer", counted)
     return made
 
 

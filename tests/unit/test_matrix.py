@@ -16,7 +16,7 @@ from schemas.matrix import Matrix
 from stream.service.config_file import load_config
 from stream.service.failure import Failure
 from stream.store.errors import LaneBusyError
-from stream.store.places.folder_lock import FolderLock
+from stream.store.places.durable import FolderLock
 from trainer.cli import app
 from trainer.evaluation import matrix as under_test
 from trainer.evaluation.matrix import Cell, cells, run_matrix

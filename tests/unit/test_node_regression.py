@@ -16,8 +16,7 @@ from trainer_streams import FEATURES, SECOND, meetings
 from schemas.config import Lane
 from schemas.trainer_config import TrainerConfig
 from stream.service.failure import Failure
-from stream.store.compact.retention import Keep
-from stream.store.compact.store import compact
+from stream.store.compact.store import Keep, compact
 from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
 from trainer.continual.daemon import Trainer

@@ -6,7 +6,7 @@ import weakref
 import pytest
 
 from stream.store.errors import RetainedError
-from stream.store.files.numbered import Numbered
+from stream.store.files.records import Numbered
 
 
 class Item:

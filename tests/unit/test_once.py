@@ -30,7 +30,7 @@ from sweeps import sweep
 from schemas.store import CommitRecord
 from stream.sink.snapshot_sink import SnapshotSink
 from stream.store.errors import LaneBusyError, StoreError
-from stream.store.files.clean_up import CleanUp
+from stream.store.files.sweep import CleanUp
 from stream.store.log import writer as log_writer
 from stream.store.log.layout import log_folder
 from stream.store.log.writer import LogWriter

@@ -21,14 +21,11 @@ from stream.held import holding
 from stream.kafka.reader import Start
 from stream.metrics import StreamMetrics
 from stream.store.errors import StoreError
-from stream.store.exports.layout import commit_name
-from stream.store.exports.reader import ExportReader
-from stream.store.exports.writer import ExportWriter
+from stream.store.exports import ExportReader, ExportWriter, commit_name
 from stream.store.lane.layout import manifest_name
 from stream.store.lane.writer import LaneWriter
 from stream.store.places.place import Place
-from stream.store.verify.exports import verify_exports
-from stream.store.verify.store import verify
+from stream.store.verify.store import verify, verify_exports
 from trainer.session.checkpoint import Checkpoints
 
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from stream.snapshots.pairs import pair_keys
-from stream.store.window.pairs import PairWindow
-from stream.store.window.row_sets import RowSet
+from stream.store.window.pairs import PairWindow, RowSet
 
 
 @pytest.mark.parametrize("window", [1, 3, 7])

@@ -18,14 +18,12 @@ from schemas.store import LogHeader
 from schemas.store_address import Address, parse_address
 from stream.store.errors import ConfigMissingError, CorruptError, LaneBusyError, MissingError
 from stream.store.files.data import open_table, read_table
-from stream.store.files.lock import lock_folder
 from stream.store.files.records import put_record, read_record
-from stream.store.files.sweep import remove
+from stream.store.files.sweep import lock_folder, remove
 from stream.store.places import lease as lease_module
 from stream.store.places.bucket import Bucket, ObjectStoreError
-from stream.store.places.cache import cache_of
-from stream.store.places.names import plain, token_of, with_token
-from stream.store.places.object_path import ObjectPath
+from stream.store.places.interface import plain, token_of, with_token
+from stream.store.places.object_path import ObjectPath, cache_of
 from stream.store.places.place import Place, place_of
 
 TABLE = pa.table({"x": [1, 2, 3]})

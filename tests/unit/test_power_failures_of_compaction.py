@@ -9,8 +9,7 @@ from crash_disk import CrashDisk, Moment, put, states
 from lane_stream import lane, random_events
 from sweeps import sweep
 
-from stream.store.compact.retention import Keep
-from stream.store.compact.store import compact
+from stream.store.compact.store import Keep, compact
 from stream.store.log.reader import LogReader
 from stream.store.verify.store import verify
 

@@ -159,7 +159,7 @@ def test_a_full_disk_loses_nothing_and_the_next_call_tries_again(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("stream.store.places.folder_staging.sync_file", full)
+        patch.setattr("stream.store.places.folder.sync_file", full)
         for _ in range(2):
             with pytest.raises(OSError, match="No space"):
                 job.sink.advance()

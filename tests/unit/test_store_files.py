@@ -18,10 +18,10 @@ from stream.store.crash import VARIABLE
 from stream.store.errors import ConfigMissingError, CorruptError, FormatVersionError, LaneBusyError
 from stream.store.files import records
 from stream.store.files.data import checksum, open_table, read_table
-from stream.store.files.lock import new_writer_id
 from stream.store.files.records import put_record, read_record
-from stream.store.places.folder_lock import FolderLock
-from stream.store.places.names import inside
+from stream.store.files.sweep import new_writer_id
+from stream.store.places.durable import FolderLock
+from stream.store.places.interface import inside
 from stream.store.places.place import place_of
 from stream.store.places.write_out import WriteOut
 
@@ -58,7 +58,7 @@ def test_a_commit_that_fails_while_naming_removes_all_of_its_files(
     def full(path: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("stream.store.places.folder_staging.sync_folder", full)
+    monkeypatch.setattr("stream.store.places.folder.sync_folder", full)
     with pytest.raises(OSError, match="No space"), place_of(tmp_path).stage() as staging:
         staging.add_table("a.arrow", TABLE)
         staging.add_table("b.arrow", TABLE)
@@ -190,7 +190,7 @@ def test_a_second_writer_is_refused_with_the_first_ones_name(tmp_path: Path) -> 
 
 def test_a_lock_dies_with_its_process(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from stream.store.places.folder_lock import FolderLock\n"
+        "import sys, time; from pathlib import Path; from stream.store.places.durable import FolderLock\n"
         "lock = FolderLock(Path(sys.argv[1]), 'doomed'); print('held', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE) as process:

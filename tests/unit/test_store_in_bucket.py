@@ -11,8 +11,7 @@ from written_log import commits, write_log
 
 from stream.cluster.current import announce, is_current, withdraw
 from stream.store.as_of import AsOf
-from stream.store.compact.retention import Keep
-from stream.store.compact.store import compact, remove_lane
+from stream.store.compact.store import Keep, compact, remove_lane
 from stream.store.errors import ConfigMissingError, LaneBusyError, RetainedError
 from stream.store.graph import read_graph
 from stream.store.inspect import inspect
@@ -20,7 +19,7 @@ from stream.store.lane.layout import lane_names
 from stream.store.lane.reader import LaneReader
 from stream.store.lane.writer import LaneWriter
 from stream.store.log.reader import LogReader
-from stream.store.places.names import with_token
+from stream.store.places.interface import with_token
 from stream.store.places.place import place_of
 from stream.store.verify.store import verify
 

@@ -17,8 +17,7 @@ from trainer_streams import SECOND, make_lane, meetings
 from schemas.config import Lane
 from schemas.trainer_config import Lag, TrainerConfig
 from stream.service.failure import Failure
-from stream.store.compact.retention import Keep
-from stream.store.compact.store import compact
+from stream.store.compact.store import Keep, compact
 from stream.store.errors import RetainedError
 from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader

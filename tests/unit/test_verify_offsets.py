@@ -11,8 +11,7 @@ from log_events import SECOND, Message, event, poll
 from sink_job import A, B, Job
 
 from schemas.store import CommitRecord
-from stream.store.compact.retention import Keep
-from stream.store.compact.store import compact
+from stream.store.compact.store import Keep, compact
 from stream.store.log.writer import LogWriter
 from stream.store.verify.store import verify
 

@@ -10,8 +10,8 @@ from log_events import event
 from schemas.events import REJECT_SCHEMA, event_schema
 from schemas.store import LogHeader, Position
 from stream.store.log.writer import LogWriter
+from stream.store.verify.index import wrong_rows
 from stream.store.verify.log import verify_log
-from stream.store.verify.rows import wrong_rows
 
 HEADER = LogHeader(graph="g", interval_us=1, ids="int", node_features=3, edge_features=2)
 

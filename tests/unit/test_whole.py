@@ -14,7 +14,7 @@ from torch import Tensor
 from trainer_streams import meetings
 
 from schemas.trainer_config import TrainerConfig
-from stream.store.exports.reader import ExportReader
+from stream.store.exports import ExportReader
 from stream.store.lane.reader import LaneReader
 from trainer.continual.daemon import Trainer
 from trainer.continual.score_file import ScoreFile

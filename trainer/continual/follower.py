@@ -10,7 +10,7 @@ from schemas.store import LaneManifest
 from stream.service.failure import Failure
 from stream.service.heartbeat import beat
 from stream.store.errors import ConfigMissingError
-from stream.store.files.watch import FolderWatch
+from stream.store.files.follow import FolderWatch
 from stream.store.lane.layout import COMMITS
 from stream.store.lane.reader import LaneReader
 from trainer.continual.overload import LoadPolicy

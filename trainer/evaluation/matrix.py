@@ -34,9 +34,8 @@ from stream.service.failure import Failure
 from stream.service.json_lines import last_error
 from stream.service.output import notes
 from stream.service.scratch import WITHIN, scratch_folder
-from stream.store.files.lock import new_writer_id
-from stream.store.places.durable import sync_file, sync_folder
-from stream.store.places.folder_lock import FolderLock
+from stream.store.files.sweep import new_writer_id
+from stream.store.places.durable import FolderLock, sync_file, sync_folder
 from trainer.evaluation.matrix_table import as_dicts, entries
 from trainer.evaluation.progress import LogFollower
 from trainer.evaluation.split import parse_shares

@@ -5,7 +5,7 @@ import pyarrow as pa
 
 from stream.service.failure import Failure
 from stream.store.errors import RetainedError
-from stream.store.exports.reader import ExportReader
+from stream.store.exports import ExportReader
 from stream.store.places.place import Place
 
 

@@ -16,7 +16,7 @@ from schemas.store import LaneManifest
 from schemas.trainer_config import TrainerConfig
 from stream.arrays.kinds import Float32, Int64
 from stream.service.failure import Failure
-from stream.store.exports.writer import ExportWriter
+from stream.store.exports import ExportWriter
 from stream.store.lane.reader import LaneReader
 from stream.store.log.reader import LogReader
 from trainer.data.node_names import NodeNames

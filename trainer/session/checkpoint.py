@@ -21,11 +21,9 @@ import xxhash
 from schemas.errors import one_line, system_call
 from stream.service.failure import Failure
 from stream.store.errors import LaneBusyError
-from stream.store.files.clean_up import CleanUp
 from stream.store.files.data import checksum
-from stream.store.files.lock import new_writer_id
-from stream.store.places.durable import make_folders, settle, sync_file, sync_folder
-from stream.store.places.folder_lock import FolderLock
+from stream.store.files.sweep import CleanUp, new_writer_id
+from stream.store.places.durable import FolderLock, make_folders, settle, sync_file, sync_folder
 
 FORMAT = 2
 LET_GO_S = 10.0

@@ -14,8 +14,8 @@ from schemas.trainer_config import Target, TrainerConfig
 from stream.arrays.kinds import Bool, Float32, Float64, Int64
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
-from stream.store.log.base import groups
 from stream.store.log.event_columns import EventColumns
+from stream.store.log.index import groups
 from trainer.data.node_targets import NodeTargets
 from trainer.data.views import EventsView
 from trainer.device import to_device

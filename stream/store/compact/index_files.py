@@ -3,7 +3,7 @@
 import re
 
 from stream.store.log.index import COPIES
-from stream.store.places.names import TEMPORARY, plain
+from stream.store.places.interface import TEMPORARY, plain
 from stream.store.places.place import Place
 
 _NUMBERED = re.compile(r"(\d+)\.(json|arrow)")

@@ -16,9 +16,8 @@ from stream.store.lane.tables import bundle_batches
 from stream.store.lane.writer import stored_batches
 from stream.store.log.index import COPIES
 from stream.store.log.layout import index_name, index_rows_name
-from stream.store.places.names import last_step
+from stream.store.places.interface import Staging, last_step
 from stream.store.places.place import Place
-from stream.store.places.staging import Staging
 from stream.store.window.held import HeldParts
 
 

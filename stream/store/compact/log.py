@@ -12,10 +12,8 @@ from stream.store.compact.index_files import next_number, replaced
 from stream.store.crash import crash_point
 from stream.store.files.records import put_record, read_record
 from stream.store.files.sweep import number_in, present, remove
-from stream.store.log.base import fold
-from stream.store.log.canonical import canonical_batches
 from stream.store.log.commits import numbers
-from stream.store.log.index import COPIES, snapshot_rows
+from stream.store.log.index import COPIES, fold, snapshot_rows
 from stream.store.log.layout import (
     COMMITS,
     INDEX,
@@ -28,11 +26,9 @@ from stream.store.log.layout import (
     log_base_name,
 )
 from stream.store.log.reader import LogReader
-from stream.store.log.sealed import batch_rows
-from stream.store.log.tail import absorbed_from
-from stream.store.places.names import last_step, plain
+from stream.store.log.sealed import absorbed_from, batch_rows, canonical_batches
+from stream.store.places.interface import Staging, last_step, plain
 from stream.store.places.place import Place
-from stream.store.places.staging import Staging
 
 _IDS = re.compile(r".*/ids-(\d+)-(\d+)\.arrow")
 

@@ -1,15 +1,29 @@
-"""Compact a whole store: its lanes, then its log, beside the process that writes it and its readers."""
+"""Compact a whole store: its lanes, then its log, beside the process that writes it and its readers.
 
-from collections.abc import Callable, Collection
+``Keep`` says which snapshots stay. ``foresee`` says beforehand what would go, by reading only: nothing is written, locked or
+removed.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
+from schemas.events import US_PER_S
+from schemas.store import SealedSnapshot
 from stream.store.compact.index_files import is_complete
-from stream.store.compact.lane import droppable_before, index_lane, sweep_lane_index
-from stream.store.compact.log import Freed, index_log, sweep_log_index
-from stream.store.compact.retention import Keep, is_due
+from stream.store.compact.lane import droppable_before, index_lane, lane_files_before, sweep_lane_index
+from stream.store.compact.log import (
+    Freed,
+    commits_with_rejects,
+    folded_commits,
+    index_log,
+    log_files_before,
+    sweep_log_index,
+)
 from stream.store.crash import crash_point
 from stream.store.errors import ConfigMissingError, StoreError
-from stream.store.files.lock import COMPACTION, lock_folder, new_writer_id
+from stream.store.files.records import Numbered
+from stream.store.files.sweep import COMPACTION, lock_folder, new_writer_id
 from stream.store.files.sweep import remove as remove_all
 from stream.store.lane.layout import FOLDER, REMOVED, lane_folder, lane_names
 from stream.store.lane.reader import LaneReader
@@ -17,6 +31,57 @@ from stream.store.log.index import COPIES
 from stream.store.log.layout import log_folder
 from stream.store.log.reader import LogReader
 from stream.store.places.place import Place, place_of
+from stream.store.undisturbed import undisturbed
+
+STEP = 8
+"""Snapshots are dropped when they are an eighth of the kept ones, because dropping writes the live graph once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Retention rules; a snapshot stays while any rule keeps it. Without a rule all stay.
+
+    Attributes:
+        snapshots: Number of newest snapshots to keep; None: no such rule.
+        time_s: Keep those that end within this many seconds before the newest one's end; None: no such rule.
+        events_s: Keep those with an event within this many seconds before the newest event, whatever the other rules say,
+            because duplicates are looked up among them.
+    """
+
+    snapshots: int | None = None
+    time_s: float | None = None
+    events_s: float = 0.0
+
+    def first(self, log: LogReader, window: int) -> int:
+        """The number of the oldest snapshot to keep.
+
+        Args:
+            log: The log.
+            window: Number of newest snapshots that stay in any case, for trainers of its lanes.
+        """
+        snapshots = log.snapshots
+        if not snapshots or (self.snapshots is None and self.time_s is None):
+            return snapshots.first
+        end = len(snapshots)
+        firsts = [end - max(window, self.snapshots or 1)]
+        if self.time_s is not None:
+            intervals = -(-round(self.time_s * US_PER_S) // log.header.interval_us)
+            firsts.append(_first_from(snapshots, snapshots[-1].tau + 1 - intervals))
+        if self.events_s and log.totals.max_t_us is not None:
+            oldest_us = log.totals.max_t_us - round(self.events_s * US_PER_S)
+            firsts.append(_first_from(snapshots, oldest_us // log.header.interval_us))
+        return max(snapshots.first, min(firsts))
+
+
+def is_due(first: int, kept_from: int, end: int) -> bool:
+    """Whether enough is to be dropped to be worth it: an eighth of what stays, and at least one."""
+    return kept_from - first >= max(1, (end - kept_from) // STEP)
+
+
+def _first_from(snapshots: Numbered[SealedSnapshot], tau: int) -> int:
+    """Number of the first snapshot of τ or later."""
+    return bisect_left(snapshots, tau, lo=snapshots.first, hi=len(snapshots), key=lambda s: s.tau)
+
 
 INDEX_EVERY = 1024
 """An index is due after this many records, because a reader that opens the store reads them one by one."""
@@ -201,3 +266,56 @@ def _index_lane(lane: LaneReader, wanted: int, done: Compacted, *, always: bool)
     elif index is not None:
         oldest = manifests[manifests.first].tau
         done.freed_bytes += sweep_lane_index(lane.root, oldest, index.number - COPIES + 1, index.base)
+
+
+def foresee(store: str | Place, keep: Keep = ALL, *, remove: Collection[str] = ()) -> Compacted:
+    """Foresee what ``compact`` with ``always`` would do now.
+
+    Args:
+        store: Folder of the store.
+        keep: Snapshots to keep.
+        remove: Lanes that would be removed first.
+
+    Returns:
+        As ``compact``; ``freed_bytes`` without the indexes that new ones would replace.
+
+    Raises:
+        ConfigMissingError: The store or a lane does not exist.
+        CorruptError: A record is damaged.
+    """
+    return undisturbed(store, lambda: _foresee(store, keep, dict.fromkeys(remove)))
+
+
+def _foresee(store: str | Place, keep: Keep, remove: Collection[str]) -> Compacted:
+    log = LogReader(store)
+    for name in remove:
+        require_lane(store, name)
+    done = Compacted(
+        removed=list(remove), freed_bytes=sum(lane_folder(store, name).length() for name in remove)
+    )
+    if not log.snapshots:
+        return done
+    lanes = [LaneReader(store, name) for name in lane_names(store) if name not in remove]
+    wanted = bound = keep.first(log, max((lane.header.window for lane in lanes), default=1))
+    for lane in lanes:
+        kept = lane.manifests
+        first = max(kept.first, min(wanted, len(kept) - 1, droppable_before(lane))) if kept else kept.first
+        if first < wanted:
+            bound = min(bound, first)
+            done.held_by.append(lane.header.lane)
+        if kept:
+            done.indexed.append(lane.header.lane)
+            done.freed_bytes += _length(lane_files_before(lane.root, kept[first].tau))
+    first = max(log.snapshots.first, min(bound, len(log.snapshots) - 1))
+    done.dropped, done.first = first - log.snapshots.first, log.snapshots[first].tau
+    done.indexed.append("log")
+    assert log.last is not None, "a log with a snapshot has a commit"
+    with_rejects = commits_with_rejects(log.root, log, first, done.first)
+    folded = folded_commits(log.root, log.last.n, with_rejects)
+    done.folded = len(folded)
+    done.freed_bytes += _length(log_files_before(log.root, done.first, folded))
+    return done
+
+
+def _length(files: Iterable[Iterable[Place]]) -> int:
+    return sum(path.length() for some in files for path in some)

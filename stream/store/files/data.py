@@ -1,17 +1,175 @@
-"""Data files of a store: written whole or not at all, and read only if they match their record."""
+"""Data files of a store, in Arrow IPC: written whole or not at all, and read only if they match their record.
 
-from contextlib import suppress
+Uncompressed buffers are views of the mapped file, and Arrow rejects those outside of it. Two checks Arrow leaves to the
+reader: a compressed buffer states its own length in its first 8 bytes, and Arrow allocates that much; and an array may claim
+more rows than its buffers hold, which NumPy would read beyond their end. Both are made before anything is allocated.
+"""
+
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import xxhash
+from numpy.typing import NDArray
 
-from schemas.errors import system_call
+from schemas.errors import one_line, system_call
 from schemas.store import FileRef
 from stream.store.errors import RESTORE, CorruptError, MissingError
-from stream.store.files.arrow_bounds import open_bounded, require_whole, whole_or_corrupt
-from stream.store.places.names import inside
+from stream.store.places.interface import inside
 from stream.store.places.place import Place, place_of
+
+MAX_EXPANSION: Final = 1 << 10
+"""Most decompressed bytes per byte of a file, beside ``FREE_BYTES``."""
+
+FREE_BYTES: Final = 1 << 20
+_MAGIC: Final = b"ARROW1"
+_CONTINUATION: Final = -1
+_DICTIONARY_BATCH: Final = 2
+_OUTSIDE: Final = "its metadata leads out of the file"
+
+
+@contextmanager
+def whole_or_corrupt(file: object, what: str = "is damaged inside") -> Iterator[None]:
+    """Name the file in the errors of Arrow and of this module about its content, which was read.
+
+    Raises:
+        CorruptError: The content is wrong.
+        OSError: There is not enough memory, which says nothing about the content.
+    """
+    try:
+        with system_call("read", file):
+            yield
+    except (pa.ArrowException, OSError, ValueError, IndexError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise CorruptError(f"{file} {what}: {one_line(error)}{RESTORE}") from error
+
+
+def require_bounded(buffer: pa.Buffer) -> None:
+    """Check that an Arrow IPC file doesn't ask for more memory than its length justifies.
+
+    Reads the footer and each message's header (``File.fbs`` and ``Message.fbs`` of the Arrow format); takes microseconds per
+    record batch.
+
+    Args:
+        buffer: The whole file.
+
+    Raises:
+        ValueError: It asks for more, or its metadata leads out of the file.
+    """
+    data = _Flat(buffer)
+    allowed = FREE_BYTES + MAX_EXPANSION * len(data)
+    asked = sum(_decompressed(data, batch, body) for batch, body in _record_batches(data))
+    if asked > allowed:
+        raise ValueError(
+            f"its compressed buffers ask for {asked} bytes, {allowed} are allowed for {len(data)}"
+        )
+
+
+def require_whole(batch: pa.RecordBatch | pa.Table) -> None:
+    """Check that every array lies within its buffers, and that columns have no nulls unless their schema allows them.
+
+    Fixed-width columns cost nothing; offsets, texts and dictionary indices one pass.
+
+    Raises:
+        pa.ArrowInvalid: An array or a column does not comply.
+    """
+    batch.validate(full=True)
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        if not field.nullable and column.null_count:
+            raise pa.ArrowInvalid(f"column {field.name} has {column.null_count} nulls, it must have none")
+
+
+def open_bounded(buffer: pa.Buffer) -> pa.ipc.RecordBatchFileReader:
+    """Open an untrusted Arrow IPC file, checked by ``require_bounded``.
+
+    Raises:
+        ValueError: It isn't one, asks for too much memory, or has column names that aren't text.
+        OSError: It isn't one.
+    """
+    require_bounded(buffer)
+    reader = pa.ipc.open_file(buffer)
+    _ = reader.schema.names  # decodes them
+    return reader
+
+
+def _record_batches(data: "_Flat") -> Iterator[tuple[int, int]]:
+    """Positions of metadata and body of each record batch, dictionaries included."""
+    length = data.read("<i", len(data) - len(_MAGIC) - 4)
+    footer = data.root(len(data) - len(_MAGIC) - 4 - length)
+    for blocks in (2, 3):  # Footer: dictionaries, recordBatches
+        count, first = data.vector(data.field(footer, blocks))
+        for block in data.int64s(first, 3 * count).reshape(-1, 3).tolist():
+            start, head = (
+                block[0],
+                block[1] & 0xFFFFFFFF,
+            )  # struct Block: offset, metadata's length (int32), body's
+            prefix = 8 if data.read("<i", start) == _CONTINUATION else 4
+            message = data.root(start + prefix)
+            batch = data.table(message, 2)
+            if data.read("<B", data.field(message, 1)) == _DICTIONARY_BATCH:
+                batch = data.table(batch, 1)
+            yield batch, start + head
+
+
+def _decompressed(data: "_Flat", batch: int, body: int) -> int:
+    """Decompressed size of a record batch's buffers, as they state it."""
+    if data.field(batch, 3) == 0:  # RecordBatch.compression
+        return 0
+    count, first = data.vector(data.field(batch, 2))
+    places = data.int64s(first, 2 * count).reshape(-1, 2).tolist()
+    return sum(max(0, data.read("<q", body + offset)) for offset, length in places if length)
+
+
+class _Flat:
+    """A file's bytes as flatbuffers; every read is checked against the file's length."""
+
+    def __init__(self, buffer: pa.Buffer) -> None:
+        self._bytes = memoryview(buffer).cast("B")
+
+    def __len__(self) -> int:
+        return len(self._bytes)
+
+    def read(self, form: str, at: int) -> int:
+        if not 0 <= at <= len(self._bytes) - struct.calcsize(form):
+            raise ValueError(_OUTSIDE)
+        return int(struct.unpack_from(form, self._bytes, at)[0])
+
+    def root(self, at: int) -> int:
+        return at + self.read("<I", at)
+
+    def field(self, table: int, number: int) -> int:
+        """Position of a table's field; 0 if the field or the table is absent."""
+        if table == 0:
+            return 0
+        shape = table - self.read("<i", table)
+        slot = 4 + 2 * number
+        if slot >= self.read("<H", shape):
+            return 0
+        offset = self.read("<H", shape + slot)
+        return table + offset if offset else 0
+
+    def table(self, table: int, number: int) -> int:
+        """Position of the table that a field refers to; 0 if it is absent."""
+        at = self.field(table, number)
+        return self.root(at) if at else 0
+
+    def vector(self, at: int) -> tuple[int, int]:
+        """Length of the vector that the field at ``at`` refers to, and position of its first element."""
+        if at == 0:
+            return 0, 0
+        start = self.root(at)
+        return self.read("<I", start), start + 4
+
+    def int64s(self, at: int, count: int) -> NDArray[np.int64]:
+        if not 0 <= at <= len(self._bytes) - 8 * count:
+            raise ValueError(_OUTSIDE)
+        return np.frombuffer(self._bytes, "<i8", count, at)
+
 
 MAPPED_BYTES = 1 << 18
 """Shorter files are read instead of mapped: a process may map some 65,000 files, and a store has several per snapshot."""

@@ -1,11 +1,94 @@
-"""Remove files that no record names: remains of a crash."""
+"""Remove what no record names: remains of a crash, and files that a durable record replaced. And the lock for it."""
 
+import os
 import re
-from collections.abc import Callable, Collection, Iterable
+import secrets
+import socket
+from collections.abc import Callable, Collection, Hashable, Iterable
+from functools import partial
+from pathlib import Path
 
-from stream.store.errors import CorruptError
-from stream.store.places.names import TEMPORARY, plain
-from stream.store.places.place import Place
+import structlog
+
+from schemas.errors import one_line
+from stream.store.errors import COMPACTED, CorruptError, StoreError
+from stream.store.places.interface import TEMPORARY, Lock, plain
+from stream.store.places.place import Place, place_of
+
+NAME = "lock"
+COMPACTION = "compaction.lock"
+_DOING = {COMPACTION: COMPACTED}
+
+
+def new_writer_id() -> str:
+    """A new id for every writer, with host and process."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def lock_folder(folder: Path | Place, writer_id: str, name: str = NAME) -> Lock:
+    """Take the exclusive right to write into a folder of a log or lane; see ``Place.lock``.
+
+    Args:
+        folder: An existing folder.
+        writer_id: Who takes it.
+        name: The lock's file: commits and compaction have one each.
+
+    Raises:
+        LaneBusyError: Another writer holds it; the message names it.
+        OSError: The disk or the bucket refuses.
+    """
+    return place_of(folder).lock(writer_id, name, _DOING.get(name, "written"))
+
+
+_log = structlog.get_logger()
+
+
+class CleanUp:
+    """Removals that are due after a commit.
+
+    The commit is in the store by then, so an error must not reach the caller, who would commit the same again. It is logged
+    once until a run succeeds, and the removal stays due for the next commit. The sweep at the next start finds the rest.
+
+    Args:
+        folder: The folder that is cleaned up, for the log.
+    """
+
+    def __init__(self, folder: Path | Place) -> None:
+        self._folder = folder
+        self._due: dict[Hashable, Callable[[], object]] = {}
+        self._warned = False
+
+    def add(self, work: Callable[[], object]) -> None:
+        """Have work done by the next ``run``, and again until it succeeds; work that is due already is not added twice."""
+        self._due.setdefault(work, work)
+
+    def add_removal(self, files: Iterable[Path | Place]) -> None:
+        """Have files removed, each on its own."""
+        for file in files:
+            self._due.setdefault(file, partial(file.unlink, missing_ok=True))
+
+    def run(self) -> None:
+        """Do due work up to the first failure, because with an unreachable bucket every further try would take its time.
+
+        The failed work goes to the end, so that one file that can't be removed doesn't block the others.
+        """
+        while self._due:
+            name = next(iter(self._due))
+            work = self._due.pop(name)
+            try:
+                work()
+            except (OSError, StoreError) as error:
+                self._due[name] = work
+                if not self._warned:
+                    _log.warning(
+                        "the store is not cleaned up, trying again with the next commit",
+                        folder=str(self._folder),
+                        error=one_line(error),
+                    )
+                self._warned = True
+                return
+        self._warned = False
+
 
 NUMBERED = re.compile(r"\d+\.arrow")
 TAU = re.compile(r"-?\d+")

@@ -7,11 +7,8 @@ from typing import TypeVar
 from schemas.store import FileRef, LaneHeader, LaneIndex, LaneManifest
 from stream.arrays.kinds import Int32
 from stream.store.errors import REBUILD, ConfigMissingError, CorruptError, MissingError, RetainedError
-from stream.store.files.follow import follow
-from stream.store.files.headers import lost_header
-from stream.store.files.numbered import Numbered
-from stream.store.files.records import read_record, read_records
-from stream.store.files.watch import FolderWatch
+from stream.store.files.follow import FolderWatch, follow
+from stream.store.files.records import Numbered, lost_header, read_record, read_records
 from stream.store.lane.diff import segment_width
 from stream.store.lane.index import LaneTotals, ManifestRows, manifest_rows, newest_index
 from stream.store.lane.layout import COMMITS, HEADER, is_going, lane_folder, lane_names, made, manifest_name

@@ -1,37 +1,507 @@
 """A lane in memory: live graph, partitioner, and the content of every part. No files.
 
 A lane is a pure function of the log, and ``LaneState.advance`` computes it one snapshot at a time.
+
+*Placement* is each node's home, and in edge lanes its set of parts. An edge is stored with each part that owns one of its ends
+(vertex lanes) or with one part (edge lanes). A snapshot changes this for its own pairs and, in vertex lanes, for the pairs of
+nodes with a new owner; only those are looked at.
+
+*Sizes* are bytes that a snapshot added, and bytes if every snapshot were stored whole. They count payload with index columns,
+without headers, padding and alignment of files (a manifest's file lengths include those). A node whose features are all
+zeros takes no feature bytes in either count.
 """
 
 import time
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from schemas.config import Lane
-from schemas.store import LaneHeader, LogHeader, PartSummary
-from stream.arrays.kinds import Int8, Int32, Int64
-from stream.partition.interface import OnlinePartitioner, Why, algorithms, create
+from schemas.store import LaneHeader, LaneKind, LogHeader, PartSummary
+from stream.arrays.growing import Growing
+from stream.arrays.kinds import Bool, Float32, Int8, Int32, Int64, Words
+from stream.kernels import njit
+from stream.kernels.node_sets import distinct
+from stream.partition.interface import Assignment, OnlinePartitioner, PartitionError, Why, algorithms, create
 from stream.partition.vertex.foreign_rows import ForeignRows
-from stream.snapshots.delta import SnapshotDelta
+from stream.snapshots.delta import Rows, SnapshotDelta
 from stream.snapshots.graph import LiveGraph
+from stream.snapshots.pair_index import HIGH, LOW, SEEN, WEIGHT, find
+from stream.snapshots.pairs import Change, pair_keys
 from stream.store.lane.diff import (
+    NOWHERE,
     PairRows,
     SegmentRows,
     Stored,
     WholePairs,
+    by_part,
     cut_segments,
     full_rows,
     is_smaller_whole,
+    pair_change,
     pair_changes,
     segment_changes,
     segment_width,
 )
-from stream.store.lane.placement import Placement, Transition
-from stream.store.lane.sizes import PartTotals, part_summaries
-from stream.store.lane.stored_pairs import AssignedPairs, OwnedPairs, StoredPairs
-from stream.store.log.base import groups
+from stream.store.log.index import groups
+
+_GONE, _NEW, _MOVED, _DEMOTED = int(Why.GONE), int(Why.NEW), int(Why.MOVED), int(Why.DEMOTED)
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """The (node, part) placements that one snapshot ended and began, and the homes that it changed.
+
+    Attributes:
+        entered_node: int64 (e,), ascending.
+        entered_part: int32 (e,).
+        left_node: int64 (l,), ascending.
+        left_part: int32 (l,).
+        rehomed: int64 (h,), nodes with a changed home, ascending.
+        former_home: int32 (h,), their homes before, −1 for none.
+    """
+
+    entered_node: Int64
+    entered_part: Int32
+    left_node: Int64
+    left_part: Int32
+    rehomed: Int64
+    former_home: Int32
+
+
+class Placement:
+    """Homes and sets of parts of dense node ids, advanced by the rows of ``assignment.arrow``.
+
+    Vertex lanes: a node is in its home only. Edge lanes: a node is in a set of parts, kept as a bit mask; a node that moves
+    stays in its former home until a DEMOTED row.
+    """
+
+    def __init__(self, kind: LaneKind, parts: int) -> None:
+        self.kind = kind
+        self.parts = parts
+        self._homes = Growing(-1, np.int32)
+        self._sets = Growing(0, np.uint64, (0 if kind == "vertex" else -(-parts // 64),))
+
+    @property
+    def home(self) -> Int32:
+        """Home of every dense id, int32 (num_nodes,), −1 for none: a view, valid for one snapshot."""
+        return self._homes.values
+
+    @property
+    def _masks(self) -> Words:
+        return self._sets.values
+
+    def apply(self, node: Int64, part: Int32, why: Int8, num_nodes: int) -> Transition:
+        """Advance by one snapshot's changes.
+
+        Args:
+            node: int64 (n,) dense ids, ascending.
+            part: int32 (n,) in [−1, K).
+            why: int8 (n,), a ``Why`` each.
+            num_nodes: Dense ids in use after the snapshot.
+
+        Returns:
+            The placements that began and ended; O(n), and O(num_nodes) only to grow.
+        """
+        self._homes.grow(num_nodes)
+        self._sets.grow(num_nodes)
+        first = np.flatnonzero(np.diff(node, prepend=-1))
+        rehomed = node[first]
+        former = self.home[rehomed]
+        if self.kind == "vertex":
+            chosen = part[first]
+            self.home[rehomed] = chosen
+            changed = former != chosen
+            entered, left = changed & (chosen >= 0), changed & (former >= 0)
+            return Transition(
+                rehomed[entered],
+                chosen[entered],
+                rehomed[left],
+                former[left],
+                rehomed[changed],
+                former[changed],
+            )
+        entered_node, entered_part, left_node, left_part = _apply_sets(
+            node, part, why, self.home, self._masks, self.parts
+        )
+        changed = self.home[rehomed] != former
+        return Transition(entered_node, entered_part, left_node, left_part, rehomed[changed], former[changed])
+
+    def parts_of(self, nodes: Int64) -> tuple[Int64, Int32]:
+        """All placements of ``nodes`` (ascending): parallel arrays (node, part), by node, then part."""
+        if self.kind == "vertex":
+            home = self.home[nodes]
+            return nodes[home >= 0], home[home >= 0]
+        placements: tuple[Int64, Int32] = _enumerate(nodes, self._masks, self.parts)
+        return placements
+
+    def all(self) -> tuple[Int64, Int32]:
+        """All placements: parallel arrays (node, part), by node, then part."""
+        return self.parts_of(np.arange(len(self.home), dtype=np.int64))
+
+    def in_any(self, selected: Bool, nodes: Int64) -> Bool:
+        """Which ``nodes`` are in at least one selected part; ``selected`` is bool (K,)."""
+        if self.kind == "vertex":
+            home = self.home[nodes]
+            return np.where(home >= 0, selected[home], False)
+        bits = np.packbits(np.pad(selected, (0, self._masks.shape[1] * 64 - self.parts)), bitorder="little")
+        found: Bool = np.any(self._masks[nodes] & bits.view("<u8"), axis=1)
+        return found
+
+    def shared(self) -> Bool:
+        """Nodes in more than one part, bool (num_nodes,)."""
+        if self.kind == "vertex":
+            return np.zeros(len(self.home), np.bool_)
+        masks = self._masks
+        several: Bool = (masks & (masks - np.uint64(1))).any(axis=1) | ((masks != 0).sum(axis=1) > 1)
+        return several
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes held."""
+        return self._homes.nbytes + self._sets.nbytes
+
+
+@njit(cache=True, nogil=True)
+def _apply_sets(node, part, why, home, masks, parts):  # type: ignore[no-untyped-def]  # compiled
+    words = masks.shape[1]
+    before = np.empty(words, np.uint64)
+    ending = 0
+    for i in range(len(node)):
+        ending += parts if why[i] == _GONE else 1
+    entered_node = np.empty(len(node), np.int64)
+    entered_part = np.empty(len(node), np.int32)
+    left_node = np.empty(ending, np.int64)
+    left_part = np.empty(ending, np.int32)
+    entered = left = 0
+    i = 0
+    while i < len(node):
+        v = node[i]
+        before[:] = masks[v]
+        while i < len(node) and node[i] == v:
+            if why[i] == _GONE:
+                masks[v, :] = 0
+                home[v] = -1
+            else:
+                word, bit = part[i] >> 6, np.uint64(1) << np.uint64(part[i] & 63)
+                if why[i] == _DEMOTED:
+                    masks[v, word] &= ~bit
+                else:
+                    masks[v, word] |= bit
+                    if why[i] == _NEW or why[i] == _MOVED:
+                        home[v] = part[i]
+            i += 1
+        for word in range(words):
+            changed = before[word] ^ masks[v, word]
+            if changed == 0:
+                continue
+            for p in range(word * 64, min(word * 64 + 64, parts)):
+                bit = np.uint64(1) << np.uint64(p & 63)
+                if changed & bit:
+                    if before[word] & bit:
+                        left_node[left] = v
+                        left_part[left] = p
+                        left += 1
+                    else:
+                        entered_node[entered] = v
+                        entered_part[entered] = p
+                        entered += 1
+    return entered_node[:entered], entered_part[:entered], left_node[:left], left_part[:left]
+
+
+@njit(cache=True, nogil=True)
+def _enumerate(nodes, masks, parts):  # type: ignore[no-untyped-def]  # compiled
+    total = 0
+    for i in range(len(nodes)):
+        for p in range(parts):
+            if masks[nodes[i], p >> 6] & (np.uint64(1) << np.uint64(p & 63)):
+                total += 1
+    node = np.empty(total, np.int64)
+    part = np.empty(total, np.int32)
+    n = 0
+    for i in range(len(nodes)):
+        for p in range(parts):
+            if masks[nodes[i], p >> 6] & (np.uint64(1) << np.uint64(p & 63)):
+                node[n] = nodes[i]
+                part[n] = p
+                n += 1
+    return node, part
+
+
+ASSIGNMENT_ROW = 8 + 4 + 1
+"""Bytes of a row (node, part, why)."""
+PAIR_CHANGE_ROW = 1 + 8 + 8 + 4
+"""Bytes of a row (op, src, dst, weight)."""
+PAIR_ROW = 8 + 8 + 4
+"""Bytes of a row (src, dst, weight) of a whole snapshot."""
+NODE_ROW = 8
+"""Bytes of a node's id in a whole snapshot."""
+SEGMENT_INDEX = 8 + 4
+"""Bytes of (node, segment) beside a segment's values."""
+VALUE = 4
+"""Bytes of a float32."""
+
+
+class PartTotals:
+    """Nodes of every part, and those with features among them, updated from the changes alone."""
+
+    def __init__(self, parts: int) -> None:
+        self.nodes: Int64 = np.zeros(parts, np.int64)
+        self.featured: Int64 = np.zeros(parts, np.int64)
+        self._parts = parts
+        self._has_features = Growing(False, np.bool_)
+        self._affected: Int64 = np.empty(0, np.int64)
+
+    def before(self, placement: Placement, described: Int64, assigned: Int64) -> None:
+        """Subtract the nodes that a snapshot is about to change: newly ``described`` or ``assigned`` ones."""
+        self._affected = distinct(described, assigned)
+        known = self._affected[self._affected < len(placement.home)]
+        self._count(placement, known, -1)
+
+    def after(self, placement: Placement, transition: Transition, described: Int64, graph: LiveGraph) -> None:
+        """Add them again in their new state; ``described`` nodes have new features."""
+        has_features = self._has_features.grow(len(placement.home))
+        has_features[described] = graph.features(described).any(axis=1)
+        affected = distinct(self._affected, transition.entered_node, described)
+        self._count(placement, affected, 1)
+
+    def _count(self, placement: Placement, nodes: Int64, sign: int) -> None:
+        node, part = placement.parts_of(nodes)
+        self.nodes += sign * np.bincount(part, minlength=self._parts)
+        self.featured += sign * np.bincount(part[self._has_features.values[node]], minlength=self._parts)
+
+
+def part_summaries(
+    header: LaneHeader, totals: PartTotals, pairs: Int64, stored: Stored, transition: Transition
+) -> list[PartSummary]:
+    """Summary of every part; in edge lanes also of the discarded pairs.
+
+    Args:
+        header: The lane's.
+        totals: Nodes by part after the snapshot.
+        pairs: int64 (batches,), pairs stored with each part.
+        stored: The snapshot's changes.
+        transition: Placements it began and ended; a row that ends one counts for the part left.
+    """
+    batches = len(pairs)
+    width = segment_width(header.node_features, header.segments)
+    placed = stored.part[stored.part >= 0]
+    rows = np.bincount(placed, minlength=batches)
+    gone = np.isin(transition.rehomed, stored.node[stored.part < 0])
+    left = transition.former_home[gone]
+    rows += np.bincount(left[left >= 0], minlength=batches)
+    added = rows * ASSIGNMENT_ROW + np.diff(stored.pairs.offsets) * PAIR_CHANGE_ROW
+    segments = np.diff(stored.segments.offsets) * (SEGMENT_INDEX + width * VALUE)
+    added[: header.parts] += segments
+    full = pairs * PAIR_ROW
+    full[: header.parts] += totals.nodes * NODE_ROW + totals.featured * header.node_features * VALUE
+    nodes = np.append(totals.nodes, 0)
+    return [
+        PartSummary(nodes=nodes[k], edges=pairs[k], bytes=added[k], full_bytes=full[k])
+        for k in range(batches)
+    ]
+
+
+_RECORD = np.int64(0xFFFFFFFF)
+_NONE = np.int32(NOWHERE)
+_ADDED, _REMOVED = int(Change.ADDED), int(Change.REMOVED)
+
+
+class StoredPairs(Protocol):
+    """Parts of a lane's live pairs.
+
+    Attributes:
+        count: int64 (batches,), pairs stored with each part.
+    """
+
+    count: Int64
+
+    def advance(self, delta: SnapshotDelta, assignment: Assignment, transition: Transition) -> PairRows:
+        """The changes of a snapshot, in order; O(changed pairs, and pairs of nodes with another owner).
+
+        Args:
+            delta: The snapshot that the live graph is at.
+            assignment: The partitioner's.
+            transition: Its effect on the placement.
+
+        Raises:
+            PartitionError: The partitioner breaks its contract.
+        """
+
+    def whole(self) -> WholePairs:
+        """All live pairs with their parts. O(pairs · log pairs)."""
+
+    def state(self) -> Int32:
+        """Part of each live pair in the order of ``LiveGraph.state_slots``; empty if it follows from owners."""
+
+    def restore(self, part: Int32) -> None:
+        """Continue from a ``state``; graph and placement are restored already."""
+
+
+class OwnedPairs:
+    """Vertex lanes: each pair with the owners of its ends."""
+
+    def __init__(self, algorithm: str, graph: LiveGraph, placement: Placement) -> None:
+        self._algorithm, self._graph, self._placement = algorithm, graph, placement
+        self._before = Growing(NOWHERE, np.int32)  # owners before the snapshot
+        self.count: Int64 = np.zeros(placement.parts, np.int64)
+
+    def advance(self, delta: SnapshotDelta, assignment: Assignment, transition: Transition) -> PairRows:
+        """See ``StoredPairs.advance``."""
+        home, before = self._placement.home, self._before.grow(delta.num_nodes)
+        self._refuse_homeless(delta, transition)
+        changes, index, adjacency = self._graph.changed(), self._graph.pair_index, self._graph.adjacency
+        part, op, keys, weight = _owned_changes(
+            changes.src, changes.dst, changes.change, changes.weight_before, changes.weight,
+            transition.rehomed, before, home, adjacency.rows(), adjacency.records,
+            index.table, index.bits, index.records, index.weights, self._graph.snapshot_number,
+        )  # fmt: skip
+        before[transition.rehomed] = home[transition.rehomed]
+        found = by_part(part, op, keys, weight, len(self.count))
+        self.count += found.growth
+        return found
+
+    def whole(self) -> WholePairs:
+        """See ``StoredPairs.whole``."""
+        pairs = self._graph.pairs()
+        return WholePairs.by_owner(pair_keys(pairs.src, pairs.dst), pairs.weight, self._placement.home)
+
+    def state(self) -> Int32:
+        """Empty: it follows from owners."""
+        return np.empty(0, np.int32)
+
+    def restore(self, part: Int32) -> None:
+        """See ``StoredPairs.restore``."""
+        self._before.replace(self._placement.home)
+        self.count = self.whole().count(len(self.count))
+
+    def _refuse_homeless(self, delta: SnapshotDelta, transition: Transition) -> None:
+        home = self._placement.home
+        asked = np.concatenate([delta.entered, transition.rehomed])
+        homeless = np.unique(asked[home[asked] < 0])
+        homeless = homeless[self._graph.is_live(homeless)]
+        if len(homeless):
+            raise PartitionError(
+                f"{self._algorithm} left {len(homeless)} live nodes of snapshot {delta.tau} without an "
+                f"owner, such as node {homeless[0]}, which breaks the contract of vertex partitioners"
+            )
+
+
+class AssignedPairs:
+    """Edge lanes: each pair with the part of its latest insert; discarded pairs have a part of their own."""
+
+    def __init__(self, algorithm: str, graph: LiveGraph, parts: int) -> None:
+        self._algorithm, self._graph, self._parts = algorithm, graph, parts
+        self._part = Growing(NOWHERE, np.int32)  # by slot
+        self.count: Int64 = np.zeros(parts + 1, np.int64)
+
+    def advance(self, delta: SnapshotDelta, assignment: Assignment, transition: Transition) -> PairRows:
+        """See ``StoredPairs.advance``."""
+        event_part = assignment.event_part
+        if event_part is None or len(event_part) != len(delta.op):
+            found = "none" if event_part is None else len(event_part)
+            raise PartitionError(
+                f"{self._algorithm} gave {found} event parts for {len(delta.op)} events of snapshot "
+                f"{delta.tau}, which breaks the contract of edge partitioners"
+            )
+        changes = self._graph.changed()
+        part, op, keys, weight = _assigned_changes(
+            changes.src, changes.dst, changes.change, changes.weight_before, changes.weight,
+            changes.event_row, changes.slot, event_part, self._part.grow(self._graph.num_slots), self._parts,
+        )  # fmt: skip
+        found_changes = by_part(part, op, keys, weight, len(self.count))
+        self.count += found_changes.growth
+        return found_changes
+
+    def whole(self) -> WholePairs:
+        """See ``StoredPairs.whole``."""
+        pairs = self._graph.pairs()
+        return WholePairs.by_edge(
+            pair_keys(pairs.src, pairs.dst), pairs.weight, self._part.values[pairs.slot]
+        )
+
+    def state(self) -> Int32:
+        """See ``StoredPairs.state``."""
+        part: Int32 = self._part.values[self._graph.state_slots()]
+        return part
+
+    def restore(self, part: Int32) -> None:
+        """See ``StoredPairs.restore``."""
+        self._part.grow(self._graph.num_slots)[self._graph.state_slots()] = part
+        self.count = np.bincount(part, minlength=len(self.count))
+
+
+@njit(cache=True, nogil=True)
+def _owned_changes(
+    src: Int64, dst: Int64, change: Int8, weight_before: Float32, new_weight: Float32,
+    rehomed: Int64, before: Int32, home: Int32, rows: Rows, entries: Int32,
+    table: Int64, bits: int, records: Int32, weights: Float32, number: int,
+) -> tuple[Int32, Int8, Int64, Float32]:  # fmt: skip
+    """Rows (part, op, key, weight) of the changed pairs, then of other pairs of nodes with a new owner."""
+    most = 4 * len(src)
+    for v in rehomed:
+        most += 8 * (rows.end[v] - rows.start[v]) + 4
+    part, op = np.empty(most, np.int32), np.empty(most, np.int8)
+    keys, weight = np.empty(most, np.int64), np.empty(most, np.float32)
+    n = 0
+    for i in range(len(src)):
+        u, v = src[i], dst[i]
+        old = (_NONE, _NONE) if change[i] == _ADDED else (before[u], before[v])
+        new = (_NONE, _NONE) if change[i] == _REMOVED else (home[u], home[v])
+        key = (u << 32) | v
+        n = pair_change(
+            key, old, new, new_weight[i] != weight_before[i], new_weight[i], n, part, op, keys, weight
+        )
+    for v in rehomed:
+        if before[v] < 0 or home[v] < 0:
+            continue  # it entered or left together with all of its pairs
+        for k in range(rows.start[v], rows.end[v]):
+            u = rows.indices[k]
+            if u < v and before[u] != home[u] and before[u] >= 0:
+                continue  # handled at u
+            for back in range(2):
+                if records[entries[k], SEEN + back] < 0 or records[entries[k], SEEN + back] == number:
+                    continue  # not live, or among the changed pairs
+                a, b = np.int64(records[entries[k], LOW + back]), np.int64(records[entries[k], HIGH - back])
+                w = weights[entries[k], WEIGHT + back]
+                old, new = (before[a], before[b]), (home[a], home[b])
+                n = pair_change((a << 32) | b, old, new, False, w, n, part, op, keys, weight)
+        place = find(table, bits, records, v, v)
+        if place >= 0:
+            loop = table[place] & _RECORD
+            if records[loop, SEEN] != number:
+                old, new = (before[v], before[v]), (home[v], home[v])
+                n = pair_change(
+                    (v << 32) | v, old, new, False, weights[loop, WEIGHT], n, part, op, keys, weight
+                )
+    return part[:n], op[:n], keys[:n], weight[:n]
+
+
+@njit(cache=True, nogil=True)
+def _assigned_changes(
+    src: Int64, dst: Int64, change: Int8, weight_before: Float32, new_weight: Float32,
+    event_row: Int64, slot: Int64, event_part: Int32, part_of: Int32, parts: int,
+) -> tuple[Int32, Int8, Int64, Float32]:  # fmt: skip
+    """Rows (part, op, key, weight) of the changed pairs; updates ``part_of``, which is by slot."""
+    most = 2 * len(src)
+    part, op = np.empty(most, np.int32), np.empty(most, np.int8)
+    keys, weight = np.empty(most, np.int64), np.empty(most, np.float32)
+    n = 0
+    for i in range(len(src)):
+        old = _NONE if change[i] == _ADDED else part_of[slot[i]]
+        new = _NONE
+        if change[i] != _REMOVED:
+            new = event_part[event_row[i]]
+            if new < 0:
+                new = np.int32(parts)
+            part_of[slot[i]] = new
+        key = (src[i] << 32) | dst[i]
+        reweighted = new_weight[i] != weight_before[i]
+        n = pair_change(key, (old, _NONE), (new, _NONE), reweighted, new_weight[i], n, part, op, keys, weight)
+    return part[:n], op[:n], keys[:n], weight[:n]
+
 
 _PLACED = pa.schema([("node", pa.int64()), ("part", pa.int32()), ("why", pa.int8())])
 _PAIR_PARTS = pa.schema([("part", pa.int32())])
@@ -93,7 +563,7 @@ class LaneState:
         """Apply the log's base, from before its first kept snapshot; only in a fresh state.
 
         Args:
-            base: ``stream.store.log.base.base_schema``; None: no snapshot was dropped.
+            base: ``stream.store.log.index.base_schema``; None: no snapshot was dropped.
 
         Raises:
             PartitionError: As for ``advance``.

@@ -5,8 +5,7 @@ from itertools import islice
 
 from schemas.store import LaneManifest
 from stream.store.errors import ConfigMissingError
-from stream.store.files.numbered import Numbered
-from stream.store.files.records import read_record
+from stream.store.files.records import Numbered, read_record
 from stream.store.files.sweep import (
     TAU,
     remove,
@@ -17,7 +16,7 @@ from stream.store.files.sweep import (
 )
 from stream.store.lane.layout import COMMITS, SNAPSHOTS, STATE, manifest_name
 from stream.store.lane.reader import LaneReader
-from stream.store.places.names import last_step
+from stream.store.places.interface import last_step
 from stream.store.places.place import Place
 
 KEPT_STATES = 2

@@ -12,11 +12,10 @@ from schemas.store import FileRef
 from stream.arrays.kinds import Float32, Int8, Int32, Int64
 from stream.snapshots.pairs import pair_keys, split_keys
 from stream.store.errors import RESTORE, CorruptError
-from stream.store.files.arrow_bounds import open_bounded, require_whole, whole_or_corrupt
-from stream.store.files.data import open_table
+from stream.store.files.data import open_bounded, open_table, require_whole, whole_or_corrupt
 from stream.store.lane.diff import PairRows, SegmentRows
+from stream.store.places.interface import COMPRESSED
 from stream.store.places.place import Place
-from stream.store.places.staging import COMPRESSED
 
 T = TypeVar("T", bound=np.generic)
 ASSIGNMENT_SCHEMA = pa.schema(

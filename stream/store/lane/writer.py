@@ -12,12 +12,8 @@ from schemas.config import Lane
 from schemas.store import FileRef, LaneManifest, QualityRecord, SealedSnapshot
 from stream.store.crash import crash_point
 from stream.store.errors import CorruptError, LaneBusyError, RetainedError, StoreError
-from stream.store.files.clean_up import CleanUp
-from stream.store.files.headers import put_or_agree
-from stream.store.files.lock import lock_folder, new_writer_id
-from stream.store.files.numbered import Numbered
-from stream.store.files.records import put_record
-from stream.store.files.sweep import remove
+from stream.store.files.records import Numbered, put_or_agree, put_record
+from stream.store.files.sweep import CleanUp, lock_folder, new_writer_id, remove
 from stream.store.lane.diff import Stored
 from stream.store.lane.index import LaneTotals
 from stream.store.lane.layout import (
@@ -31,8 +27,7 @@ from stream.store.lane.layout import (
     state_name,
 )
 from stream.store.lane.reader import LaneReader, manifest_taus
-from stream.store.lane.sizes import VALUE
-from stream.store.lane.state import LaneState, LaneStep, lane_header
+from stream.store.lane.state import VALUE, LaneState, LaneStep, lane_header
 from stream.store.lane.sweep import newest_states, old_states, sweep_lane
 from stream.store.lane.tables import (
     assignment_batches,
@@ -45,8 +40,8 @@ from stream.store.lane.tables import (
 from stream.store.log.layout import COMMITS as LOG_COMMITS
 from stream.store.log.layout import log_folder
 from stream.store.log.reader import LogReader
+from stream.store.places.interface import Staging
 from stream.store.places.place import Place
-from stream.store.places.staging import Staging
 
 LaneObserver = Callable[[LaneManifest], None]
 """Called with every manifest right after its commit."""

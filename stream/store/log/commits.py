@@ -1,16 +1,124 @@
-"""The chain of commit records from the newest index on, each bound to its predecessor by checksum."""
+"""The chain of commit records from the newest index on, each bound to its predecessor by checksum.
 
-from collections.abc import Callable, Iterator
+Beside it: ``log/history.json``, the files that a log begins with and the moment from which Kafka takes over; the header, whose
+keys must agree with the configuration or may still follow it; and the removal of files that no commit names.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import count
+from pathlib import Path
 from typing import TypeVar
 
-from schemas.store import CommitRecord, LogHeader, LogIndex, SealedSnapshot
-from stream.store.errors import RESTORE, CorruptError, MissingError, RetainedError
-from stream.store.files.numbered import Numbered
-from stream.store.files.records import read_records
+import xxhash
+
+from schemas.store import (
+    FOLLOWED,
+    CommitRecord,
+    History,
+    HistoryFile,
+    LogHeader,
+    LogIndex,
+    Position,
+    SealedSnapshot,
+)
+from stream.snapshots.border import HISTORY as HISTORY_KEY
+from stream.snapshots.event_time import Key
+from stream.store.errors import (
+    RESTORE,
+    ConfigMissingError,
+    CorruptError,
+    LaneBusyError,
+    MissingError,
+    RetainedError,
+    StoreError,
+)
+from stream.store.files.records import (
+    Numbered,
+    lost_header,
+    put_or_agree,
+    put_record,
+    read_record,
+    read_records,
+    require_agreement,
+)
+from stream.store.files.sweep import (
+    NUMBERED,
+    TAU,
+    remove,
+    require_own_folders,
+    superseded,
+    temporary,
+    unnamed,
+)
 from stream.store.log.index import LogTotals, SnapshotRows, newest_index
-from stream.store.log.layout import COMMITS, commit_name
+from stream.store.log.layout import COMMITS, HEADER, HISTORY, REJECTS, SNAPSHOTS, TAIL, commit_name
+from stream.store.places.interface import last_step
 from stream.store.places.place import Place
+
+ENDS_BYTES = 1 << 20
+"""Bytes of either end of a file that identify it; Parquet's footer, at its end, changes with any content."""
+
+
+def read_history(root: Place) -> History | None:
+    """The history of the log in folder ``root``; None: it begins with Kafka.
+
+    Raises:
+        CorruptError, FormatVersionError: The record is damaged, or from another release.
+    """
+    path = root / HISTORY
+    return read_record(path, History) if path.exists() else None
+
+
+def put_history(root: Place, history: History) -> History:
+    """Write the record, or replace one that nothing was read under yet."""
+    return put_record(root / HISTORY, history, replace=(root / HISTORY).exists())
+
+
+def intended(files: Collection[Path]) -> History:
+    """The history of a backfill that has not looked at its files yet; no other process may begin the log meanwhile."""
+    named = [HistoryFile(name=path.name, rows=0, bytes=0, checksum="") for path in files]
+    return History(files=named, until_us=0, rows=0, after=0, disorder_us=0, ends=[], surveyed=False)
+
+
+def fingerprint(path: Path, rows: int) -> HistoryFile:
+    """Identify a file, to recognise it later."""
+    digest, size = xxhash.xxh64(), path.stat().st_size
+    with path.open("rb") as file:
+        digest.update(file.read(ENDS_BYTES))
+        file.seek(max(0, size - ENDS_BYTES))
+        digest.update(file.read())
+    return HistoryFile(name=path.name, rows=rows, bytes=size, checksum=digest.hexdigest())
+
+
+def rows_read(positions: Mapping[Key, Position]) -> int:
+    """Number of rows of its history in a log."""
+    position = positions.get(HISTORY_KEY)
+    return 0 if position is None else position.next
+
+
+def require_whole_history(root: Place, history: History | None, positions: Mapping[Key, Position]) -> None:
+    """Check that a log's history was read to its end, so that Kafka may take over.
+
+    Raises:
+        StoreError: It wasn't.
+    """
+    if history is not None and not history.surveyed:
+        raise StoreError(
+            f"a backfill of this log ({names(history.files)}) has failed before it read anything. Run freshet-stream backfill "
+            f"again, with the same or corrected files. To begin without a history, remove {root / HISTORY}"
+        )
+    if history is not None and (read := rows_read(positions)) < history.rows:
+        raise StoreError(
+            f"the log has {read:,} of {history.rows:,} rows of its history ({names(history.files)}). Run "
+            "freshet-stream backfill again. It resumes where it ended"
+        )
+
+
+def names(files: Collection[HistoryFile]) -> str:
+    """Names of files, for a sentence."""
+    return ", ".join(file.name for file in files)
+
 
 T = TypeVar("T")
 
@@ -187,3 +295,116 @@ def numbers(root: Place) -> Iterator[int]:
         stem = name.removesuffix(".json")
         if stem.isdigit() and commit_name(int(stem)).endswith(f"/{name}"):
             yield int(stem)
+
+
+FOLLOWING = ("ids", "node_features", "edge_features", "segments")
+"""Keys that bind nothing before the first event: they decide what is refused, so with a wrong one every message may be.
+Graph and interval are fixed by the first commit: positions belong to the graph, and closed snapshots count intervals."""
+
+_OF_THE_RECORD = ("format_version", "begun_as")
+
+
+def agreed_header(root: Place, wanted: LogHeader, writer_id: str) -> LogHeader:
+    """The log's header once it agrees with the configuration; the caller has the log's lock.
+
+    A header with commits but no event is changed in two steps (with the state after a crash):
+        1. a commit that changes nothing; in a bucket it shuts out a former writer, who took events in under the old header
+           [one commit more, under the old header]
+        2. the new header replaces the old one by a rename and names it, because commit 0 was made under it
+           [either header, whole]
+
+    Args:
+        root: Folder of the log.
+        wanted: The header as the configuration has it.
+        writer_id: Who writes.
+
+    Raises:
+        MismatchError: They differ in a fixed key; the message names it.
+        LaneBusyError: Another process made a commit meanwhile.
+        CorruptError, FormatVersionError: The log is damaged, or from another release.
+        OSError: The disk refuses.
+    """
+    if not any(True for _ in numbers(root)):
+        return put_or_agree(root / HEADER, wanted, "a log", begun=False)
+    found, last = require_header(root, wanted)
+    if last is None:
+        return found
+    changes = {"n": last.n + 1, "previous": last.checksum, "writer": writer_id, "rejects": None}
+    fence = last.model_copy(update={**changes, "wall_time_us": time.time_ns() // 1_000})
+    try:
+        put_record(root / commit_name(fence.n), fence)
+    except FileExistsError:
+        raise LaneBusyError(
+            f"{root / commit_name(fence.n)} was made by another process while {writer_id} opened the log. "
+            "Stop one of the two"
+        ) from None
+    begun_as = found.begun_as or found.checksum
+    header = wanted.model_copy(update={"format_version": FOLLOWED, "begun_as": begun_as})
+    return put_record(root / HEADER, header, replace=True)
+
+
+def require_header(root: Place, wanted: LogHeader) -> tuple[LogHeader, CommitRecord | None]:
+    """Compare a configuration with the header of a log that has commits.
+
+    Returns:
+        The existing header; and, if it differs in keys that may follow, the newest commit.
+
+    Raises:
+        MismatchError: They differ in a fixed key; the message names it.
+        CorruptError, FormatVersionError: The log is damaged, or from another release.
+    """
+    path = root / HEADER
+    if not path.exists():
+        raise lost_header(path)
+    found = read_record(path, LogHeader)
+    last = None
+    if any(getattr(found, key) != getattr(wanted, key) for key in FOLLOWING):
+        chain = CommitChain(root, found)
+        chain.refresh()
+        if chain.last is not None and not len(chain.sealed) and not chain.last.tail_events:
+            last = chain.last
+    changeable = _OF_THE_RECORD if last is None else (*_OF_THE_RECORD, *FOLLOWING)
+    require_agreement(path, found, wanted, "a log", changeable)
+    return found, last
+
+
+def sweep(root: Place, chain: CommitChain) -> list[Place]:
+    """Remove unnamed tail, reject and snapshot files, and temporary ones; only a writer with the lock may.
+
+    Args:
+        root: Folder of the log.
+        chain: All of its commits.
+
+    Returns:
+        The places removed. Files with foreign names are left alone.
+
+    Raises:
+        CorruptError: One of the log's folders is a symbolic link.
+    """
+    require_own_folders(root, (COMMITS, TAIL, REJECTS, SNAPSHOTS))
+    tail = {last_step(file.path) for file in chain.last.tail} if chain.last else set()
+
+    def folder(tau: int) -> str:
+        return chain.sealed[chain.number_of[tau]].events.path.split("/")[1]
+
+    def rejects(n: int) -> str:
+        try:
+            record = read_record(root / commit_name(n), CommitRecord)
+        except ConfigMissingError:
+            chain.refresh()
+            if n in chain.with_rejects:
+                raise
+            return ""  # compaction has dropped it since: no record names any of them
+        assert record.rejects is not None, "the chain lists commits with rejects"
+        return last_step(record.rejects.path)
+
+    left = [
+        *unnamed(root / TAIL, tail, NUMBERED),
+        *superseded(root / REJECTS, set(chain.with_rejects), rejects, NUMBERED, ".arrow"),
+        *superseded(root / SNAPSHOTS, set(chain.number_of), folder, TAU),
+        *temporary(root),
+        *temporary(root / COMMITS),
+    ]
+    removed = list((root / commit_name(chain.next_n - 1)).outdated(left))
+    remove(removed)
+    return removed

@@ -1,6 +1,6 @@
 """File names of the log; see ``docs/store-format.md``."""
 
-from stream.store.places.names import with_token
+from stream.store.places.interface import with_token
 from stream.store.places.place import Place, place_of
 
 FOLDER = "log"

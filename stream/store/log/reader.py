@@ -22,14 +22,10 @@ from stream.store.as_of import AsOf
 from stream.store.errors import ConfigMissingError, CorruptError, MissingError, RetainedError
 from stream.store.files.data import read_table
 from stream.store.files.follow import follow
-from stream.store.files.headers import lost_header
-from stream.store.files.numbered import Numbered
-from stream.store.files.records import read_record
-from stream.store.log.base import base_schema
-from stream.store.log.commits import CommitChain, numbers
-from stream.store.log.history import read_history
+from stream.store.files.records import Numbered, lost_header, read_record
+from stream.store.log.commits import CommitChain, numbers, read_history
 from stream.store.log.ids import ExternalIds
-from stream.store.log.index import LogTotals
+from stream.store.log.index import LogTotals, base_schema
 from stream.store.log.layout import COMMITS, HEADER, log_folder
 from stream.store.places.place import Place
 
@@ -151,7 +147,7 @@ class LogReader:
         """The live graph before the first kept snapshot, as events; None: no snapshot was dropped.
 
         Returns:
-            ``stream.store.log.base.base_schema``, not copied.
+            ``stream.store.log.index.base_schema``, not copied.
 
         Raises:
             CorruptError: Its file doesn't match the index.

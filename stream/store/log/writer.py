@@ -1,9 +1,10 @@
 """The writer of the log: one process appends commits, each whole or not at all."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 import pyarrow as pa
 
@@ -13,33 +14,94 @@ from stream.snapshots.dictionary import IdDictionary, new_dictionary
 from stream.snapshots.event_time import Key
 from stream.store.crash import crash_point
 from stream.store.errors import LaneBusyError, MissingError, StoreError
-from stream.store.files.clean_up import CleanUp
 from stream.store.files.data import read_table
-from stream.store.files.lock import lock_folder, new_writer_id
-from stream.store.files.numbered import Numbered
-from stream.store.files.records import put_record, read_record
-from stream.store.log.commits import CommitChain
-from stream.store.log.header import agreed_header
-from stream.store.log.history import put_history, read_history, rows_read
+from stream.store.files.records import Numbered, put_record, read_record
+from stream.store.files.sweep import CleanUp, lock_folder, new_writer_id
+from stream.store.log.commits import CommitChain, agreed_header, put_history, read_history, rows_read, sweep
 from stream.store.log.ids import ExternalIds
 from stream.store.log.index import LogTotals
 from stream.store.log.layout import COMMITS, commit_name, log_folder, rejects_name, tail_name
-from stream.store.log.outbox import Outbox, RejectedMessages
-from stream.store.log.phases import Phase, Timed
-from stream.store.log.sealed import sealable, stage_snapshot
-from stream.store.log.sweep import sweep
-from stream.store.log.tail import (
+from stream.store.log.sealed import (
     TailFile,
     absorbed_from,
     count_open,
     encode_tail,
     load_tail_file,
     open_rows,
+    sealable,
+    stage_snapshot,
     tail_schema,
 )
+from stream.store.places.interface import Lock, Staging
 from stream.store.places.place import Place
-from stream.store.places.promises import Lock
-from stream.store.places.staging import Staging
+
+Item = TypeVar("Item")
+
+Phase = Callable[[str, float], None]
+"""Called with the seconds of each phase of a commit: ``order``, ``files``, ``record``, ``sweep``."""
+
+
+class Timed(Generic[Item]):
+    """An iterator that adds up the time its items take."""
+
+    def __init__(self, items: Iterable[Item]) -> None:
+        self.seconds = 0.0
+        self._items = iter(items)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Item:
+        started = time.perf_counter()
+        try:
+            return next(self._items)
+        finally:
+            self.seconds += time.perf_counter() - started
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedMessages:
+    """The refused messages of one commit, ``schemas.events.REJECT_SCHEMA``."""
+
+    commit: int
+    table: pa.Table
+
+
+class Outbox:
+    """The commits whose refused messages are not published yet.
+
+    Publishing is at least once: 1. read ``unpublished``; 2. publish, keyed by topic/partition/offset, and wait for the broker;
+    3. ``mark_published``; 4. the next commit records the position. A crash between 2 and 4 publishes the same messages again.
+    Another thread may do 1 to 3 while the writer commits.
+    """
+
+    def __init__(self, root: Place, with_rejects: list[int], published: int) -> None:
+        """Continue an outbox.
+
+        Args:
+            root: Folder of the log.
+            with_rejects: Numbers of the commits with refused messages, ascending; a live view.
+            published: Messages of commits before this one are published.
+        """
+        self._root = root
+        self._with_rejects = with_rejects
+        self.published = published
+
+    def unpublished(self) -> Iterator[RejectedMessages]:
+        """Refused messages not known to be published, commit by commit, oldest first.
+
+        Raises:
+            CorruptError: A file isn't what its commit says.
+        """
+        for n in [n for n in self._with_rejects if n >= self.published]:
+            record = read_record(self._root / commit_name(n), CommitRecord)
+            assert record.rejects is not None
+            yield RejectedMessages(n, read_table(self._root, record.rejects, schema=REJECT_SCHEMA))
+
+    def mark_published(self, through: int) -> None:
+        """Record that all refused messages up to commit ``through`` are published."""
+        self.published = max(self.published, through + 1)
+
 
 LOOK_EVERY = 64
 """Sealed snapshots between looks at what retention has dropped: in a bucket a look is a request."""

@@ -1,20 +1,82 @@
-"""A place on a file system: a ``pathlib.Path`` with a store's promises."""
+"""A place on a file system: a ``pathlib.Path`` that keeps what ``interface`` promises, even over a power failure.
+
+The data files of one commit have temporary names, are synchronised, and renamed.
+"""
 
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path, PosixPath
 from typing import ClassVar
 
 from schemas.errors import system_call
+from schemas.store import FileRef
 from stream.store.crash import crash_point
 from stream.store.errors import CorruptError
 from stream.store.places import durable
-from stream.store.places.durable import sync_file, sync_folder
-from stream.store.places.folder_lock import FolderLock
-from stream.store.places.folder_staging import FolderStaging
-from stream.store.places.names import TEMPORARY
+from stream.store.places.durable import FolderLock, sync_file, sync_folder
+from stream.store.places.interface import SYNC_THREADS, TEMPORARY, Staging, Write, inside
+from stream.store.places.write_out import WriteOut
+
+
+class FolderStaging(Staging):
+    """Files written under temporary names.
+
+    The steps of ``finish``: 1. fsync of every file; 2. rename to the final names; 3. fsync of every changed folder.
+    """
+
+    def __init__(self, root: "FolderPath") -> None:
+        self.root = root
+        self._staged: list[Path] = []
+        self._folders: set[Path] = set()
+        self._made: list[Path] = []
+
+    def add(self, relative: str, write: Write) -> FileRef:
+        """Write one file under its temporary name; see ``Staging.add``."""
+        path = inside(self.root, relative)
+        made = durable.make_folders(path.parent)
+        self._made.extend(made)
+        self._folders.update(folder.parent for folder in made)
+        self._folders.add(path.parent)
+        temporary = path.with_name(path.name + TEMPORARY)
+        self._staged.append(path)
+        with WriteOut(temporary) as sink:
+            write(sink.native())
+        size = sink.bytes
+        crash_point("file.torn", lambda: os.truncate(temporary, size // 2))
+        crash_point("file.written")
+        return FileRef(path=relative, bytes=size, checksum=sink.checksum)
+
+    def finish(self) -> None:
+        """Make all files durable under their final names."""
+        if not self._staged:
+            return
+        temporaries = [path.with_name(path.name + TEMPORARY) for path in self._staged]
+        _each(sync_file, temporaries)
+        crash_point("file.synced")
+        for temporary, path in zip(temporaries, self._staged, strict=True):
+            temporary.rename(path)
+            crash_point("file.renamed")
+        _each(sync_folder, list(self._folders))
+        crash_point("files.named")
+
+    def discard(self) -> None:
+        """Remove all files of any step, and the folders made for them; the next try syncs its own."""
+        for path in self._staged:
+            path.with_name(path.name + TEMPORARY).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+        durable.remove_empty(self._made)
+
+
+def _each(sync: Callable[[Path], None], paths: list[Path]) -> None:
+    if len(paths) <= 2:
+        for path in paths:
+            sync(path)
+        return
+    with ThreadPoolExecutor(min(SYNC_THREADS, len(paths))) as pool:
+        list(pool.map(sync, paths))
 
 
 class FolderPath(PosixPath):
@@ -71,12 +133,12 @@ class FolderPath(PosixPath):
                 temporary.write_bytes(content)
             crash_point("record.torn", lambda: os.truncate(temporary, temporary.stat().st_size // 2))
             crash_point("record.written")
-            sync_file(temporary)
+            durable.sync_file(temporary)
             crash_point("record.synced")
             temporary.replace(self) if replace else durable.name_once(temporary, self)
             crash_point("record.linked")
             for folder in {self.parent, *(folder.parent for folder in made)}:
-                sync_folder(folder)
+                durable.sync_folder(folder)
             crash_point("record.named")
         finally:
             with suppress(OSError):  # a left-over temporary file does not change the outcome

@@ -7,8 +7,8 @@ from schemas.store_address import Address, is_address, parse_address
 from stream.store.errors import ConfigMissingError
 from stream.store.places.bucket import Bucket
 from stream.store.places.folder import FolderPath
+from stream.store.places.interface import Place
 from stream.store.places.object_path import ObjectPath
-from stream.store.places.promises import Place
 
 __all__ = ["Place", "place_of"]
 

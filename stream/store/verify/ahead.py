@@ -10,7 +10,7 @@ from typing import TypeVar
 from schemas.store import FileRef
 from stream.store.errors import StoreError
 from stream.store.files.records import READ_THREADS, R, read_record
-from stream.store.places.names import inside
+from stream.store.places.interface import inside
 from stream.store.places.place import Place
 
 T = TypeVar("T")

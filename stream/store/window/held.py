@@ -6,12 +6,11 @@ from schemas.store import FileRef, LaneHeader, LaneManifest
 from stream.arrays.kinds import Int64
 from stream.partition.interface import Why
 from stream.store.lane.diff import PairRows, Stored, full_rows, segment_changes, segment_width
-from stream.store.lane.placement import Placement
 from stream.store.lane.reader import base_tables, change_tables
-from stream.store.lane.state import edge_batch_count
+from stream.store.lane.state import Placement, edge_batch_count
 from stream.store.lane.tables import LaneChanges
 from stream.store.places.place import Place
-from stream.store.window.feature_versions import FeatureVersions
+from stream.store.window.features import FeatureVersions
 from stream.store.window.pairs import PairWindow
 
 

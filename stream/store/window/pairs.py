@@ -4,17 +4,170 @@ One sorted table holds the oldest snapshot of the window (or an earlier one), an
 section 3.2). New pairs are held by key; pairs that leave or change their weight by row number: rows of the table, then those
 of each change. Changes that have left the window are folded into the table when they have grown to a share of it, so that
 advancing costs O(changes), amortised. Equal weights are held once.
+
+``gone`` has a bit per row: bit ``row % 8`` of byte ``row // 8``. Search keys are ascending, so each search continues from the
+end of the previous one, in doubling steps.
 """
 
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stream.arrays.kinds import Bool, Float32, Int8, Int64, UInt8
+from stream.kernels import njit
 from stream.kernels.node_sets import distinct
-from stream.store.window.pair_kernels import join, newest, oldest
-from stream.store.window.row_sets import RowSet
+
+
+@njit(cache=True, nogil=True)
+def oldest(run, start, gone, keys, rows):  # type: ignore[no-untyped-def]  # compiled
+    """Set ``rows[i]``, if it is −1, to the first row of ``keys[i]`` in the run that isn't gone; each row is taken once."""
+    at = 0
+    for i in range(len(keys)):
+        if rows[i] >= 0:
+            continue
+        at = _first_not_below(run, keys[i], at)
+        while at < len(run) and run[at] == keys[i] and _bit(gone, start + at):
+            at += 1
+        if at < len(run) and run[at] == keys[i]:
+            rows[i] = start + at
+            at += 1
+
+
+@njit(cache=True, nogil=True)
+def newest(run, start, gone, later, keys, rows):  # type: ignore[no-untyped-def]  # compiled
+    """Set ``rows[i]``, if it is −1, to the last row of ``keys[i]`` in the run, unless it is gone.
+
+    Rows in ``later``, ascending, are not gone yet at the snapshot that is asked about.
+    """
+    at = 0
+    for i in range(len(keys)):
+        if rows[i] >= 0:
+            continue
+        at = _first_not_below(run, keys[i], at)
+        last = at
+        while last + 1 < len(run) and run[last + 1] == keys[i]:
+            last += 1
+        if last < len(run) and run[last] == keys[i]:
+            row = start + last
+            if not _bit(gone, row) or _has(later, row):
+                rows[i] = row
+
+
+@njit(cache=True, nogil=True)
+def mark(bits, rows):  # type: ignore[no-untyped-def]  # compiled
+    """Set the bits of rows."""
+    for row in rows:
+        bits[row >> 3] |= np.uint8(1 << (row & 7))
+
+
+@njit(cache=True, nogil=True)
+def join(keys, gone, weight, come, come_row, left, place):  # type: ignore[no-untyped-def]  # compiled
+    """Merge a table's remaining rows (``gone`` is bool) with new pairs; rows of the table precede new ones of the same key.
+
+    Returns the ``left`` keys and the weights of their rows, and sets ``place`` of each row, unless it is empty.
+    """
+    out_keys = np.empty(left, np.int64)
+    out_weight = np.empty(left, np.float32)
+    i = j = 0
+    for n in range(left):
+        while i < len(keys) and gone[i]:
+            i += 1
+        if j == len(come) or (i < len(keys) and keys[i] <= come[j]):
+            key, row = keys[i], i
+            i += 1
+        else:
+            key, row = come[j], come_row[j]
+            j += 1
+        out_keys[n] = key
+        out_weight[n] = weight[row]
+        if len(place):
+            place[row] = n
+    return out_keys, out_weight
+
+
+@njit(cache=True, nogil=True)
+def _bit(bits, row):  # type: ignore[no-untyped-def]  # compiled
+    return bits[row >> 3] >> (row & 7) & 1
+
+
+@njit(cache=True, nogil=True)
+def _has(ascending, number):  # type: ignore[no-untyped-def]  # compiled
+    at = np.searchsorted(ascending, number)
+    return at < len(ascending) and ascending[at] == number
+
+
+@njit(cache=True, nogil=True)
+def _first_not_below(run, key, at):  # type: ignore[no-untyped-def]  # compiled
+    step, end = 1, at
+    while end < len(run) and run[end] < key:
+        at = end + 1
+        end += step
+        step *= 2
+    end = min(end, len(run))
+    while at < end:
+        middle = (at + end) >> 1
+        if run[middle] < key:
+            at = middle + 1
+        else:
+            end = middle
+    return at
+
+
+_BITS_A_NUMBER = 32
+
+
+@dataclass(frozen=True, slots=True)
+class RowSet:
+    """Distinct rows below a limit.
+
+    Attributes:
+        limit: Number of rows of the table.
+        numbers: uint32, the rows, ascending; None: they are in ``bits``.
+        bits: uint8, bit ``row % 8`` of byte ``row // 8`` is set.
+    """
+
+    limit: int
+    numbers: NDArray[np.uint32] | None
+    bits: UInt8
+
+    @classmethod
+    def of(cls, rows: Int64, limit: int) -> "RowSet":
+        """Hold ``rows``, distinct, in any order and below ``limit`` ≤ 2³²."""
+        none = np.empty(0, np.uint8)
+        if len(rows) * _BITS_A_NUMBER <= limit:
+            return cls(limit, np.sort(rows.astype(np.uint32)), none)
+        flags = np.zeros(limit, np.bool_)
+        flags[rows] = True
+        return cls(limit, None, np.packbits(flags, bitorder="little"))
+
+    def rows(self) -> Int64:
+        """The rows, int64 ascending."""
+        return np.flatnonzero(self._flags()) if self.numbers is None else self.numbers.astype(np.int64)
+
+    def mark(self, flags: Bool) -> None:
+        """Set the flags of the rows, bool (≥ limit,)."""
+        if self.numbers is not None:
+            flags[self.numbers] = True
+        else:
+            flags[: self.limit] |= self._flags()
+
+    def _flags(self) -> Bool:
+        return np.unpackbits(self.bits, count=self.limit, bitorder="little").view(np.bool_)
+
+    def mark_bits(self, bits: UInt8) -> None:
+        """Set the bits of the rows, uint8 (≥ limit / 8,)."""
+        if self.numbers is not None:
+            mark(bits, self.numbers)
+        else:
+            bits[: len(self.bits)] |= self.bits
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.bits.nbytes + (0 if self.numbers is None else self.numbers.nbytes)
+
 
 _FOLD_SHARE = 8
 """Changes older than the window are folded into the table once they are this fraction of its rows."""

@@ -1,1 +1,0 @@
-"""A trainer's exports: numbered commits, each of which names whole files."""

@@ -1,0 +1,671 @@
+"""Node features over a window, additively: the newest vectors, and the values that every change replaced.
+
+One table holds the vectors at the newest snapshot. Segments that a snapshot changes in a row are first saved to a pool, one
+run per row and snapshot. The first read at an older snapshot after a change groups the runs by row, in O(rows + runs), for
+all snapshots. A read takes each segment from the row's first run after its snapshot that has it, or else from the table: a
+gather, never a copy of the table. A new node takes a slot, which is its row of the table, and a leaving node gives it back
+once the window has moved past: this costs no version, only a note of the slot's owner.
+
+A run is several int32: its row of the table, its first row among the saved values, and a bit per segment; the values of its
+segments follow each other there. Runs of at least half the segments whose values are whole numbers from 0 to 255 (binary
+features, counts) are saved as bytes, in a separate table: ``SMALL`` marks their rows.
+"""
+
+from bisect import bisect_right
+from typing import Any, TypeVar
+
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from stream.arrays.kinds import Bool, Float32, Int32, Int64, UInt8
+from stream.kernels import njit
+from stream.kernels.bits import count_bits, lowest_bit
+from stream.snapshots.node_features import segment_bounds
+from stream.snapshots.prefetch import AHEAD, prefetch
+from stream.store.lane.diff import segment_width
+
+LINE_BYTES = 64
+
+Scalar = TypeVar("Scalar", np.float32, np.uint8)
+
+
+def on_lines(rows: int, width: int, kind: type[Scalar]) -> NDArray[Scalar]:
+    """An uninitialised array of shape (rows, width) that begins at a cache line."""
+    size = rows * width * np.dtype(kind).itemsize
+    room = np.empty(size + LINE_BYTES, np.uint8)
+    start = -room.ctypes.data % LINE_BYTES
+    return room[start : start + size].view(kind).reshape(rows, width)
+
+
+def joined(first: NDArray[Scalar], second: NDArray[Scalar]) -> NDArray[Scalar]:
+    """The rows of two arrays of the same width and kind, copied to an array that begins at a cache line."""
+    both = on_lines(len(first) + len(second), first.shape[1], first.dtype.type)
+    both[: len(first)] = first
+    both[len(first) :] = second
+    return both
+
+
+ROW, START, MASK = 0, 1, 2
+NUMBER = ROW
+SMALL = 1 << 30
+
+BEGUN = -1
+"""Number of runs of a row taken by the current write: its node was zeros before, which needs no version."""
+
+WORD = 32
+"""Segments in a word of bits."""
+_LARGEST_SMALL = 255
+
+
+def run_columns(segments: int) -> int:
+    """Columns of a run, for a number of segments."""
+    return MASK + -(-segments // WORD)
+
+
+@njit(cache=True, nogil=True)
+def write(slots, segment, values, bounds, table, held, undo):  # type: ignore[no-untyped-def]  # compiled
+    """Set segments of rows (ascending by node); returns the runs of replaced segments, and their values."""
+    columns = MASK + (len(bounds) - 1 + WORD - 1) // WORD
+    runs = np.zeros((len(slots) if undo else 0, columns), np.int32)
+    replaced = np.zeros((len(slots) if undo else 0, values.shape[1]), np.float32)
+    r = -1
+    n = 0
+    for i in range(len(slots)):
+        row, start = slots[i], bounds[segment[i]]
+        width = bounds[segment[i] + 1] - start
+        if not undo or held[row] == BEGUN:  # the node was zeros before it had its row
+            for j in range(width):
+                table[row, start + j] = values[i, j]
+            continue
+        same = True
+        for j in range(width):
+            if table[row, start + j] != values[i, j]:
+                same = False
+                break
+        if same:
+            continue
+        if r < 0 or runs[r, ROW] != row:
+            r += 1
+            runs[r, ROW] = row
+            runs[r, START] = n
+        runs[r, MASK + segment[i] // WORD] |= np.int32(1) << np.int32(segment[i] % WORD)
+        for j in range(width):
+            replaced[n, j] = table[row, start + j]
+            table[row, start + j] = values[i, j]
+        n += 1
+    return runs[: r + 1].copy(), replaced[:n].copy()
+
+
+@njit(cache=True, nogil=True)
+def pack(runs, replaced, segments, rows, small_rows):  # type: ignore[no-untyped-def]  # compiled
+    """Save the values of new runs after the existing rows of either table; returns the new rows of both."""
+    small = np.ones(len(runs), np.bool_)
+    width, small_count = replaced.shape[1], 0
+    for r in range(len(runs)):
+        low = runs[r, START]
+        high = runs[r + 1, START] if r + 1 < len(runs) else len(replaced)
+        small[r] = 2 * (high - low) >= segments  # short runs as bytes would slow reads down
+        for e in range(low, high if small[r] else low):
+            for j in range(width):
+                value = replaced[e, j]
+                whole = 0 <= value <= _LARGEST_SMALL and np.float32(np.uint8(value)) == value
+                if not whole or (value == 0 and np.signbit(value)):
+                    small[r] = False
+                    break
+            if not small[r]:
+                break
+        if small[r]:
+            small_count += high - low
+    numbers = np.empty((len(replaced) - small_count, width), np.float32)
+    bytes_ = np.empty((small_count, width), np.uint8)
+    n = b = 0
+    for r in range(len(runs)):
+        low = runs[r, START]
+        high = runs[r + 1, START] if r + 1 < len(runs) else len(replaced)
+        runs[r, START] = (small_rows + b) | SMALL if small[r] else rows + n
+        for e in range(low, high):
+            if small[r]:
+                for j in range(width):
+                    bytes_[b, j] = np.uint8(replaced[e, j])
+                b += 1
+            else:
+                for j in range(width):
+                    numbers[n, j] = replaced[e, j]
+                n += 1
+    return numbers, bytes_
+
+
+@njit(cache=True, nogil=True)
+def sort_by_row(runs, rows):  # type: ignore[no-untyped-def]  # compiled
+    """Group the runs by row, oldest first; their numbers replace the rows.
+
+    Returns where each row's runs begin, and where the last one's end, int32 (rows + 1,); and the runs.
+    """
+    begin, by_row = np.zeros(rows + 1, np.int32), np.empty_like(runs)
+    for number in range(len(runs)):
+        begin[runs[number, ROW] + 1] += 1
+    for row in range(rows):
+        begin[row + 1] += begin[row]
+    for number in range(len(runs)):
+        row = runs[number, ROW]
+        at = begin[row]
+        begin[row] = at + 1
+        by_row[at, NUMBER] = number
+        for column in range(START, runs.shape[1]):
+            by_row[at, column] = runs[number, column]
+    for row in range(rows, 0, -1):  # each begins where its predecessor has ended
+        begin[row] = begin[row - 1]
+    begin[0] = 0
+    return begin, by_row
+
+
+NONE = -1
+_CHANGED, _FORMER = 1, 2
+"""Columns of a note of a node: the snapshot that changed its slot, and the former slot."""
+_NOTHING = (np.empty(0, np.int32), np.empty((0, 3), np.int32))
+
+
+class Slots:
+    """Slots of dense node ids: taken by new nodes, given back by leaving ones, free once the window has moved past."""
+
+    def __init__(self) -> None:
+        self.used = 0
+        self._of: Int32 = np.empty(0, np.int32)
+        self._node: Int32 = np.empty(0, np.int32)  # by slot ever used; NONE: no node at present
+        self._free: Int32 = np.empty(0, np.int32)
+        # The changes of each snapshot: nodes ascending, and their former slots.
+        self._undone: list[tuple[int, Int32, Int32]] = []
+        self._by_node: tuple[Int32, Int32] | None = None  # the same as ``sort_by_row`` returns it
+
+    def grow(self, num_nodes: int) -> None:
+        """Make room for ids below ``num_nodes``."""
+        if num_nodes > len(self._of):
+            self._of = np.concatenate([self._of, np.full(num_nodes - len(self._of), NONE, np.int32)])
+            self._by_node = None
+
+    def of(self, node: Int64) -> Int32:
+        """Slots as of the newest snapshot, int32 of the shape of ``node``; −1 for none, also for ids not in use."""
+        if len(self._of) == 0:
+            return np.full(len(node), NONE, np.int32)
+        slots = self._of[np.minimum(node, len(self._of) - 1)]
+        slots[node >= len(self._of)] = NONE
+        return slots
+
+    def at(self, node: Int64, sequence: int) -> Int32:
+        """Slots at snapshot ``sequence``, int32 of the shape of ``node``; O(nodes and their changes since).
+
+        The first call for an older snapshot after a change sorts the notes, in O(dense ids + changes of the window).
+        """
+        slots = np.empty(len(node), np.int32)
+        later = bool(self._undone) and self._undone[-1][0] > sequence
+        begin, noted = self._sorted() if later else _NOTHING
+        look_up(node, sequence, self._of, begin, noted, slots)
+        return slots
+
+    def take(self, sequence: int, nodes: Int64, *, undo: bool) -> Int32:
+        """Give a slot to each of ``nodes`` (ascending, without one); returns the slots."""
+        reused = min(len(nodes), len(self._free))
+        fresh = len(nodes) - reused
+        slots = np.concatenate(
+            [self._free[len(self._free) - reused :], np.arange(self.used, self.used + fresh, dtype=np.int32)]
+        )
+        self._free = self._free[: len(self._free) - reused].copy()
+        self.used += fresh
+        self._node = np.concatenate([self._node, np.full(fresh, NONE, np.int32)])
+        self._of[nodes] = slots
+        self._node[slots] = nodes
+        if undo:
+            self._remember(sequence, nodes, np.full(len(nodes), NONE, np.int32))
+        return slots
+
+    def give_back(self, sequence: int, nodes: Int64, *, undo: bool) -> None:
+        """Take the slots of ``nodes`` (ascending, each with one); they are free once ``sequence`` is forgotten."""
+        slots = self._of[nodes]
+        self._of[nodes] = NONE
+        self._node[slots] = NONE
+        if undo:
+            self._remember(sequence, nodes, slots)
+        else:
+            self._free = np.concatenate([self._free, slots])
+
+    def free_idle(self, slots: Int32) -> None:
+        """Free slots with zero vectors in every snapshot of the window; slots without a node are left alone."""
+        slots = slots[self._node[slots] >= 0]
+        self._of[self._node[slots]] = NONE
+        self._node[slots] = NONE
+        self._free = np.concatenate([self._free, slots])
+
+    def forget(self, sequence: int) -> None:
+        """Give up reading before snapshot ``sequence``."""
+        while self._undone and self._undone[0][0] <= sequence:
+            _, _, former = self._undone.pop(0)
+            self._free = np.concatenate([self._free, former[former >= 0]])
+            self._by_node = None
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes held."""
+        undone = sum(nodes.nbytes + former.nbytes for _, nodes, former in self._undone)
+        by_node = sum(array.nbytes for array in self._by_node or ())
+        return self._of.nbytes + self._node.nbytes + self._free.nbytes + undone + by_node
+
+    def _sorted(self) -> tuple[Int32, Int32]:
+        """Where each node's notes begin, and the notes by node, oldest first."""
+        if self._by_node is None:
+            notes = [
+                np.column_stack([nodes, np.full(len(nodes), changed, np.int32), former])
+                for changed, nodes, former in self._undone
+            ]
+            self._by_node = sort_by_row(np.concatenate(notes), len(self._of))
+        return self._by_node
+
+    def _remember(self, sequence: int, nodes: Int64, former: Int32) -> None:
+        if len(nodes) == 0:
+            return
+        self._by_node = None
+        if self._undone and self._undone[-1][0] == sequence:
+            _, before_nodes, before = self._undone.pop()
+            # A node that both left and came in one snapshot had the slot from before the first of the two.
+            nodes = np.concatenate([before_nodes, nodes])
+            nodes, first = np.unique(nodes, return_index=True)
+            former = np.concatenate([before, former])[first]
+        self._undone.append((sequence, nodes.astype(np.int32), former))
+
+
+@njit(cache=True, nogil=True)
+def look_up(node, sequence, of, begin, noted, slots):  # type: ignore[no-untyped-def]  # compiled
+    """Set the slots of nodes: the slot that the first change after a snapshot replaced, or else the present one.
+
+    Node v has the notes [begin[v], begin[v + 1]), oldest first; an empty ``begin`` means no notes.
+    """
+    for i in range(len(node)):
+        ahead = min(i + AHEAD, len(node) - 1)
+        if node[ahead] < len(of):
+            prefetch(of, node[ahead])
+            if len(begin):
+                prefetch(begin, node[ahead])
+        if node[i] >= len(of):
+            slots[i] = NONE
+            continue
+        slots[i] = of[node[i]]
+        if len(begin):
+            for k in range(begin[node[i]], begin[node[i] + 1]):
+                if noted[k, _CHANGED] > sequence:
+                    slots[i] = noted[k, _FORMER]
+                    break
+
+
+_BLOCK = 64
+"""Rows read together, so that their cache misses overlap."""
+_LINE, _SMALL_LINE = 16, 64
+"""Values per cache line, as float32 and as bytes."""
+_LINES_AHEAD = 4
+"""Lines of a row's runs that are prefetched; further runs are waited for."""
+
+_MANY = 4
+"""From this mean number of adjacent segments on, new segments of a run are copied together; a varying length costs a
+mispredicted branch."""
+
+TO, AT, LENGTH = 0, 1, 2
+"""Columns of a copy: its place in the result and in the source, and the number of values (a whole segment if absent)."""
+
+
+@intrinsic
+def _move(_typing: Any, target: Any, at: Any, source: Any, start: Any, count: Any) -> Any:
+    """Compiled ``target[at : at + count] = source[start : start + count]``.
+
+    1-d contiguous arrays of one type, without bounds checks. A copy of slices would make two arrays first, and a loop checks
+    every index for being negative, which prevents vector moves.
+    """
+
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        to, at_index, given, start_index, length = arguments
+        pointers = [
+            builder.gep(context.make_array(kind)(context, builder, array).data, [index])
+            for kind, array, index in ((target, to, at_index), (source, given, start_index))
+        ]
+        size = context.get_abi_sizeof(context.get_data_type(target.dtype))
+        cgutils.raw_memcpy(builder, *pointers, builder.sext(length, ir.IntType(64)), size)
+        return context.get_dummy_value()
+
+    return types.void(target, at, source, start, count), generate
+
+
+@njit(cache=True, nogil=True)
+def read(slots, since, begin, runs, bounds, table, values, small, out):  # type: ignore[no-untyped-def]  # compiled
+    """Gather rows: each segment from the row's first run that has it and is numbered ``since`` or later, else from the table.
+
+    Works block by block in four steps, so that cache misses overlap: where each row's runs are, the runs, which values to copy,
+    and the copies. A row below 0 reads as zeros. In the loops over rows only intrinsics take arrays, because any other call
+    counts references, which costs more than the copy.
+    """
+    segments, features, width, columns = len(bounds) - 1, out.shape[1], values.shape[1], runs.shape[1]
+    rows, versions, records, target = table.reshape(-1), values.reshape(-1), runs.reshape(-1), out.reshape(-1)
+    bytes_ = small.reshape(-1)
+    words = columns - MASK
+    one = np.uint64(1)
+    # Whether all segments have one width, and are adjacent in a run without a gap.
+    even = segments * width == features
+    # Narrower segments share their cache lines with others, so copying whole rows of the table costs no more.
+    apart = width >= _LINE
+    low, high = np.zeros(_BLOCK, np.int64), np.zeros(_BLOCK, np.int64)
+    known = np.empty(words, np.uint64)
+    most = _BLOCK * segments
+    table_rows, table_segments = np.empty((_BLOCK, 3), np.int64), np.empty((most, 3), np.int64)
+    value_ranges, value_segments = np.empty((most, 3), np.int64), np.empty((most, 2), np.int64)
+    small_ranges, small_segments = np.empty((most, 3), np.int64), np.empty((most, 2), np.int64)
+    for first in range(0, len(slots), _BLOCK):
+        count = min(_BLOCK, len(slots) - first)
+        if since < len(runs):
+            for i in range(count):
+                if slots[first + i] >= 0:
+                    prefetch(begin, slots[first + i])
+        for i in range(count):
+            slot = slots[first + i]
+            if slot < 0:
+                continue
+            if since < len(runs):
+                low[i], high[i] = begin[slot], begin[slot + 1]
+            if low[i] == high[i]:
+                for j in range(0, features, _LINE):
+                    prefetch(rows, slot * features + j)
+                continue
+            start, last = low[i] * columns, high[i] * columns - 1
+            start = max(start, last - _LINES_AHEAD * _LINE)
+            prefetch(records, start)
+            for at in range(last, start, -_LINE):
+                prefetch(records, at)
+        n_rows = n_table = n_ranges = n_values = n_small = n_bytes = 0
+        for i in range(count):
+            slot, to = slots[first + i], (first + i) * features
+            if slot < 0:
+                for j in range(features):
+                    out[first + i, j] = 0
+                continue
+            at, end = high[i], high[i]
+            while at > low[i] and records[(at - 1) * columns + NUMBER] >= since:
+                at -= 1
+            missing = segments
+            for word in range(words):
+                known[word] = 0
+            while at < end and missing > 0:
+                record = at * columns
+                at += 1
+                entry = np.int64(records[record + START])
+                for word in range(words):
+                    mask = np.uint64(np.uint32(records[record + MASK + word]))
+                    new = mask & ~known[word]
+                    known[word] |= mask
+                    missing -= count_bits(new)
+                    together = not even or count_bits(new) >= _MANY * count_bits(new & ~(new << one))
+                    while new != 0:
+                        bit = lowest_bit(new)
+                        segment = word * WORD + bit
+                        place = entry + count_bits(mask & ((one << np.uint64(bit)) - one))
+                        if together:
+                            many = lowest_bit(~(new >> np.uint64(bit))) if even else 1
+                            new &= ~(((one << np.uint64(many)) - one) << np.uint64(bit))
+                            length = bounds[segment + many] - bounds[segment]
+                            if place < SMALL:
+                                value_ranges[n_ranges, TO] = to + bounds[segment]
+                                value_ranges[n_ranges, AT] = place * width
+                                value_ranges[n_ranges, LENGTH] = length
+                                n_ranges += 1
+                                for j in range(0, length, _LINE):
+                                    prefetch(versions, place * width + j)
+                            else:
+                                small_ranges[n_small, TO] = to + bounds[segment]
+                                small_ranges[n_small, AT] = (place - SMALL) * width
+                                small_ranges[n_small, LENGTH] = length
+                                n_small += 1
+                                for j in range(0, length, _SMALL_LINE):
+                                    prefetch(bytes_, (place - SMALL) * width + j)
+                        elif place < SMALL:
+                            new &= new - one
+                            value_segments[n_values, TO] = to + segment * width
+                            value_segments[n_values, AT] = place * width
+                            n_values += 1
+                            for j in range(0, width, _LINE):
+                                prefetch(versions, place * width + j)
+                        else:
+                            new &= new - one
+                            small_segments[n_bytes, TO] = to + segment * width
+                            small_segments[n_bytes, AT] = (place - SMALL) * width
+                            n_bytes += 1
+                            for j in range(0, width, _SMALL_LINE):
+                                prefetch(bytes_, (place - SMALL) * width + j)
+                    entry += count_bits(mask)
+            if missing == segments or (missing > 0 and not apart):
+                table_rows[n_rows, TO] = to
+                table_rows[n_rows, AT] = slot * features
+                table_rows[n_rows, LENGTH] = features
+                n_rows += 1
+                if low[i] < high[i]:
+                    for j in range(0, features, _LINE):
+                        prefetch(rows, slot * features + j)
+            elif missing > 0:
+                for segment in range(segments):
+                    if not (known[segment // WORD] >> np.uint64(segment % WORD)) & one:
+                        begins = bounds[segment]
+                        length = bounds[segment + 1] - begins
+                        table_segments[n_table, TO] = to + begins
+                        table_segments[n_table, AT] = slot * features + begins
+                        table_segments[n_table, LENGTH] = length
+                        n_table += 1
+                        for j in range(0, length, _LINE):
+                            prefetch(rows, slot * features + begins + j)
+        _copy_ranges(table_rows[:n_rows], rows, target)
+        if even:
+            _copy_segments(table_segments[:n_table], rows, width, target)
+        else:
+            _copy_ranges(table_segments[:n_table], rows, target)
+        _copy_ranges(value_ranges[:n_ranges], versions, target)
+        _copy_segments(value_segments[:n_values], versions, width, target)
+        _widen_segments(small_segments[:n_bytes], bytes_, width, target)
+        for k in range(n_small):
+            # Unsigned, because indexing by a number that may be negative prevents vector moves.
+            to_value, at_byte = np.uint64(small_ranges[k, TO]), np.uint64(small_ranges[k, AT])
+            for j in range(np.uint64(small_ranges[k, LENGTH])):
+                target[to_value + j] = bytes_[at_byte + j]
+
+
+@njit(cache=True, nogil=True)
+def _copy_ranges(copies, source, target):  # type: ignore[no-untyped-def]  # compiled
+    for k in range(len(copies)):
+        _move(target, copies[k, TO], source, copies[k, AT], copies[k, LENGTH])
+
+
+@njit(cache=True, nogil=True)
+def _copy_segments(copies, source, width, target):  # type: ignore[no-untyped-def]  # compiled
+    """Copy segments of one width; a constant width is copied without a call."""
+    if width == 4:
+        for k in range(len(copies)):
+            _move(target, copies[k, TO], source, copies[k, AT], 4)
+    elif width == 32:
+        for k in range(len(copies)):
+            _move(target, copies[k, TO], source, copies[k, AT], 32)
+    else:
+        for k in range(len(copies)):
+            _move(target, copies[k, TO], source, copies[k, AT], width)
+
+
+@njit(cache=True, nogil=True)
+def _widen_segments(copies, source, width, target):  # type: ignore[no-untyped-def]  # compiled
+    if width == 4:
+        for k in range(len(copies)):
+            to, at = np.uint64(copies[k, TO]), np.uint64(copies[k, AT])
+            for j in range(np.uint64(4)):
+                target[to + j] = source[at + j]
+    elif width == 32:
+        for k in range(len(copies)):
+            to, at = np.uint64(copies[k, TO]), np.uint64(copies[k, AT])
+            for j in range(np.uint64(32)):
+                target[to + j] = source[at + j]
+    else:
+        for k in range(len(copies)):
+            to, at = np.uint64(copies[k, TO]), np.uint64(copies[k, AT])
+            for j in range(np.uint64(width)):
+                target[to + j] = source[at + j]
+
+
+class FeatureVersions:
+    """Vectors of F values in S segments for any snapshot of a window, by dense node id.
+
+    A node that was never written, or only with zeros, takes no memory and reads as zeros.
+    """
+
+    def __init__(self, features: int, segments: int) -> None:
+        self.features = features
+        self.segments = segments
+        self.width = segment_width(features, segments)
+        self._bounds = segment_bounds(features, segments)
+        self._slots = Slots()
+        self._table: Float32 = np.empty((0, features), np.float32)
+        self._held: Int32 = np.empty(0, np.int32)  # runs of each row
+        # The pool: run r is at place r − _first; runs keep their numbers, so that marks stay valid.
+        self._first = 0
+        self._marks: list[tuple[int, int]] = []  # (sequence, number of its first run)
+        self._runs: Int32 = np.empty((0, run_columns(segments)), np.int32)
+        self._values: Float32 = np.empty((0, self.width), np.float32)
+        self._small: UInt8 = np.empty((0, self.width), np.uint8)
+        self._by_row: tuple[Int32, Int32] | None = None  # ``sort_by_row`` of the current runs
+
+    def holds(self, node: Int64) -> Bool:
+        """Which of ``node`` may have values other than zero, bool of its shape."""
+        return self._slots.of(node) >= 0
+
+    def write(
+        self, sequence: int, node: Int64, segment: Int32, values: Float32, num_nodes: int, *, undo: bool
+    ) -> None:
+        """Set segments as of snapshot ``sequence``.
+
+        Args:
+            sequence: Not below any earlier one, and above those written with ``undo``.
+            node: int64 (n,), ascending.
+            segment: int32 (n,), ascending for each node, distinct.
+            values: float32 (n, W).
+            num_nodes: Dense ids in use.
+            undo: Keep the replaced values, so that earlier snapshots can be read.
+
+        Raises:
+            ValueError: Values that this snapshot replaced are kept already.
+        """
+        if undo and self._marks and self._marks[-1][0] >= sequence:
+            raise ValueError(f"snapshot {sequence} can't be written after {self._marks[-1][0]}")
+        self._slots.grow(num_nodes)
+        if len(node) == 0:
+            return
+        end = self._first + len(self._runs)
+        without = self._slots.of(node) < 0
+        fresh = self._slots.take(sequence, np.unique(node[without][values[without].any(axis=1)]), undo=undo)
+        self._make_room(fresh)
+        slots = self._slots.of(node)
+        has_slot = slots >= 0  # the others are zeros over zeros
+        if not has_slot.all():
+            slots, segment, values = slots[has_slot], segment[has_slot], values[has_slot]
+        self._held[fresh] = BEGUN
+        runs, replaced = write(slots, segment, values, self._bounds, self._table, self._held, undo)
+        self._held[fresh] = 0
+        if undo and len(runs):
+            self._marks.append((sequence, end))
+            numbers, small = pack(runs, replaced, self.segments, len(self._values), len(self._small))
+            self._runs = np.concatenate([self._runs, runs])
+            self._values = joined(self._values, numbers)
+            self._small = joined(self._small, small)
+            self._held[runs[:, ROW]] += 1
+            self._by_row = None
+
+    def clear(self, sequence: int, node: Int64, *, undo: bool) -> None:
+        """Make nodes read as zeros from snapshot ``sequence`` on.
+
+        Args:
+            sequence: Not below any earlier one.
+            node: int64 (n,), ascending, distinct.
+            undo: Keep their vectors, so that earlier snapshots can be read.
+        """
+        self._slots.give_back(sequence, node[self.holds(node)], undo=undo)
+
+    def read(self, ids: Int64, sequence: int) -> Float32:
+        """Vectors as of snapshot ``sequence``.
+
+        Args:
+            ids: int64 (n,), any order, repeats allowed, each ≥ 0; ids not yet in use read as zeros.
+            sequence: Not before the last ``forget``.
+
+        Returns:
+            float32 (n, F), a fresh contiguous array.
+        """
+        out = on_lines(len(ids), self.features, np.float32)
+        since = self._through(sequence)
+        begin, runs = self._sorted() if since < len(self._runs) else (self._held[:0], self._runs[:0])
+        read(
+            self._slots.at(ids, sequence), since, begin, runs, self._bounds, self._table, self._values, self._small,
+            out,
+        )  # fmt: skip
+        return out
+
+    def forget(self, sequence: int) -> None:
+        """Drop the values that snapshots up to ``sequence`` replaced: nothing before it is read again."""
+        self._slots.forget(sequence)
+        dropped = self._through(sequence)
+        del self._marks[: bisect_right(self._marks, sequence, key=_sequence)]
+        if dropped == 0:
+            return
+        self._by_row = None
+        rows, counts = np.unique(self._runs[:dropped, ROW], return_counts=True)
+        self._held[rows] -= counts.astype(np.int32)
+        self._first += dropped
+        self._runs = self._runs[dropped:].copy()
+        start = self._runs[:, START]
+        small = start >= SMALL
+        numbers, bytes_ = start[~small], start[small] - SMALL
+        large_rows = numbers[0] if len(numbers) else len(self._values)
+        small_rows = bytes_[0] if len(bytes_) else len(self._small)
+        start -= np.where(small, small_rows, large_rows).astype(np.int32)
+        self._values = joined(self._values[large_rows:], self._values[:0])
+        self._small = joined(self._small[small_rows:], self._small[:0])
+        # A slot with a zero vector and no version is not needed.
+        idle = rows[(self._held[rows] == 0) & ~self._table[rows].any(axis=1)]
+        self._slots.free_idle(idle)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes held, index structures included."""
+        held = self._table.nbytes + self._held.nbytes + self._runs.nbytes
+        held += self._values.nbytes + self._small.nbytes
+        by_row = sum(array.nbytes for array in self._by_row or ())
+        return held + by_row + self._slots.memory_bytes + 16 * len(self._marks)
+
+    @property
+    def spared_bytes(self) -> int:
+        """Bytes saved by holding replaced whole numbers below 256 as bytes instead of float32."""
+        return 3 * self._small.nbytes
+
+    def _through(self, sequence: int) -> int:
+        """Number of kept runs of snapshots up to ``sequence``, which is the place of the next one."""
+        later = bisect_right(self._marks, sequence, key=_sequence)
+        return self._marks[later][1] - self._first if later < len(self._marks) else len(self._runs)
+
+    def _sorted(self) -> tuple[Int32, Int32]:
+        """Where each row's runs begin, and the runs by row."""
+        if self._by_row is None:
+            self._by_row = sort_by_row(self._runs, len(self._held))
+        return self._by_row
+
+    def _make_room(self, fresh: Int32) -> None:
+        """Provide rows of zeros without a version for newly taken slots."""
+        used = self._slots.used
+        if used > len(self._held):
+            room = used if len(self._held) == 0 else used + used // 16 + 64
+            more = room - len(self._held)
+            self._table = joined(self._table, np.zeros((more, self.features), np.float32))
+            self._held = np.concatenate([self._held, np.zeros(more, np.int32)])
+            self._by_row = None
+        self._table[fresh] = 0
+
+
+def _sequence(mark: tuple[int, int]) -> int:
+    return mark[0]
