@@ -5,7 +5,6 @@ Other programs use ``open_store``, ``partition_file`` and ``replay_file``, each 
 
 from typing import TYPE_CHECKING, Any
 
-from stream.compiled import keep_kernels
 from stream.lazily import loaded
 
 if TYPE_CHECKING:
@@ -20,8 +19,6 @@ _HOMES = {
     "partition_file": "stream.offline",
     "replay_file": "stream.kafka.replay_file",
 }
-
-keep_kernels()
 
 
 def __getattr__(name: str) -> Any:

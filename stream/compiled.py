@@ -12,8 +12,8 @@ FOLDER = "NUMBA_CACHE_DIR"
 """Environment: where numba keeps compiled kernels; unset: beside the modules, else in the user's cache folder."""
 
 
-def keep_kernels() -> None:
-    """Have numba keep kernels where this process can write; call it before numba is imported.
+def kernels_folder() -> Path | None:
+    """A folder for compiled kernels that this process can write to; None: one of numba's own will do.
 
     numba refuses to import a kernel that it could not keep, and only considers folders that it could write to. If neither
     the configured folder, nor the modules', nor the user's is writable (a read-only image, a wheel that another user
@@ -22,7 +22,7 @@ def keep_kernels() -> None:
     chosen, home = os.environ.get(FOLDER), os.environ.get("XDG_CACHE_HOME") or os.environ.get("HOME")
     looked_in = [chosen] if chosen else [str(Path(__file__).parent), *([home] if home else [])]
     if any(_writable(Path(folder)) for folder in looked_in):
-        return
+        return None
     own = Path(tempfile.gettempdir()) / f"freshet-kernels-{os.getuid()}"
     if not own.exists():
         staged = Path(tempfile.mkdtemp(prefix=f"{own.name}-"))
@@ -36,7 +36,7 @@ def keep_kernels() -> None:
             shutil.rmtree(staged)
     if own.lstat().st_uid != os.getuid():  # kernels are code: use none of another user
         own = Path(tempfile.mkdtemp(prefix=f"{own.name}-"))
-    os.environ[FOLDER] = str(own)
+    return own
 
 
 def _writable(folder: Path) -> bool:

@@ -1,14 +1,15 @@
 """The command ``freshet-stream`` from its first instruction to its last, before and after any command's own code."""
 
+import json
 import os
 import signal
 import sys
 
-NOTHING_READ = (
-    b'{"snapshots": 0,"events": 0,"refused": 0,"late": 0,"seconds": 0.0,"events_per_s": 0.0,"ended": "stopped",'
-    b'"duplicates": 0,"in_history": 0,"refused_by_reason": {},"held": [],"held_messages": 0}\n'
-)
-"""Output of ``run --json`` if it must end before it has begun; bytes, because nothing is imported yet."""
+NOTHING_READ = {
+    "snapshots": 0, "events": 0, "refused": 0, "late": 0, "seconds": 0.0, "events_per_s": 0.0, "ended": "stopped",
+    "duplicates": 0, "in_history": 0, "refused_by_reason": {}, "held": [], "held_messages": 0,
+}  # fmt: skip
+"""Output of ``run --json`` if it must end before it has begun: its result's class may not be imported yet."""
 
 
 def main() -> None:
@@ -41,7 +42,7 @@ def main() -> None:
 
 def _end_unread() -> None:
     if "--json" in sys.argv:
-        os.write(1, NOTHING_READ)
+        os.write(1, f"{json.dumps(NOTHING_READ)}\n".encode())
     os._exit(0)
 
 

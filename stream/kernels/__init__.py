@@ -2,10 +2,15 @@
 
 from typing import Any
 
-from numba import njit  # noqa: TID251 - all other modules import it from here
+from numba import config, njit  # noqa: TID251 - all other modules import it from here
 from numba.core.caching import IndexDataCacheFile
 
+from stream.compiled import kernels_folder
+
 __all__ = ["njit"]
+
+if (folder := kernels_folder()) is not None:
+    config.CACHE_DIR = str(folder)
 
 
 def _load_index(self: Any, load: Any = IndexDataCacheFile._load_index) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stream import compiled
-from stream.compiled import FOLDER, compiling, keep_kernels
+from stream.compiled import FOLDER, compiling, kernels_folder
 from stream.kernels import njit
 
 
@@ -26,13 +26,11 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_nothing_else_can_be_written_kernels_go_to_the_folder_for_temporary_files(
     tmp_path: Path,
 ) -> None:
-    keep_kernels()
-    first = Path(os.environ[FOLDER])
+    first = kernels_folder()
+    assert first is not None
     assert first.parent == tmp_path / "tmp"
     assert first.stat().st_mode & 0o077 == 0, "kernels are code: nobody else may put any there"
-    del os.environ[FOLDER]
-    keep_kernels()
-    assert Path(os.environ[FOLDER]) == first, "the next process finds them"
+    assert kernels_folder() == first, "the next process finds them"
 
 
 def test_a_folder_that_can_only_be_read_is_where_they_begin(
@@ -44,8 +42,8 @@ def test_a_folder_that_can_only_be_read_is_where_they_begin(
     for folder in (shipped, shipped.parent):
         folder.chmod(0o555)
     monkeypatch.setenv(FOLDER, str(tmp_path / "image"))
-    keep_kernels()
-    own = Path(os.environ[FOLDER])
+    own = kernels_folder()
+    assert own is not None
     assert own != tmp_path / "image"
     assert (own / "json_kernel_0" / "kernel.nbi").read_bytes() == b"compiled"
     assert [folder.stat().st_mode & 0o777 for folder in (own, own / "json_kernel_0")] == [0o700] * 2
@@ -58,16 +56,14 @@ def test_kernels_that_somebody_else_left_there_are_not_loaded(
     trap.mkdir()
     real = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: real + 1)
-    keep_kernels()
-    assert Path(os.environ[FOLDER]) != trap
+    assert kernels_folder() != trap
     assert list(trap.iterdir()) == []
 
 
 def test_a_folder_that_can_be_written_to_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setenv(FOLDER, str(tmp_path / "kept"))
-    keep_kernels()
-    assert os.environ[FOLDER] == str(tmp_path / "kept")
+    assert kernels_folder() is None
 
 
 def test_what_is_compiled_is_counted_once() -> None:

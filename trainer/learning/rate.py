@@ -32,10 +32,10 @@ class LearningRate:
     def __init__(
         self, optimisation: Optimisation, weights: Iterable[nn.Parameter], usual: float = USUAL
     ) -> None:
-        self._policy, self._weights = optimisation, list(weights)
+        self._policy = optimisation
         self._highest = usual if optimisation.learning_rate is None else optimisation.learning_rate
         self.optimiser = torch.optim.Adam(
-            self._weights,
+            weights,
             lr=self._highest,
             weight_decay=optimisation.weight_decay,
             fused=True,  # one kernel over all weights, which skips the step if ``found_inf`` is set
@@ -53,32 +53,10 @@ class LearningRate:
         for group in self.optimiser.param_groups:
             group["lr"] = rate
         left_out = (~torch.isfinite(norm)).float()
-        self._take(left_out)
+        self.optimiser.found_inf = left_out  # type: ignore[attr-defined]  # as torch's gradient scaler sets it
+        self.optimiser.step()
         self._steps += 1
         return left_out
-
-    @torch.no_grad()
-    def _take(self, left_out: Tensor) -> None:
-        """``optimiser.step()``, or its kernel at once: for few small weights the way there takes several times as long."""
-        moved: list[Tensor] = [each for each in self._weights if each.grad is not None]
-        gradients = [each.grad for each in moved if each.grad is not None]
-        states = [self.optimiser.state.get(each) for each in moved]
-        alike = len({(each.device, each.dtype) for each in moved}) == 1
-        if not (alike and all(states) and isinstance(self.optimiser, torch.optim.Adam)):
-            self.optimiser.found_inf = left_out  # type: ignore[attr-defined]  # as torch's gradient scaler tells it
-            self.optimiser.step()
-            return
-        means, squares, steps = (
-            [state[name] for state in states if state] for name in ("exp_avg", "exp_avg_sq", "step")
-        )
-        (group,) = self.optimiser.param_groups
-        torch._foreach_add_(steps, 1)
-        torch._fused_adam_(
-            moved, gradients, means, squares, [], steps, lr=group["lr"], beta1=group["betas"][0],
-            beta2=group["betas"][1], weight_decay=group["weight_decay"], eps=group["eps"], amsgrad=False,
-            maximize=False, grad_scale=None, found_inf=left_out,
-        )  # fmt: skip
-        torch._foreach_sub_(steps, [left_out] * len(steps))
 
     def now(self) -> float:
         """The rate of the next step."""
