@@ -22,6 +22,7 @@ from s3_server import (
     s3,  # noqa: F401  for all tests
 )
 from secure_broker import secure  # noqa: F401  for all tests
+from warm_popen import pytest_runtestloop  # noqa: F401  a hook
 
 from stream.store.places.place import Place, place_of
 

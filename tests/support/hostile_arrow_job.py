@@ -51,7 +51,7 @@ def arrow_file(table: pa.Table, compression: str | None) -> bytes:
 
 
 def open_events() -> pa.Table:
-    """All types that the format has: numbers, texts, lists, a dictionary, nulls."""
+    """A column of each type that the format has: numbers, texts, lists, a dictionary, nulls."""
     rows = [
         {
             "op": 1, "src": f"a{i}", "dst": "b", "t": i, "weight": 1.0, "features": [1.0, 2.0] if i % 2 else None,
@@ -59,7 +59,9 @@ def open_events() -> pa.Table:
         }
         for i in range(20)
     ]  # fmt: skip
-    return pa.Table.from_pylist(rows, schema=tail_schema("string"))
+    return pa.Table.from_pylist(rows, schema=tail_schema("string")).select(
+        ["src", "t", "features", "label", "topic"]
+    )
 
 
 def overwritten(content: bytes) -> Iterator[bytes]:

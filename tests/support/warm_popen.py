@@ -1,12 +1,21 @@
 """The commands as processes forked from a server that has loaded what they run: a start costs milliseconds."""
 
+import faulthandler
 import functools
+import gc
+import logging
 import multiprocessing
-import multiprocessing.forkserver
 import os
+import select
+import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import sys
+import threading
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
+from importlib import import_module
+from itertools import pairwise
+from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -23,17 +32,54 @@ PRELOAD = [
 _PYTHONPATH = os.environ.get("PYTHONPATH")
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    """Fork the server from this process: after everything is loaded for the tests, before any of them starts a thread.
+
+    One of several processes that run all tests will need it. One alone may not, and loads nothing for it now.
+    """
+    if hasattr(session.config, "workerinput"):
+        _load()
+    server()
+    return (yield)
+
+
 @functools.cache
 def server() -> ForkServerContext:
     """Makes processes that have loaded ``PRELOAD``."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
-    here = Path(__file__).parent
-    path = os.pathsep.join([str(here), str(here.parents[1]), os.environ.get("PYTHONPATH", "")])
+    resource_tracker.ensure_running()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", path)
-        multiprocessing.forkserver.ensure_running()
+        patch.setattr(util, "spawnv_passfds", _fork)
+        forkserver.ensure_running()
     return context
+
+
+def _load() -> None:
+    logging.disable()  # a warning of Beam's
+    for module in PRELOAD:
+        import_module(module)
+    logging.disable(logging.NOTSET)
+    gc.freeze()  # the garbage collector of a forked process would otherwise copy all of it
+
+
+def _fork(_python: bytes, arguments: Sequence[str], pass_fds: Sequence[int]) -> int:
+    """What starts the server, in place of a new Python: without what pytest has made of this one."""
+    if pid := os.fork():
+        return pid
+    try:
+        faulthandler.disable()
+        sys.unraisablehook, threading.excepthook = sys.__unraisablehook__, threading.__excepthook__
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        forkserver._forkserver.__init__()  # type: ignore[attr-defined,misc]  # its lock is held
+        for low, high in pairwise(sorted([0, 1, 2, *pass_fds, os.sysconf("SC_OPEN_MAX")])):
+            os.closerange(low + 1, high)
+        listener, tests = pass_fds
+        if tests not in select.select([listener, tests], [], [])[0]:  # else they ended, and needed no process
+            _load()
+            exec(arguments[-1])
+    finally:
+        os._exit(0)
 
 
 class WarmPopen(subprocess.Popen[Any]):

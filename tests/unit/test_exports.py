@@ -1,14 +1,14 @@
 """What a trainer exports: whole or not at all, in order, of every touched node, held back while it predicts badly."""
 
 import json
-import subprocess
-import sys
+import os
 import threading
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import warm_popen
 from exported import add
 from exporting_trainers import BOTH, KINDS, config_for, exports, moved
 from prometheus_client import generate_latest
@@ -240,9 +240,7 @@ def replace_learning(config: TrainerConfig) -> TrainerConfig:
 
 def test_a_kill_at_any_point_leaves_an_export_whole_or_invisible(tmp_path: Path) -> None:
     job = Path(__file__).parents[1] / "support" / "export_job.py"
-    done = subprocess.run(
-        [sys.executable, str(job), str(tmp_path / "store")], capture_output=True, text=True, check=False
-    )
+    done = warm_popen.run(["python", job, tmp_path / "store"], environment=os.environ, timeout_s=300)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     for tau, (point, killed, seen) in enumerate(found["after_kill"]):

@@ -2,13 +2,12 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from warm_popen import run
 
 from stream.store.files.data import FREE_BYTES, MAX_EXPANSION, require_bounded, require_whole
 
@@ -25,15 +24,7 @@ def arrow_file(table: pa.Table, compression: str | None) -> pa.Buffer:
 
 def test_no_number_in_a_file_makes_a_reader_allocate_without_bound(tmp_path: Path) -> None:
     """In a process that may take 512 MiB more than it has."""
-    paths = os.pathsep.join([str(SUPPORT), str(SUPPORT.parents[1]), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, str(SUPPORT / "hostile_arrow_job.py"), str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run(["python", SUPPORT / "hostile_arrow_job.py", tmp_path], environment=os.environ, timeout_s=300)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["bombs refused"] == 2

@@ -1,11 +1,12 @@
 """Readers of a lane, in a folder or a bucket: other processes' commits as they come, and damage by name."""
 
 import json
-import multiprocessing
+import os
 
 import pytest
 from lane_stream import lane, make_store, random_events
 from placed import Changes, anew, copied, flipped
+from warm_popen import server
 
 from stream.store.errors import ConfigMissingError, CorruptError, FormatVersionError
 from stream.store.lane.reader import LaneReader
@@ -19,7 +20,8 @@ def store(places):
     return make_store(places.new(), lane("distdy"), lane("sep"))
 
 
-def catch_up(store: str) -> None:
+def catch_up(store: str, environment: dict[str, str]) -> None:
+    os.environ.update(environment)
     with LaneWriter(store, lane("hash")) as writer:
         writer.catch_up()
 
@@ -36,7 +38,7 @@ def test_it_follows_what_another_process_commits(places):
     store = make_store(place_of(address))
     LaneWriter(store, lane("hash")).close()
     reader = LaneReader(store, "hash")
-    writer = multiprocessing.get_context("spawn").Process(target=catch_up, args=(address,))
+    writer = server().Process(target=catch_up, args=(address, dict(os.environ)))
     writer.start()
     seen = []
     for manifest in reader.follow(timeout_s=60):

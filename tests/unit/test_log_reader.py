@@ -1,18 +1,20 @@
 """The log's reader: memory-mapped truth beside a writer, and typed errors where it isn't whole."""
 
-import subprocess
-import sys
+import os
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-import growing_log
 import numpy as np
 import pyarrow as pa
 import pytest
 from growing_log import write
 from placed import Places, anew, files_of, flipped
 from placed import write as replace
+from warm_popen import server
 
 import stream.store.log.ids
 from stream.store.errors import ConfigMissingError, CorruptError, RetainedError
@@ -119,28 +121,31 @@ def test_following_ends_when_told_to_stop(place: Place) -> None:
     assert seen == [1]
 
 
-def writing_process(store: str, commits: int) -> "subprocess.Popen[bytes]":
+def write_on(store: str, commits: int, environment: dict[str, str]) -> None:
+    os.environ.update(environment)
+    write(place_of(store), *range(1, commits))
+
+
+@contextmanager
+def writing_process(store: str, commits: int) -> Iterator[ForkServerProcess]:
     """Another process that commits snapshots 1, 2, 3 …, each with an open event in the tail as well."""
-    code = (
-        "import sys; sys.path[:0] = sys.argv[3:]\n"
-        "import growing_log; from stream.store.places.place import place_of\n"
-        "growing_log.write(place_of(sys.argv[1]), *range(1, int(sys.argv[2])))"
-    )
-    support = str(Path(growing_log.__file__).parent)
-    return subprocess.Popen([sys.executable, "-c", code, store, str(commits), support])
+    process = server().Process(target=write_on, args=(store, commits, dict(os.environ)))
+    process.start()
+    yield process
+    process.join(90)
+    assert process.exitcode == 0
 
 
 def test_a_follower_sees_and_reads_what_another_process_commits(places: Places) -> None:
     address, commits = places.shared_address(), 12 if places.in_bucket else 40
     write(place_of(address), 0)
     log = LogReader(address)
-    with writing_process(address, commits) as process:
+    with writing_process(address, commits):
         seen = []
         for sealed in log.follow(timeout_s=90, stop=lambda: len(seen) == commits):
             assert log.events(sealed.tau)["src"].to_pylist() == [f"n{sealed.tau}"]
             assert log.snapshots[: len(seen) + 1][-1] == sealed
             seen.append(sealed.tau)
-        assert process.wait(90) == 0
     assert seen == list(range(commits))
     assert len(log.external_ids()) == commits + 1
 
@@ -150,12 +155,11 @@ def test_opening_and_verifying_beside_a_writer_finds_no_fault(places: Places) ->
     write(place_of(address), 0)
     looks = 0
     with writing_process(address, commits) as process:
-        while process.poll() is None:
+        while process.is_alive():
             with anew(place_of(address)) as place:
                 assert verify_log(place).problems == []
             assert [s.tau for s in LogReader(address).snapshots][:1] == [0]
             looks += 1
-    assert process.returncode == 0
     assert looks > 1
     assert len(LogReader(address).snapshots) == commits
 

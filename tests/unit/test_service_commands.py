@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner
-from warm_popen import WarmPopen
+from warm_popen import WarmPopen, run
 
 from stream.cli import app as stream_app
 from stream.service.failure import Failure, run_command
@@ -125,17 +125,12 @@ def test_arguments_are_shown_in_one_style(app: typer.Typer) -> None:
     assert all(metavar in ("FILE", "STORE") for metavar in shown.values()), shown
 
 
-@pytest.mark.parametrize("module", ["stream.start", "trainer.cli"])
-def test_a_wrong_option_is_exit_code_two_and_nothing_on_standard_output(module: str) -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", f"from {module} import main; main()", "config", "--exmaple"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 2
-    assert run.stdout == ""
-    assert "--example" in run.stderr
+@pytest.mark.parametrize("command", ["freshet-stream", "freshet-trainer"])
+def test_a_wrong_option_is_exit_code_two_and_nothing_on_standard_output(command: str) -> None:
+    done = run([command, "config", "--exmaple"], environment=os.environ, timeout_s=60)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "--example" in done.stderr
 
 
 def test_logs_are_json_lines_on_standard_error_where_no_terminal_is() -> None:
@@ -143,9 +138,9 @@ def test_logs_are_json_lines_on_standard_error_where_no_terminal_is() -> None:
         "from stream.service.logs import configure_logs; import structlog; configure_logs(); "
         "structlog.get_logger().info('commit', n=3); structlog.get_logger().debug('hidden')"
     )
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert run.stdout == ""
-    (line,) = run.stderr.splitlines()
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
     entry = json.loads(line)
     assert (entry["event"], entry["n"], entry["level"]) == ("commit", 3, "info")
     assert entry["timestamp"].endswith("Z")
