@@ -1,5 +1,6 @@
 """Streams for tests of lanes: random, small, with all that a lane has to get right."""
 
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ FEATURES = 6
 SEGMENTS = 3
 
 
+@functools.cache
 def random_events(*, seed: int = 0, snapshots: int = 8, a_snapshot: int = 60, nodes: int = 40) -> pa.Table:
     """Inserts, repeats, deletes and node events, one snapshot a second; nodes leave and come back."""
     rng = np.random.default_rng(seed)

@@ -26,13 +26,15 @@ DRAWING = threading.Lock()
 
 def pairs(kind: str) -> list[tuple[str, str]]:
     """Strategies that run on several ranks, each with every model of the kind that it trains."""
-    found = []
-    for name, strategy in sorted(STRATEGIES.all().items()):
-        for model in sorted(MODELS.all()):
-            made = create_model(model, ModelShape(0, 2), small_params(model))
-            if made.kind == strategy.trains == kind and strategy.refuses(made, None, 4) is None:
-                found.append((name, model))
-    return found
+    made = {
+        model: create_model(model, ModelShape(0, 2), small_params(model)) for model in sorted(MODELS.all())
+    }
+    return [
+        (name, model)
+        for name, strategy in sorted(STRATEGIES.all().items())
+        for model, each in made.items()
+        if each.kind == strategy.trains == kind and strategy.refuses(each, None, 4) is None
+    ]
 
 
 def begun(
