@@ -76,7 +76,7 @@ def test_nothing_fires_while_the_past_is_replayed_and_training_comes_after_it(
     world: Made, tmp_path: Path
 ) -> None:
     here = world(begin_s=MANY_YEARS_AGO, lag={"max_snapshots": 3})
-    here.speed, here.learns = 12.0, 1.0  # the stream makes 2.4 snapshots a minute
+    here.speed, here.learns, here.by_turns = 12.0, 1.0, False  # the stream makes 2.4 snapshots a minute
     here.minutes(40)
     here.silent = {0, 1}  # all is read: training goes on
     here.minutes(30)
@@ -88,7 +88,7 @@ def test_nothing_fires_while_the_past_is_replayed_and_training_comes_after_it(
 @pytest.mark.slow
 def test_training_that_stops_in_the_middle_of_a_replay_is_told(world: Made, tmp_path: Path) -> None:
     here = world(begin_s=MANY_YEARS_AGO, lag={"max_snapshots": 3})
-    here.speed, here.learns = 12.0, 1.0
+    here.speed, here.learns, here.by_turns = 12.0, 1.0, False
     here.minutes(30)
     here.learns = 0.0
     here.minutes(60)
