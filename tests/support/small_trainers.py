@@ -22,7 +22,7 @@ def config_for(folder: Path, **more: object) -> TrainerConfig:
         "window": 2,
         "checkpoint": str(folder / "checkpoints"),
         "checkpoint_every": 1,
-        "optimisation": Optimisation(epochs=2, batch_size=16, learning_rate=0.01),
+        "optimisation": Optimisation(epochs=2, batch_size=32, learning_rate=0.01),
         **more,
     }
     return TrainerConfig.model_validate(values)
@@ -32,7 +32,7 @@ EVENT_MODEL = {
     "model": "tgn-history",
     "strategy": "sequential",
     "model_params": {"memory": 8, "time_width": 8},
-    "optimisation": Optimisation(epochs=2, batch_size=16, learning_rate=0.01),
+    "optimisation": Optimisation(epochs=2, batch_size=32, learning_rate=0.01),
 }
 
 KINDS = pytest.mark.parametrize("kind", [{}, EVENT_MODEL], ids=["snapshot-model", "event-model"])

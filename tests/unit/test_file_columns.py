@@ -101,7 +101,12 @@ def test_partition_and_savings_take_columns(command: list[str], tmp_path: Path) 
 
 def test_evaluate_takes_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainer.commands.evaluate.configure_logs", lambda **_: None)
-    keys = {"lane": "hash", "optimisation": {"epochs": 1}, "checkpoint": str(tmp_path / "checkpoints")}
+    keys = {
+        "lane": "hash",
+        "interval_s": 3600,
+        "optimisation": {"epochs": 1},
+        "checkpoint": str(tmp_path / "checkpoints"),
+    }
     (tmp_path / "trainer.yaml").write_text(yaml.safe_dump(keys))
     options = ["evaluate", "--config", tmp_path / "trainer.yaml", "--data"]
     with capture_logs():
@@ -138,7 +143,12 @@ def read_by(command: str, file: Path, folder: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("stream.job.backfill._present_us", lambda _: round(time.time() * 1e6))
     content = configuration(folder / "store", "127.0.0.1:1", "edges", snapshots={"interval_s": 3600})
     (folder / "stream.yaml").write_text(yaml.safe_dump(content))
-    keys = {"lane": "hash", "optimisation": {"epochs": 1}, "checkpoint": str(folder / "checkpoints")}
+    keys = {
+        "lane": "hash",
+        "interval_s": 3600,
+        "optimisation": {"epochs": 1},
+        "checkpoint": str(folder / "checkpoints"),
+    }
     (folder / "trainer.yaml").write_text(yaml.safe_dump(keys))
     application, *arguments = {
         "partition": (app, "partition", str(file), "--algorithm", "hash", "--parts", "2"),

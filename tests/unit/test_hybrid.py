@@ -129,7 +129,7 @@ def test_full_batches_averaged_after_every_step_are_one_ranks_under_plain_descen
         learner = session.strategy.learner
         learner._limit = None
         learner.rate.optimiser = torch.optim.SGD(session.model.parameters(), lr=RATE, fused=True)
-        passes(session, book_of(session))
+        passes(session, book_of(session), end=5)
         return weights(session)
 
     one = work(Ranks())
@@ -170,7 +170,7 @@ def test_without_the_clock_a_run_is_bit_equal_and_so_is_its_continuation(
 ) -> None:
     """With learned sizes, too: a resumed run makes the choices of one that was never interrupted."""
     monkeypatch.setattr(hybrid_pass, "clock", lambda: 0.0)
-    params = {"average": average, "adjuster": "dqn", "every_steps": 2, "steps": 6, "threads": 2, **SIZES}
+    params = {"average": average, "adjuster": "dqn", "every_steps": 2, "steps": 4, "threads": 2, **SIZES}
 
     def on_ranks(work: Any) -> list[Any]:
         return [work(Ranks())] if size == 1 else side_by_side(size, work)

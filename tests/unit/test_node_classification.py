@@ -61,7 +61,7 @@ def judged_and_told(folder: Path, table: pa.Table, **more: object) -> tuple[dict
         "model_params": {"memory": 8, "time_width": 8},
         "optimisation": Optimisation(epochs=1, batch_size=50, learning_rate=0.01),
         "classifier": Classifier(epochs=10, batch_size=50, learning_rate=0.01),
-        "interval_s": 500.0,
+        "interval_s": 2000.0,
         **more,
     }
     with capture_logs() as logs:

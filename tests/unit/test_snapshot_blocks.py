@@ -85,7 +85,7 @@ def test_carries_are_measured_as_large_as_they_become(model: str, tmp_path: Path
 
 
 def test_blocks_auto_are_the_fewest_that_fit_and_never_exceed_the_budget(tmp_path: Path) -> None:
-    """200 drawn cases: a model, a stage of a stream, a budget."""
+    """100 drawn cases: a model, a stage of a stream, a budget."""
     lane = long_lane(tmp_path, 13)
     draw, several, refused = np.random.default_rng(5), 0, 0
     for model in MODELS:
@@ -94,6 +94,8 @@ def test_blocks_auto_are_the_fewest_that_fit_and_never_exceed_the_budget(tmp_pat
             session.advance(manifest)
         for manifest in list(lane.manifests)[1:]:
             session.advance(manifest)
+            if manifest.sequence % 2:
+                continue
             horizon = session.strategy.timeline.before_newest(np.empty(0, np.int64))
             most = held_bytes(session, horizon, 1)
             for budget in most * draw.uniform(0.02, 1.2, 2):
@@ -107,8 +109,8 @@ def test_blocks_auto_are_the_fewest_that_fit_and_never_exceed_the_budget(tmp_pat
                     continue
                 several += number > 1
                 assert held_bytes(session, horizon, number) <= budget
-    assert several > 50
-    assert refused < 150
+    assert several > 25
+    assert refused < 75
 
 
 @pytest.mark.parametrize("size", [1, 2])
