@@ -63,7 +63,7 @@ def events(draw: st.DrawFn, ids: str) -> dict[str, object]:
 @settings(max_examples=150, deadline=None)
 @given(st.data(), st.sampled_from(["int", "string"]), st.sampled_from(["s", "ms", "us", "ns", "rfc3339"]))
 def test_events_survive_the_way_through_messages(data, ids, unit):
-    rows = data.draw(st.lists(events(ids), max_size=12))
+    rows = data.draw(st.lists(events(ids), max_size=6))
     batch = pa.RecordBatch.from_pylist(rows, event_schema(ids))
     messages = encode_json(batch, time_unit=unit)
     assert len(messages) == len(rows)

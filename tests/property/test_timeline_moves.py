@@ -25,9 +25,9 @@ Pair = tuple[int, int]
 
 WEIGHTS = st.sampled_from([1.0, 1.0, 1.0, 2.0, 0.1, -0.7, 300.0])
 ROWS = st.lists(
-    st.tuples(st.sampled_from([1, 1, 1, -1]), st.integers(0, 9), st.integers(0, 9), WEIGHTS), max_size=12
+    st.tuples(st.sampled_from([1, 1, 1, -1]), st.integers(0, 9), st.integers(0, 9), WEIGHTS), max_size=8
 )
-STREAMS = st.lists(st.tuples(st.integers(1, 3), ROWS), min_size=2, max_size=14)
+STREAMS = st.lists(st.tuples(st.integers(1, 3), ROWS), min_size=2, max_size=10)
 
 
 def events_of(rows: list[Row]) -> EventColumns:
@@ -185,7 +185,7 @@ def test_every_snapshot_is_the_one_that_is_built_from_scratch(
         ids = timeline.nodes.ids
         assert len(set(ids[ids >= 0].tolist())) == np.count_nonzero(ids >= 0)
         for mode, device in devices.items():
-            for asked in data.draw(st.lists(st.sampled_from(host.taus), max_size=4)):
+            for asked in data.draw(st.lists(st.sampled_from(host.taus), max_size=2)):
                 number = plain.taus.index(asked)
                 expected = plain.graph(number, first, directed=directed)
                 graph = device.at(asked)
