@@ -62,7 +62,7 @@ def random_messages(random: Random, ids: str, *, steady: bool) -> Messages:
     ]
     messages: Messages = []
     offset, now = random.randrange(5), random.randrange(-2, 2) * SECOND
-    for _ in range(random.randrange(1, 17)):
+    for _ in range(random.randrange(1, 25)):
         rows = []
         for _ in range(random.choice([1, 1, 2, 3])):
             now += random.choice(jumps)
@@ -110,7 +110,7 @@ def scripts(draw: st.DrawFn) -> Script:
         st.tuples(st.just("advance"), passed, wait),
         st.sampled_from([("crash", False), ("crash", True), ("disk",), ("find",), ("flush",), ("seal_all",)]),
     )
-    script.steps = draw(st.lists(step, min_size=6, max_size=20))
+    script.steps = draw(st.lists(step, min_size=6, max_size=30))
     return script
 
 
