@@ -29,6 +29,8 @@ PRELOAD = [
     "torch._dynamo",  # the first optimiser of a process loads it
     *("command_job", "crash_jobs_loaded", "compaction_crash_job"),
 ]
+ALL_TESTS = 1_000
+"""More than so many of them are not a choice."""
 _PYTHONPATH = os.environ.get("PYTHONPATH")
 
 
@@ -36,9 +38,9 @@ _PYTHONPATH = os.environ.get("PYTHONPATH")
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
     """Fork the server from this process: after everything is loaded for the tests, before any of them starts a thread.
 
-    One of several processes that run all tests will need it. One alone may not, and loads nothing for it now.
+    All tests will need it, and much of what it loads. A few may not: then nothing is loaded before it is needed.
     """
-    if hasattr(session.config, "workerinput"):
+    if len(session.items) > ALL_TESTS:
         _load()
     server()
     return (yield)
