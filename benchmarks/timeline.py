@@ -39,10 +39,9 @@ from stream.store.window.pairs import PairWindow
 from stream.synthetic.rmat import rmat_edges
 from trainer.data.node_names import NodeNames
 from trainer.timeline.device import DeviceTimeline
-from trainer.timeline.graph import TimelineGraph
+from trainer.timeline.graph import TimelineGraph, TimelineView
 from trainer.timeline.timeline import Timeline
 from trainer.timeline.transfer import MODES, Transfer
-from trainer.timeline.view import TimelineView
 
 CPU = torch.device("cpu")
 DAY_S = 86_400

@@ -4,6 +4,7 @@
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stream.arrays.kinds import Bool, Int32, Int64
 from stream.kernels import njit
@@ -62,3 +63,14 @@ def distinct(*ids: Int64) -> Int64:
     first = np.ones(len(found), np.bool_)
     np.not_equal(found[1:], found[:-1], out=first[1:])
     return found[first]
+
+
+def locate(known: NDArray[np.signedinteger], keys: NDArray[np.signedinteger]) -> tuple[Int64, Bool]:
+    """Places, int64 (n,), of keys among ascending known ones, and whether each is there, bool (n,).
+
+    The place of a key that is not there is within bounds, but means nothing.
+    """
+    if not len(known):
+        return np.zeros(len(keys), np.int64), np.zeros(len(keys), np.bool_)
+    places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+    return places, known[places] == keys

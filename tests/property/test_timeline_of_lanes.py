@@ -20,8 +20,7 @@ from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
 from stream.store.window.pairs import ChangedPairs
 from trainer.data.node_names import NodeNames
-from trainer.timeline.snapshot import Snapshot
-from trainer.timeline.view import TimelineView
+from trainer.timeline.graph import Snapshot, TimelineView
 
 SECOND = 1_000_000
 SNAPSHOTS = 10

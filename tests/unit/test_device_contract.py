@@ -29,7 +29,7 @@ LEARNING = {
     "learning/step.py:Learner.settled": 1,  # what became of all steps, at once
     "strategies/snapshots/group_steps.py:GroupSteps.losses": 1,
     "strategies/snapshots/averaging.py:Averager.since_last": 1,
-    "timeline/entries.py:SortedEntries.set": 40,  # masks by truths: four for each way of each graph of the window
+    "timeline/device.py:SortedEntries.set": 40,  # masks by truths: four for each way of each graph of the window
 }
 """The places where the host waits while a snapshot is learned, and how often at most."""
 CHOOSING = {"strategies/snapshots/hybrid_pass.py:HybridPass._step": STEPS["hybrid"]}

@@ -20,7 +20,7 @@ from trainer.session.session import Session
 from trainer.strategies.snapshots.blocks import carried_bytes
 from trainer.strategies.snapshots.budget import Budget
 from trainer.strategies.snapshots.saved_bytes import SavedBytes
-from trainer.timeline.horizon import Horizon
+from trainer.timeline.timeline import Horizon
 
 WINDOW = 5
 MODELS = ["sage-linear", "tmgcn", "cdgcn", "wdgcn", "evolvegcn-o", "evolvegcn-h", "tgcn", "gatlstm", "dysat"]

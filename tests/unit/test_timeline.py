@@ -25,9 +25,9 @@ from trainer.nn.csr_graph import CSRGraph
 from trainer.ranks import Ranks
 from trainer.session.lessons import Lessons
 from trainer.session.session import Session
-from trainer.timeline.horizon import Horizon
+from trainer.timeline.graph import TimelineView
+from trainer.timeline.timeline import Horizon
 from trainer.timeline.transfer import MODES
-from trainer.timeline.view import TimelineView
 from trainer.workable import require_workable
 
 LIFE = 2

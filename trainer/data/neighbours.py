@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from stream.arrays.kinds import Bool, Float64, Int32, Int64
 from stream.kernels import njit
+from stream.kernels.node_sets import locate
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +42,11 @@ class NodeEdges:
 
     def find(self, nodes: Int64) -> tuple[Bool, Int64, Int64]:
         """Which nodes have edges here, bool (n,), and int64 (n,) each: where a node's begin, and how many it has, 0 for none."""
-        if not len(self.nodes):
-            return (
-                np.zeros(len(nodes), np.bool_),
-                np.zeros(len(nodes), np.int64),
-                np.zeros(len(nodes), np.int64),
-            )
-        at = np.minimum(np.searchsorted(self.nodes, nodes), len(self.nodes) - 1)
-        there = self.nodes[at] == nodes
-        first = np.where(there, self.indptr[at], 0).astype(np.int64)
-        return there, first, np.where(there, self.indptr[at + 1] - first, 0)
+        place, known = locate(self.nodes, nodes)
+        first = np.where(known, self.indptr[place], 0).astype(np.int64)
+        # Without any node, every place is 0 and is its own end.
+        end = self.indptr[np.minimum(place + 1, len(self.nodes))]
+        return known, first, np.where(known, end - first, 0)
 
     def merged(self, nodes: Int64, degree: Int64, neighbours: Int32) -> "NodeEdges":
         """With the edges of other nodes, int64 (m,), ascending; their degrees, int64 (m,), and neighbours."""

@@ -24,7 +24,7 @@ from trainer.strategies.interface import (
     strategy_options,
 )
 from trainer.tasks.interface import TASKS, Task
-from trainer.timeline.view import TimelineView
+from trainer.timeline.graph import TimelineView
 
 
 class Session:

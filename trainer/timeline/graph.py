@@ -1,21 +1,157 @@
-"""The host side of the timeline: the changes of each of the last snapshots, O(changes) per snapshot."""
+"""The host side of the timeline: the changes of each of the last snapshots, O(changes) per snapshot; and smoothing."""
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from schemas.events import Op
+from schemas.store import LaneManifest
 from schemas.trainer_config import Smoothing
 from stream.arrays.growing import Growing
-from stream.arrays.kinds import Bool, Int64
-from stream.kernels.node_sets import distinct
+from stream.arrays.kinds import Bool, Float32, Int64
+from stream.kernels.node_sets import distinct, locate
 from stream.snapshots.pairs import pair_keys, split_keys
+from stream.store.lane.reader import LaneReader
 from stream.store.log.event_columns import EventColumns
 from stream.store.window.pairs import ChangedPairs
 from stream.store.window.view import WindowView
-from trainer.timeline.smoothing import Entries, members, raw_entries, totals, union
-from trainer.timeline.snapshot import Snapshot, activity, raw
+from trainer.data.node_names import NodeNames
+from trainer.data.windows import NamedGraph
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """Pairs with values: keys int64 (n,) as ``pair_keys``, ascending and distinct, and values float32 (n,)."""
+
+    keys: Int64
+    values: Float32
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def ends(self) -> Int64:
+        """Both ends of each, int64 (2 n,)."""
+        return np.concatenate([self.keys >> 32, self.keys & 0xFFFFFFFF])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.keys.nbytes + self.values.nbytes
+
+
+def raw_entries(src: Int64, dst: Int64, weight: Float32, *, directed: bool) -> Entries:
+    """A raw snapshot.
+
+    Args:
+        src: int64 (E,), of inserts in log order.
+        dst: int64 (E,).
+        weight: float32 (E,); only their magnitude counts, because a Laplacian has no negative weights.
+        directed: Whether u → v and v → u are two pairs; otherwise one, the lower id first.
+
+    Returns:
+        The pairs of two nodes, with sums in order of the log.
+    """
+    linked = src != dst
+    src, dst, weight = src[linked], dst[linked], np.abs(weight[linked])
+    keys = pair_keys(src, dst) if directed else pair_keys(np.minimum(src, dst), np.maximum(src, dst))
+    distinct, place = np.unique(keys, return_inverse=True)
+    return Entries(distinct, np.bincount(place, weight, len(distinct)).astype(np.float32))
+
+
+def members(smoothing: Smoothing, taus: Sequence[int], place: int) -> range:
+    """Places of the raw snapshots of the smoothed one at ``place``.
+
+    Args:
+        smoothing: Of a kind other than none.
+        taus: Interval indices, ascending.
+        place: In ``taus``.
+    """
+    first = max(0, place - smoothing.length + 1)
+    if smoothing.kind == "edge-life":
+        while taus[first] <= taus[place] - smoothing.length:
+            first += 1
+    return range(first, place + 1)
+
+
+def totals(keys: Int64, parts: Sequence[Entries]) -> Float32:
+    """The sum of parts' values by key, float32, in the order of the parts; NaN where no part has the key.
+
+    Args:
+        keys: int64 (n,).
+        parts: Oldest first.
+    """
+    total = np.full(len(keys), np.nan, np.float32)
+    for part in parts:
+        place, known = locate(part.keys, keys)
+        total[known] = np.nan_to_num(total[known], nan=0.0) + part.values[place[known]]
+    return total
+
+
+def union(parts: Sequence[Entries]) -> Entries:
+    """All keys of parts, with ``totals``."""
+    keys = np.unique(np.concatenate([np.empty(0, np.int64), *(part.keys for part in parts)]))
+    return Entries(keys, totals(keys, parts))
+
+
+Part = ChangedPairs | Entries
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One snapshot of a horizon.
+
+    Attributes:
+        number: In the lane; that of the snapshot before is one less.
+        tau: Interval index.
+        num_nodes: Dense ids in use.
+        entered: int64, nodes that have an edge since this snapshot (smoothed: in its raw events).
+        left: int64, nodes that had one in the snapshot before.
+        undirected: By pair, the lower id first: its changes, or with smoothing its raw events; None: it is the oldest.
+        directed: The same by (source, destination).
+        pairs: How many undirected and directed ones of two nodes it has; 0 with smoothing.
+        active: int64, ascending ends of its inserts.
+        activity: float32 (active, 2): log(1 + inserts as source, as destination).
+    """
+
+    number: int
+    tau: int
+    num_nodes: int
+    entered: Int64
+    left: Int64
+    undirected: Part | None
+    directed: Part | None
+    pairs: tuple[int, int]
+    active: Int64
+    activity: Float32
+
+    def part(self, *, directed: bool) -> Part | None:
+        """``directed`` or ``undirected``."""
+        return self.directed if directed else self.undirected
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        columns = (self.entered, self.left, self.active, self.activity, self.undirected, self.directed)
+        return sum(column.nbytes for column in columns if column is not None)
+
+
+def raw(snapshots: Sequence[Snapshot], *, directed: bool) -> list[Entries]:
+    """The raw events of snapshots."""
+    parts = [snapshot.part(directed=directed) for snapshot in snapshots]
+    return [part for part in parts if isinstance(part, Entries)]
+
+
+def activity(events: EventColumns) -> tuple[Int64, Float32]:
+    """Ends of inserts, ascending, and log(1 + inserts as source, as destination) of each, float32 (n, 2)."""
+    inserts = events.op == int(Op.INSERT)
+    ends = events.src[inserts], events.dst[inserts]
+    nodes = distinct(*ends)
+    # Every end is one of the nodes, so a node's ends reach to the next node's first.
+    counts = [np.diff(np.searchsorted(np.sort(each), nodes), append=len(each)) for each in ends]
+    return nodes, np.log1p(np.stack(counts, axis=1)).astype(np.float32)
 
 
 class TimelineGraph:
@@ -163,9 +299,8 @@ class TimelineGraph:
         order = np.argsort(opposite)
         turned, opposite = turned[order], opposite[order]
         # The opposite pair either changed as well, or is now what it was.
-        at = np.minimum(np.searchsorted(directed.keys, opposite), len(directed.keys) - 1)
-        changed = directed.keys[at] == opposite
-        was, now = ~came[at], ~went[at]
+        place, changed = locate(directed.keys, opposite)
+        was, now = ~came[place], ~went[place]
         was[~changed] = now[~changed] = self._window.holds(opposite[~changed], tau)
         lower_first = np.minimum(directed.keys[turned], opposite)
         new, old = (distinct(lower_first[turn]) for turn in (came[turned] & ~was, went[turned] & ~now))
@@ -195,3 +330,44 @@ def _undirected_keys(src: Int64, dst: Int64) -> Int64:
 
 def _only(parts: Sequence[Entries], others: Sequence[Entries]) -> list[Entries]:
     return [part for part in parts if not any(part is other for other in others)]
+
+
+class TimelineView(NamedGraph):
+    """A view of all parts of a lane, with its timeline.
+
+    Args:
+        lane: The lane to follow.
+        snapshots: H; one more is held, which is predicted from the others.
+        smoothing: Of every snapshot.
+        names: Advanced with the view; none is forgotten, because only event models have a budget.
+        labels: See ``NamedEvents``.
+
+    Attributes:
+        timeline: Its last ``snapshots`` + 1.
+    """
+
+    def __init__(
+        self, lane: LaneReader, snapshots: int, smoothing: Smoothing, names: NodeNames, *, labels: bool = True
+    ) -> None:
+        self._lane = lane
+        self._window = WindowView(lane, snapshots + smoothing.length)
+        super().__init__(self._window, names, labels=labels)
+        self.timeline = TimelineGraph(snapshots + 1, smoothing, self._window)
+
+    def advance(self, manifest: LaneManifest) -> None:
+        """See ``EventsView.advance``; the timeline also takes in snapshots that were left out."""
+        super().advance(manifest)
+        manifests, taus = self._lane.manifests, self._window.taus
+        known, newest = self.timeline.snapshots, manifest.sequence
+        oldest = newest - len(taus) + 1
+        if not known or known[-1].number < oldest:
+            first = manifests[oldest]
+            self.timeline.begin(oldest, first.tau, first.num_nodes, self.events(first.tau))
+        for number in range(known[-1].number + 1, newest + 1):
+            each = manifests[number]
+            self.timeline.advance(number, each.tau, each.num_nodes, self.events(each.tau))
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes held."""
+        return super().memory_bytes + self.timeline.memory_bytes

@@ -1,20 +1,24 @@
-"""The timeline of one rank: the last snapshots of the graph on its device, over the nodes that live in them."""
+"""The last snapshots of the graph on one rank's device, as tensors over the nodes that live in them."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
-from stream.arrays.kinds import Int64
+from stream.arrays.kinds import Bool, Float32, Int64
+from stream.kernels.node_sets import locate
+from trainer.device import to_device
+from trainer.models.interface import STRUCTURE, NodeInputs
+from trainer.nn.csr_graph import CSRGraph
 from trainer.nn.directed_graph import DirectedGraph
 from trainer.timeline.device import DeviceTimeline
-from trainer.timeline.horizon import Horizon, node_rows
-from trainer.timeline.nodes import HorizonNodes
-from trainer.timeline.snapshot import Snapshot
+from trainer.timeline.graph import Snapshot, TimelineView, raw
+from trainer.timeline.nodes import FREE, HorizonNodes
 from trainer.timeline.transfer import Mode, Transfer
-from trainer.timeline.view import TimelineView
 
 
 class Timeline:
@@ -52,7 +56,8 @@ class Timeline:
         generation, oldest, begins = self.nodes.generation, host.snapshots[0].number, self._seen < 0
         for snapshot in host.snapshots:
             if snapshot.number > self._seen:
-                self._enter(snapshot, smooths=host.smooths)
+                self.nodes.enter(snapshot.entered)
+                self.nodes.leave(snapshot.left, snapshot.number if host.smooths else snapshot.number - 1)
         self._seen = host.snapshots[-1].number
         (self.nodes.end_of_beginning if begins else self.nodes.forget)(oldest)
         taus = set(host.taus)
@@ -61,35 +66,33 @@ class Timeline:
         self._rows = {key: rows for key, rows in self._rows.items() if key[0] in taus}
         self._active = {tau: nodes for tau, nodes in self._active.items() if tau in taus}
 
-    def before_newest(self, asked: Int64) -> Horizon:
+    def before_newest(self, asked: Int64) -> "Horizon":
         """The snapshots before the newest, which its prediction may look at."""
         return self._horizon(slice(-1), asked)
 
-    def through_newest(self, asked: Int64) -> Horizon:
+    def through_newest(self, asked: Int64) -> "Horizon":
         """The newest snapshots, which the next prediction will look at."""
         return self._horizon(slice(None), asked)
 
     def graph(self, tau: int, *, directed: bool = False) -> Any:
         """The graph of a snapshot over the slots of the time when it was first asked for."""
         assert self._view is not None
-        found = self._graphs.get((tau, directed))
-        if found is None:
+        if (tau, directed) not in self._graphs:
             if directed not in self._moved:
                 self._moved[directed] = DeviceTimeline(
                     self._view.timeline, self.nodes, self.transfer, self._mode, directed=directed
                 )
-            found = self._graphs[tau, directed] = self._moved[directed].at(tau)
-        return found
+            self._graphs[tau, directed] = self._moved[directed].at(tau)
+        return self._graphs[tau, directed]
 
     def rows(self, tau: int, part: slice) -> Tensor:
         """``node_rows`` of a part of the slots in a snapshot, on the device; sent again if a slot has another node."""
         assert self._view is not None
         key = tau, part.start, part.step
-        version, found = self._rows.get(key, (-1, None))
-        if found is None or version != self.nodes.version:
-            found = self.transfer.features(node_rows(self._view, tau, self.nodes.ids[part]))
-            self._rows[key] = self.nodes.version, found
-        return found
+        if key not in self._rows or self._rows[key][0] != self.nodes.version:
+            sent = self.transfer.features(node_rows(self._view, tau, self.nodes.ids[part]))
+            self._rows[key] = self.nodes.version, sent
+        return self._rows[key][1]
 
     def active(self, tau: int) -> Int64:
         """Dense ids of the nodes that have an edge in a snapshot, ascending, from the host."""
@@ -114,16 +117,226 @@ class Timeline:
             for tensor in (each.indptr, each.sources, each.values)
             if tensor is not None
         )
-        rows = sum(found.nbytes for _, found in self._rows.values())
-        return (
-            self.nodes.memory_bytes + rows + graphs + sum(each.memory_bytes for each in self._moved.values())
-        )
+        rows = sum(sent.nbytes for _, sent in self._rows.values())
+        moved = sum(adjacency.memory_bytes for adjacency in self._moved.values())
+        return self.nodes.memory_bytes + rows + graphs + moved
 
-    def _enter(self, snapshot: Snapshot, *, smooths: bool) -> None:
-        self.nodes.enter(snapshot.entered)
-        self.nodes.leave(snapshot.left, snapshot.number if smooths else snapshot.number - 1)
-
-    def _horizon(self, chosen: slice, asked: Int64) -> Horizon:
+    def _horizon(self, chosen: slice, asked: Int64) -> "Horizon":
         assert self._view is not None
         host = self._view.timeline
         return Horizon(self, self._view, host.taus[chosen][-(host.length - 1) :], asked)
+
+
+class Horizon:
+    """Consecutive snapshots over compact numbers: slots of nodes with an edge in one of them, then further asked nodes.
+
+    A node without edges affects no other row, so it can be left out. Memory follows the live nodes, not the number of ids
+    that the stream has had. A horizon is valid until the timeline takes in another snapshot.
+
+    Args:
+        timeline: Has the graphs.
+        view: Has the inputs of nodes.
+        taus: Interval indices, ascending.
+        asked: int64, ascending, dense ids of the nodes whose rows are wanted.
+
+    Attributes:
+        taus: Interval indices.
+        nodes: int64 (n,), dense ids by compact number; ``FREE`` for free slots.
+    """
+
+    def __init__(self, timeline: Timeline, view: TimelineView, taus: Sequence[int], asked: Int64) -> None:
+        self.taus = list(taus)
+        self._others = asked[timeline.nodes.find(asked) < 0]
+        self.nodes: Int64 = np.concatenate([timeline.nodes.ids, self._others])
+        self._timeline, self._view = timeline, view
+        self._graphs: dict[int, CSRGraph] = {}
+        self._active: dict[int, Bool] = {}
+
+    def places(self, nodes: Int64) -> Int64:
+        """Compact numbers int64 (n,) of nodes that are live or were asked for."""
+        places = self._timeline.nodes.find(nodes)
+        others = np.flatnonzero(places < 0)
+        places[others] = len(self._timeline.nodes) + np.searchsorted(self._others, nodes[others])
+        return places
+
+    def graph(self, at: int) -> CSRGraph:
+        """The adjacency of the snapshot at a place, symmetric and square."""
+        if at not in self._graphs:
+            self._graphs[at] = self._over_nodes(self._timeline.graph(self.taus[at]))
+        return self._graphs[at]
+
+    def graphs(self) -> list[CSRGraph]:
+        """Those of all snapshots."""
+        return [self.graph(at) for at in range(len(self.taus))]
+
+    def active(self, at: int) -> Bool:
+        """Bool (n,): the nodes that have an edge in the snapshot at a place, from the host."""
+        if at not in self._active:
+            found = np.zeros(len(self.nodes), np.bool_)
+            found[self._timeline.nodes.find(self._timeline.active(self.taus[at]))] = True
+            self._active[at] = found
+        return self._active[at]
+
+    def release(self, places: Sequence[int]) -> None:
+        """Drop the graphs of snapshots from the device, which moves back to them on demand."""
+        for at in places:
+            self._graphs.pop(at, None)
+        self._timeline.release([self.taus[at] for at in places])
+
+    @cached_property
+    def directed(self) -> list[DirectedGraph]:
+        """The directed pairs of each snapshot with their weights, both ways; self-loops are left out."""
+        graphs = [self._timeline.graph(tau, directed=True) for tau in self.taus]
+        return [
+            DirectedGraph(self._over_nodes(graph.into), self._over_nodes(graph.out_of)) for graph in graphs
+        ]
+
+    @cached_property
+    def there(self) -> Tensor:
+        """Bool (t, n): the node had come by that snapshot."""
+        host = self._view.timeline
+        come = [self.nodes < host.snapshots[host.place(tau)].num_nodes for tau in self.taus]
+        return to_device(np.stack(come) & (self.nodes != FREE), self._timeline.transfer.device)
+
+    def inputs(self, at: int) -> NodeInputs:
+        """The inputs of every node in the snapshot at a place; zeros before a node has come."""
+        means = self._view.timeline.smoothing.kind == "m-product"
+        rows = self._rows(at, slice(0, None, 1))
+        return split_rows(self.nodes, rows, None if means else self.graph(at).degrees)
+
+    def inputs_alone(self, at: int, part: slice, chosen: Int64) -> NodeInputs:
+        """The inputs of nodes that have no edge in the snapshot at a place, without its graph.
+
+        Args:
+            at: Place of the snapshot.
+            part: First compact number and step, of this rank's nodes.
+            chosen: int64, places among those.
+        """
+        means = self._view.timeline.smoothing.kind == "m-product"
+        rows = self._rows(at, part)
+        rows = rows.index_select(0, to_device(chosen, rows.device))
+        return split_rows(self.nodes[part][chosen], rows, None if means else rows.new_zeros(len(rows)))
+
+    def _rows(self, at: int, part: slice) -> Tensor:
+        """``node_rows`` of every ``part.step``-th compact number from ``part.start`` on."""
+        tau = self.taus[at]
+        rows = self._slot_rows(tau, part)
+        others = self._others[(part.start - len(self._timeline.nodes)) % part.step :: part.step]
+        if len(others):
+            rows = torch.cat([rows, self._timeline.transfer.features(node_rows(self._view, tau, others))])
+        return rows
+
+    def _slot_rows(self, tau: int, part: slice) -> Tensor:
+        return self._timeline.rows(tau, part)
+
+    def _over_nodes(self, graph: CSRGraph) -> CSRGraph:
+        """A graph of the timeline over compact numbers: those beyond its slots have empty rows."""
+        n = len(self.nodes)
+        if graph.num_targets == n:
+            return graph
+        indptr = torch.cat([graph.indptr, graph.indptr[-1:].expand(n - graph.num_targets)])
+        return CSRGraph(indptr, graph.sources, n, values=graph.values, symmetric=graph.symmetric)
+
+
+def split_rows(nodes: Int64, rows: Tensor, degrees: Tensor | None) -> NodeInputs:
+    """Inputs of nodes from ``node_rows`` and degrees; None: the rows have them."""
+    if degrees is None:
+        return NodeInputs(torch.from_numpy(nodes), rows[:, :-STRUCTURE], rows[:, -STRUCTURE:])
+    degree = degrees.double().log1p().float().unsqueeze(1)
+    structure = torch.cat([degree, rows[:, 1 - STRUCTURE :]], dim=1)
+    return NodeInputs(torch.from_numpy(nodes), rows[:, : 1 - STRUCTURE], structure)
+
+
+def node_rows(view: TimelineView, tau: int, nodes: Int64) -> Float32:
+    """Inputs that do not follow from a snapshot's graph: float32 (n, F + STRUCTURE − 1) features and activity.
+
+    Under the M-product they are means over the raw snapshots, and degrees are among them: (n, F + STRUCTURE), in order of
+    features, log(1 + degree) and activity.
+
+    Args:
+        view: Has the features.
+        tau: Snapshot.
+        nodes: int64 (n,) dense ids, or ``FREE``.
+    """
+    host = view.timeline
+    place = host.place(tau)
+    if host.smoothing.kind != "m-product":
+        return _own_rows(view, host.snapshots[place], nodes)
+    members = host.members(place)
+    total = np.zeros((len(nodes), 0), np.float32)
+    for member in members:
+        own = _own_rows(view, member, nodes)
+        split = own.shape[1] - STRUCTURE + 1
+        degree = _raw_degree(member, nodes)
+        rows = np.column_stack([own[:, :split], degree, own[:, split:]])
+        total = total + rows if total.shape[1] else rows
+    return total / np.float32(len(members))
+
+
+def _own_rows(view: TimelineView, snapshot: Snapshot, nodes: Int64) -> Float32:
+    arrived = np.flatnonzero((nodes != FREE) & (nodes < snapshot.num_nodes))
+    features = view.features(nodes[arrived], snapshot.tau)
+    rows = np.zeros((len(nodes), features.shape[1] + STRUCTURE - 1), np.float32)
+    rows[arrived, : features.shape[1]] = features
+    place, active = locate(snapshot.active, nodes)
+    rows[active, features.shape[1] :] = snapshot.activity[place[active]]
+    return rows
+
+
+def _raw_degree(snapshot: Snapshot, nodes: Int64) -> Float32:
+    (entries,) = raw([snapshot], directed=False)
+    ends, degree = np.unique(entries.ends, return_counts=True)
+    place, linked = locate(ends, nodes)
+    rows = np.zeros(len(nodes), np.float32)
+    rows[linked] = np.log1p(degree[place[linked]])
+    return rows
+
+
+class GroupHorizon(Horizon):
+    """As ``Horizon``, without the slots of nodes that have no edge in its own snapshots and are not asked for.
+
+    So the cost of a group of small snapshots does not depend on larger snapshots later on the timeline. ``live`` are the
+    dense ids, int64, of the nodes with an edge in one of the snapshots.
+    """
+
+    def __init__(
+        self, timeline: Timeline, view: TimelineView, taus: Sequence[int], asked: Int64, live: Int64
+    ) -> None:
+        super().__init__(timeline, view, taus, asked)
+        slots = timeline.nodes.find(np.concatenate([live, asked]))
+        self._slots = np.unique(slots[slots >= 0])
+        self.nodes = np.concatenate([timeline.nodes.ids[self._slots], self._others])
+
+    @override
+    def places(self, nodes: Int64) -> Int64:
+        places = self._timeline.nodes.find(nodes)
+        others = np.flatnonzero(places < 0)
+        places = np.searchsorted(self._slots, places)
+        places[others] = len(self._slots) + np.searchsorted(self._others, nodes[others])
+        return places
+
+    @override
+    def _slot_rows(self, tau: int, part: slice) -> Tensor:
+        return self._timeline.rows(tau, slice(0, None, 1)).index_select(0, self._kept)[part]
+
+    @cached_property
+    def _kept(self) -> Tensor:
+        return to_device(self._slots, self._timeline.transfer.device)
+
+    @cached_property
+    def _numbers(self) -> Tensor:
+        """Compact number by slot; meaningless for slots that are left out."""
+        numbers = np.zeros(len(self._timeline.nodes), np.int64)
+        numbers[self._slots] = np.arange(len(self._slots))
+        return to_device(numbers, self._timeline.transfer.device)
+
+    @override
+    def _over_nodes(self, graph: CSRGraph) -> CSRGraph:
+        # Omitted rows are empty, so no edge is lost or moved.
+        # A graph has the slots of the time when it was made; later ones have no edge in it.
+        last = graph.num_targets
+        begins = graph.indptr.index_select(0, self._kept.clamp(max=last))
+        more = graph.indptr[-1:].expand(len(self.nodes) + 1 - len(begins))
+        sources = self._numbers.to(graph.sources.dtype).index_select(0, graph.sources)
+        indptr = torch.cat([begins, more])
+        return CSRGraph(indptr, sources, len(self.nodes), values=graph.values, symmetric=graph.symmetric)

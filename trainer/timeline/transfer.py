@@ -1,7 +1,6 @@
-"""Transfers from the host to the device, counted to the byte by kind and mode."""
+"""Messages with a snapshot for the device, whole or by difference, and their transfer, counted to the byte."""
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -9,7 +8,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from stream.arrays.kinds import Float32, Int64
+from stream.kernels.node_sets import locate
+from stream.store.window.pairs import ChangedPairs
 from trainer.device import to_device
+from trainer.timeline.graph import Entries
+from trainer.timeline.nodes import HorizonNodes
 
 Mode = Literal["whole", "esdg", "derived", "counts", "auto"]
 MODES: tuple[Mode, ...] = ("whole", "esdg", "derived", "counts", "auto")
@@ -23,15 +27,18 @@ class Message:
 
     Args:
         mode: How they describe the graph.
+
+    Attributes:
+        parts: Arrays with their kinds, in order.
     """
 
     def __init__(self, mode: str) -> None:
         self.mode = mode
-        self._parts: list[tuple[Kind, NDArray[Any]]] = []
+        self.parts: list[tuple[Kind, NDArray[Any]]] = []
 
     def indices(self, *arrays: NDArray[Any]) -> None:
         """Add int32 or int64 arrays (int64: two int32 each, as in a pair's key)."""
-        self._parts += [("indices", array) for array in arrays]
+        self.parts += [("indices", array) for array in arrays]
 
     def values(self, values: NDArray[np.float32]) -> None:
         """Add values in the fewest bytes: none if all are 1, a byte each if all are small counts, else as they are."""
@@ -39,23 +46,18 @@ class Message:
             return
         counts = values.astype(np.uint8) if ((values >= 0) & (values <= _LARGEST_COUNT)).all() else None
         if counts is not None and (counts == values).all():
-            self._parts.append(("counts", counts))
+            self.parts.append(("counts", counts))
         else:
-            self._parts.append(("values", values))
+            self.parts.append(("values", values))
 
     def full_values(self, values: NDArray[np.float32]) -> None:
         """Add values as they are."""
-        self._parts.append(("values", values))
+        self.parts.append(("values", values))
 
     @property
     def nbytes(self) -> int:
         """Bytes of the message."""
-        return sum(array.nbytes for _, array in self._parts)
-
-    @property
-    def parts(self) -> Sequence[tuple[Kind, NDArray[Any]]]:
-        """Arrays with their kinds, in order."""
-        return self._parts
+        return sum(array.nbytes for _, array in self.parts)
 
 
 class Transfer:
@@ -120,3 +122,167 @@ class Transfer:
         now.wait_stream(self._side)
         copy.record_stream(now)
         return copy
+
+
+Sent = tuple[Tensor, Tensor]
+"""Keys int64 (n,) and values float32 (n,) on the device."""
+
+_COLUMN = (1 << 32) - 1
+
+
+class Slots:
+    """Keys of pairs by the slots of their nodes.
+
+    Args:
+        nodes: Has the slots.
+        directed: Whether pairs have a direction; otherwise the lower slot is first.
+    """
+
+    def __init__(self, nodes: HorizonNodes, *, directed: bool) -> None:
+        self.nodes, self.directed = nodes, directed
+
+    def keys(self, keys: Int64) -> tuple[Int64, Int64]:
+        """Keys by slot, ascending, and the former place of each."""
+        rows, columns = self.nodes.find(keys >> 32), self.nodes.find(keys & _COLUMN)
+        if not self.directed:
+            rows, columns = np.minimum(rows, columns), np.maximum(rows, columns)
+        found: Int64 = (rows << 32) | columns
+        order = np.argsort(found)
+        return found[order], order
+
+    def entries(self, entries: Entries) -> Entries:
+        """Entries by slot."""
+        keys, order = self.keys(entries.keys)
+        return Entries(keys, entries.values[order])
+
+    def changes(self, changes: ChangedPairs) -> ChangedPairs:
+        """Changes by slot."""
+        keys, order = self.keys(changes.keys)
+        return ChangedPairs(keys, changes.before[order], changes.after[order])
+
+
+def least_whole(entries: int, rows: int) -> int:
+    """Bytes of the indices of so many entries in a whole message; any values come on top."""
+    return 4 * min(2 * entries, rows + 1 + entries)
+
+
+class Whole:
+    """All entries: by row with borders, or pair by pair, whichever is less.
+
+    Args:
+        entries: By slot.
+        rows: Slots.
+        mode: Label of the counted bytes.
+        weighted: Whether the device holds values.
+    """
+
+    def __init__(self, entries: Entries, rows: int, mode: str, *, weighted: bool) -> None:
+        self.message, self._rows = Message(mode), rows
+        self._by_row = (rows + 1) + len(entries) < 2 * len(entries)
+        if self._by_row:
+            borders = np.searchsorted(entries.keys, np.arange(rows + 1) << 32)
+            self.message.indices(borders.astype(np.int32), (entries.keys & _COLUMN).astype(np.int32))
+        else:
+            self.message.indices(entries.keys)
+        if weighted:
+            self.message.values(entries.values)
+
+    def send(self, transfer: Transfer) -> Sent:
+        """The entries on the device."""
+        found = transfer.send(self.message)
+        keys, given = found[0], found[1:]
+        if self._by_row:
+            borders, columns, *given = found
+            rows = torch.arange(self._rows, device=borders.device)
+            spread = torch.repeat_interleave(rows, borders.diff(), output_size=len(columns))
+            keys = (spread << 32) | columns
+        return keys, given[0] if given else _ones(keys)
+
+
+class Difference:
+    """Entries that go, and those with another value.
+
+    Args:
+        changes: By slot.
+        weighted: Whether the device holds values.
+    """
+
+    def __init__(self, changes: ChangedPairs, *, weighted: bool) -> None:
+        self.message = Message("derived")
+        gone = np.isnan(changes.after)
+        self._gone = int(gone.sum())
+        self.message.indices(np.concatenate([changes.keys[gone], changes.keys[~gone]]))
+        if weighted:
+            self.message.values(changes.after[~gone])
+
+    def send(self, transfer: Transfer) -> Sent:
+        """Keys on the device with their values afterwards, NaN for those that go."""
+        keys, *values = transfer.send(self.message)
+        after = values[0] if values else _ones(keys[self._gone :])
+        return keys, torch.cat([torch.full_like(_ones(keys[: self._gone]), float("nan")), after])
+
+
+class Esdg:
+    """ESDG's difference: indices of entries that go and come, in both directions, and all values (section 3.2).
+
+    Args:
+        changes: By slot.
+        values: float32 (entries,) of the next snapshot, in both directions, in order of row and column.
+        directed: Whether pairs have a direction.
+    """
+
+    def __init__(self, changes: ChangedPairs, values: Float32, *, directed: bool) -> None:
+        self.message, self._directed = Message("esdg"), directed
+        gone, come = np.isnan(changes.after), np.isnan(changes.before)
+        turned = [changes.keys[gone & ~come], changes.keys[come & ~gone]]
+        self._gone = len(turned[0])
+        for keys in turned:
+            mirrored = [] if directed else [(keys << 32) | (keys >> 32)]
+            self.message.indices(np.concatenate([keys, *mirrored]))
+        self.message.full_values(values)
+
+    def send(self, transfer: Transfer) -> tuple[Tensor, Tensor, Tensor]:
+        """Keys on the device, each once, whether they go (NaN) or come (1), and all values."""
+        gone, come, values = transfer.send(self.message)
+        if not self._directed:
+            gone, come = gone[: len(gone) // 2], come[: len(come) // 2]
+        after = torch.cat([torch.full_like(_ones(gone), float("nan")), _ones(come)])
+        return torch.cat([gone, come]), after, values
+
+
+class RawDifference:
+    """A raw snapshot by its difference from one that the device has.
+
+    Args:
+        entries: By slot.
+        known: The other one, by slot.
+        held: The other one on the device.
+    """
+
+    def __init__(self, entries: Entries, known: Entries, held: Sent) -> None:
+        self.message, self._held = Message("derived"), held
+        place, stays = locate(known.keys, entries.keys)
+        same = stays.copy()
+        same[stays] = known.values[place[stays]] == entries.values[stays]
+        goes = np.ones(len(known), np.bool_)
+        goes[place[stays]] = False
+        gone, reset = np.flatnonzero(goes), place[stays & ~same]
+        self._sizes = len(gone), len(reset), int((~stays).sum())
+        self.message.indices(np.concatenate([gone, reset]).astype(np.int32), entries.keys[~stays])
+        self.message.values(np.concatenate([entries.values[stays & ~same], entries.values[~stays]]))
+
+    def send(self, transfer: Transfer) -> Sent:
+        """The entries on the device."""
+        gone, reset, come = self._sizes
+        places, keys, *given = transfer.send(self.message)
+        values = given[0] if given else torch.ones(reset + come, device=keys.device)
+        known_keys, known_values = self._held
+        changed = known_values.index_put((places[gone:].long(),), values[:reset])
+        kept = torch.ones(len(known_keys), dtype=torch.bool, device=keys.device)
+        kept[places[:gone].long()] = False
+        every, order = torch.cat([known_keys[kept], keys]).sort()
+        return every, torch.cat([changed[kept], values[reset:]])[order]
+
+
+def _ones(like: Tensor) -> Tensor:
+    return torch.ones(len(like), device=like.device)

@@ -13,7 +13,7 @@ from trainer.models.unroll import unroll
 from trainer.ranks import Ranks
 from trainer.strategies.snapshots.blocks import Blocks, carried_bytes, compact
 from trainer.strategies.snapshots.saved_bytes import SavedBytes
-from trainer.timeline.horizon import Horizon
+from trainer.timeline.timeline import Horizon
 
 MIB = 1 << 20
 LOOSE = 1.25

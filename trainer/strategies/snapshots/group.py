@@ -28,9 +28,9 @@ from trainer.strategies.snapshots.group_steps import GroupSteps
 from trainer.strategies.snapshots.whole import TRANSFER_BYTES, WholeOptions, WholeStrategy
 from trainer.strategies.snapshots.whole_layout import WholeLayout
 from trainer.tasks.interface import Asked, Lesson
-from trainer.timeline.group_horizon import GroupHorizon
+from trainer.timeline.graph import TimelineView
+from trainer.timeline.timeline import GroupHorizon
 from trainer.timeline.transfer import MODES
-from trainer.timeline.view import TimelineView
 
 WINDOWS = 4
 """Windows of the horizon by default."""

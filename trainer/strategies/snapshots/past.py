@@ -16,7 +16,7 @@ from trainer.device import to_device
 from trainer.models.interface import NodeInputs, SnapshotModel
 from trainer.ranks import Ranks
 from trainer.strategies.request import runs
-from trainer.timeline.snapshot import activity
+from trainer.timeline.graph import activity
 
 STRIDE = 1 << 32
 """Larger than every dense id."""

@@ -17,7 +17,7 @@ from trainer.nn.rows import distinct_rows
 from trainer.strategies.snapshots.cells import crossings, divided
 from trainer.strategies.snapshots.mesh import Mesh, Snapshots, tied
 from trainer.strategies.snapshots.whole_layout import combines, empty_graph, operators
-from trainer.timeline.horizon import Horizon
+from trainer.timeline.timeline import Horizon
 from trainer.wire.exchange import Handle
 
 Sent = Literal["all", "active"]

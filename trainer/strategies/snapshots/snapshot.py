@@ -27,7 +27,7 @@ from trainer.strategies.snapshots.shared_layout import Sent, SharedLayout
 from trainer.strategies.snapshots.whole import WholeOptions, WholeStrategy
 from trainer.strategies.snapshots.whole_layout import WholeLayout, combines
 from trainer.tasks.interface import Lesson
-from trainer.timeline.horizon import Horizon
+from trainer.timeline.timeline import Horizon
 
 log = structlog.get_logger()
 

@@ -22,10 +22,9 @@ from trainer.strategies.passes import Step, run
 from trainer.strategies.snapshots.whole_layout import WholeLayout
 from trainer.strategies.snapshots.windowed import WindowedStrategy
 from trainer.tasks.interface import Asked, Lesson
-from trainer.timeline.horizon import Horizon
-from trainer.timeline.timeline import Timeline
+from trainer.timeline.graph import TimelineView
+from trainer.timeline.timeline import Horizon, Timeline
 from trainer.timeline.transfer import MODES, Mode
-from trainer.timeline.view import TimelineView
 
 RATE = 5e-3
 """Adam's default rate: one step per snapshot learns as much as four at the usual rate (decision 46)."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from trainer.models.interface import SnapshotModel
 from trainer.models.stages import Carry, CellStage, GraphStage
 from trainer.nn.csr_graph import CSRGraph
-from trainer.timeline.horizon import Horizon
+from trainer.timeline.timeline import Horizon
 
 
 class WholeLayout:
