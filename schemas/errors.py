@@ -92,6 +92,14 @@ _KINDS: Final = {
 }
 """Kinds of values by the first word of pydantic's errors about them."""
 
+_BOUNDS: Final = {
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+    "greater than": "above",
+    "less than": "below",
+}
+"""Pydantic's words for bounds, and ours."""
+
 
 def must_be(error: Any) -> str:
     """One of pydantic's errors as the end of a sentence about the value, such as ``must be a whole number``."""
@@ -100,6 +108,8 @@ def must_be(error: Any) -> str:
         return f"must be {_KINDS[kind]}"
     message: str = error["msg"]
     if message.startswith("Input should be "):
+        for theirs, ours in _BOUNDS.items():
+            message = message.replace(theirs, ours)
         return message.replace("Input should be", "must be", 1)
     return message[:1].lower() + message[1:].partition(" after validation")[0]
 

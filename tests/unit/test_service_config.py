@@ -84,7 +84,7 @@ def test_keys_that_are_left_out_are_the_recommended_ones(tmp_path: Path) -> None
     [
         ("graph: demo\n=graph: ../demo\n", ["graph"]),
         ("ids: int=ids: uuid", ["ids", "uuid"]),
-        ("interval_s: 86400=interval_s: 0", ["snapshots.interval_s", "greater than", "0"]),
+        ("interval_s: 86400=interval_s: 0", ["snapshots.interval_s", "at least", "0"]),
         ("interval_s: 86400=interval_s: day", ["snapshots.interval_s", "number", "day"]),
         ("interval_s: 86400=interval: 86400", ["unknown key snapshots.interval", "interval_s"]),
         ("bootstrap: 127.0.0.1:9092=brokers: 127.0.0.1:9092", ["unknown key kafka.brokers", "kafka.bootstrap is missing"]),

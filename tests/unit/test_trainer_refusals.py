@@ -22,7 +22,7 @@ VERTEX = {"model": "sage-linear", "strategy": "vertex", "model_params": {"hidden
     [
         ({"model_params": {"hidden": 10**12}}, "hidden must be at least 1 and at most 4096, found 1000000000000"),
         ({**WHOLE, "model_params": {"layers": 10**9}}, "layers must be at least 1 and at most 16, found 1000000000"),
-        ({"window": 10**20}, "window: must be less than or equal to 1000, found 100000000000000000000"),
+        ({"window": 10**20}, "window: must be at most 1000, found 100000000000000000000"),
         ({"task": "node-regression", "target": "in_degree"}, "target: must be a section of keys and values"),
         ({"strategy_params": [1]}, "strategy_params: must be a section of keys and values"),
         (
