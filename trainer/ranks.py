@@ -16,11 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from stream.arrays.kinds import Int64
-from trainer.wire.exchange import Handle, begin_exchange
-from trainer.wire.gradient_buffer import GradientBuffer
+from trainer.wire.exchange import GradientBuffer, Handle, begin_exchange, packed, unpacked
 from trainer.wire.joining import Device, join
 from trainer.wire.link import Link, Operation, Pending, ProcessLink
-from trainer.wire.packing import packed, unpacked
 from trainer.wire.traffic import Flight, Traffic
 
 T = TypeVar("T", bound=np.generic)

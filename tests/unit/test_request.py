@@ -9,7 +9,7 @@ from thread_ranks import side_by_side
 
 from trainer.ranks import Ranks
 from trainer.strategies.request import Request
-from trainer.wire.packing import packed, unpacked
+from trainer.wire.exchange import packed, unpacked
 
 
 def wants(size: int) -> tuple[list[np.ndarray], list[np.ndarray]]:

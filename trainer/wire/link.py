@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from typing_extensions import override
 
 from trainer.lost_peer import peers_may_be_lost
 
@@ -58,7 +59,7 @@ class Link(Protocol):
         ...
 
 
-class ProcessLink:
+class ProcessLink(Link):
     """A group of processes, by torch.distributed.
 
     Args:
@@ -74,12 +75,10 @@ class ProcessLink:
         self.rank, self.size = rank, size
         self._group, self._timeout_s = group, timeout_s
 
+    @override
     def all_reduce(self, box: Tensor, operation: Operation) -> Pending:
-        """See ``Link.all_reduce``.
-
-        Two ranks on hosts exchange their tensors, and each reduces both: as many bytes in one step as gloo's ring sends in
-        two, and a step waits until the system runs another thread.
-        """
+        # Two ranks on hosts exchange their tensors, and each reduces both: as many bytes in one step as gloo's ring sends in
+        # two, and a step waits until the system runs another thread.
         if self.size > 2 or box.device.type != "cpu" or not box.is_contiguous():
             return self._begin(dist.all_reduce, box, op=_OPERATIONS[operation])
         own = box.detach().view(-1)
@@ -87,17 +86,18 @@ class ProcessLink:
         sizes[self.rank] = 0
         return _Reduced(self.all_to_all(other, own, sizes, sizes), own, other, operation)
 
+    @override
     def broadcast(self, box: Tensor) -> Pending:
-        """See ``Link.broadcast``."""
         return self._begin(dist.broadcast, box, group_src=0)
 
+    @override
     def all_to_all(self, out: Tensor, rows: Tensor, received: Sequence[int], sent: Sequence[int]) -> Pending:
-        """See ``Link.all_to_all``."""
         sizes = {"output_split_sizes": list(received), "input_split_sizes": list(sent)}
         return self._begin(dist.all_to_all_single, out, rows, **sizes)
 
+    @override
     def within(self, groups: Sequence[Sequence[int]]) -> "ProcessLink":
-        """See ``Link.within``; of all processes only."""
+        """Of all processes only."""
         assert self._group is None, "every process takes part in making a group"
         timeout = None if self._timeout_s is None else timedelta(seconds=self._timeout_s)
         with peers_may_be_lost(self.rank):
@@ -105,8 +105,8 @@ class ProcessLink:
         ((members, group),) = [each for each in made if self.rank in each[0]]
         return ProcessLink(members.index(self.rank), len(members), group, self._timeout_s)
 
+    @override
     def now(self) -> float:
-        """See ``Link.now``."""
         return time.perf_counter()
 
     def _begin(self, collective: Callable[..., Any], *arguments: Any, **more: Any) -> Pending:
