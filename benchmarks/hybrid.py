@@ -29,9 +29,9 @@ from trainer.models.unroll import unroll
 from trainer.ranks import Ranks
 from trainer.session.lesson_book import LessonBook
 from trainer.session.session import Session
-from trainer.strategies.snapshots.batch_maker import Recipe
-from trainer.strategies.snapshots.saved_bytes import SavedBytes
-from trainer.strategies.snapshots.whole_layout import WholeLayout
+from trainer.strategies.dynahb.batches import Recipe
+from trainer.strategies.esdg.blocks import SavedBytes
+from trainer.strategies.snapshots.whole import WholeLayout
 
 DATA = Path("../shared/data")  # a folder of real graphs: docs/performance.md
 HORIZON, WINDOW, BATCHES = 16, 4, 200
@@ -194,7 +194,7 @@ def hops(store: Path, name: str) -> None:
     horizon = session.strategy.timeline.before_newest(nodes)
     graphs = [session.view.csr(tau) for tau in horizon.taus]
     layout = WholeLayout(horizon, session.model)
-    there, inputs = layout.there, layout.rows
+    there, inputs = layout.present, layout.rows
     rows, known = [], nodes
 
     def embedded() -> torch.Tensor:
@@ -206,7 +206,7 @@ def hops(store: Path, name: str) -> None:
     for hop in range(MOST_HOPS + 1):
         near = torch.zeros(len(horizon.nodes), dtype=torch.bool)
         near[horizon.places(known)] = True
-        layout.there, layout.rows = there & near, inputs * near.unsqueeze(1)
+        layout.present, layout.rows = there & near, inputs * near.unsqueeze(1)
         apart = embedded() - true
         error = float(apart.norm() / true.norm())
         rows.append([str(hop), f"{100 * len(known) / len(horizon.nodes):.1f} %", f"{error:.2e}"])

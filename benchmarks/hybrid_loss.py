@@ -37,8 +37,8 @@ from timeline import table
 
 from trainer.ranks import Ranks
 from trainer.session.session import Session
-from trainer.strategies.snapshots import hybrid_pass
-from trainer.strategies.snapshots.adjusters import ADJUSTERS, DqnAdjuster, Fixed, Outcome
+from trainer.strategies.dynahb import hybrid
+from trainer.strategies.dynahb.adjusters import ADJUSTERS, DqnAdjuster, Fixed, Outcome
 from trainer.tasks.interface import Lesson
 
 SIZES = {"snapshots": [0.1, 0.2, 0.3], "vertices": [0.01, 0.05, 0.1]}
@@ -320,7 +320,7 @@ def main() -> None:
     )
     given = parser.parse_args()
     torch.set_num_threads(1)
-    hybrid_pass.clock = time.thread_time
+    hybrid.clock = time.thread_time
     if "RANK" in os.environ:
         compare(given.store, given, Ranks.from_environment("cpu"))
         return

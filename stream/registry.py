@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from inspect import getattr_static
 from typing import Any, Generic, Protocol, TypeVar
 
 from stream.nearest import did_you_mean
@@ -10,16 +11,27 @@ from stream.plugins import Plugins, installed, plugins
 T = TypeVar("T")
 C = TypeVar("C")
 
+_ABSENT = object()
+
 
 def require_members(found: Any, protocol: type, kind: str, *, made: frozenset[str] = frozenset()) -> None:
     """Check that a class has the members of a protocol, except attributes that only objects have (``made``).
+
+    What it inherits from the protocol itself does not count.
 
     Raises:
         TypeError: It lacks some of them.
     """
     parts = [part for part in protocol.__mro__ if part is not Protocol]
     wanted = {name for part in parts for name in (*vars(part), *vars(part).get("__annotations__", ()))}
-    lacking = sorted(name for name in wanted - made if not name.startswith("_") and not hasattr(found, name))
+    lacking = sorted(
+        name
+        for name in wanted - made
+        if not name.startswith("_")
+        and (
+            not hasattr(found, name) or getattr_static(found, name) is getattr_static(protocol, name, _ABSENT)
+        )
+    )
     if lacking:
         raise TypeError(f"{found!r} has no {', '.join(lacking)}: it is not a {kind}")
 

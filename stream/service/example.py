@@ -27,6 +27,11 @@ def example(kind: type[BaseModel], required: dict[str, Any], *, title: str) -> s
     )
 
 
+def described(kind: type[BaseModel]) -> str:
+    """YAML text with every key of a section as a comment: its meaning, bounds and default."""
+    return "\n".join(_lines(kind, {}, 0))
+
+
 def _lines(kind: type[BaseModel], values: dict[str, Any], depth: int) -> list[str]:
     pad = "  " * depth
     lines: list[str] = []

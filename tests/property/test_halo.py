@@ -25,8 +25,8 @@ from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
 from stream.store.window.view import WindowView
 from trainer.ranks import Ranks
+from trainer.strategies.snapshots.halo import MIB
 from trainer.strategies.snapshots.past import STRIDE
-from trainer.strategies.snapshots.reach import MIB
 
 MOVES = [
     [(1, 0, 1), (1, 1, 2), (1, 3, 4), (1, 4, 5)],

@@ -18,7 +18,7 @@ from thread_ranks import side_by_side
 from trainer_sessions import lesson_of
 
 from trainer.ranks import Ranks
-from trainer.strategies.snapshots import shared_layout
+from trainer.strategies.esdg import shared_layout
 
 DTYPES = torch.float64, torch.float32
 

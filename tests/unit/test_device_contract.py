@@ -27,12 +27,12 @@ STEPS = {"whole": 2, "snapshot": 2, "hybrid": 2}
 """Of a snapshot: a wait in each would be seen."""
 LEARNING = {
     "learning/step.py:Learner.settled": 1,  # what became of all steps, at once
-    "strategies/snapshots/group_steps.py:GroupSteps.losses": 1,
-    "strategies/snapshots/averaging.py:Averager.since_last": 1,
+    "strategies/dygnex/group.py:GroupSteps.losses": 1,
+    "strategies/dynahb/averaging.py:Averager.since_last": 1,
     "timeline/device.py:SortedEntries.set": 40,  # masks by truths: four for each way of each graph of the window
 }
 """The places where the host waits while a snapshot is learned, and how often at most."""
-CHOOSING = {"strategies/snapshots/hybrid_pass.py:HybridPass._step": STEPS["hybrid"]}
+CHOOSING = {"strategies/dynahb/hybrid.py:HybridPass._step": STEPS["hybrid"]}
 """More of them: the paper's adjuster wants each step's loss."""
 SCORING = {
     "strategies/events/event_cursor.py:on_host": 2,  # the scores, of the model and of its first weights

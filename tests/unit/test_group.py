@@ -22,8 +22,8 @@ from trainer.ranks import Ranks
 from trainer.scheduling.profile import Profile
 from trainer.session.lesson_book import LessonBook
 from trainer.session.session import Session
+from trainer.strategies.dygnex.group import GroupSteps
 from trainer.strategies.interface import strategy_options
-from trainer.strategies.snapshots.group_steps import GroupSteps
 
 WINDOW, HORIZON = 3, 8
 
@@ -203,19 +203,22 @@ def test_ranks_that_would_only_wait_are_told(lane: LaneReader) -> None:
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"composition": "free"}, "composition must be fixed or schedule, found 'free'"),
+        ({"composition": "free"}, "composition: must be 'fixed' or 'schedule', found 'free'"),
         (
             {"composition": "schedule", "algorithm": "best"},
-            "algorithm must be one of greedy, paper, ilp, psg, psg-sorted, found 'best'",
+            "algorithm: must be 'greedy', 'paper', 'ilp', 'psg' or 'psg-sorted', found 'best'",
         ),
         (
             {"algorithm": "psg"},
             "algorithm psg decides which groups make a step, but composition is fixed. Set composition: schedule",
         ),
-        ({"groups_per_step": 0}, "groups_per_step must be at least 1, found 0"),
-        ({"groups_per_rank": 0}, "groups_per_rank must be at least 1, found 0"),
-        ({"alpha_s": -1.0}, "alpha_s must be at least 0, found -1.0"),
-        ({"transfer": "some"}, "transfer must be one of"),
+        ({"groups_per_step": 0}, "groups_per_step: must be at least 1, found 0"),
+        ({"groups_per_rank": 0}, "groups_per_rank: must be at least 1, found 0"),
+        ({"alpha_s": -1.0}, "alpha_s: must be at least 0, found -1.0"),
+        (
+            {"transfer": "some"},
+            "transfer: must be 'whole', 'esdg', 'derived', 'counts' or 'auto', found 'some'",
+        ),
     ],
 )
 def test_options_that_cannot_be_are_refused(params: dict[str, Any], message: str) -> None:

@@ -21,10 +21,10 @@ from trainer.models.unroll import unroll
 from trainer.ranks import Ranks
 from trainer.session.lesson_book import LessonBook
 from trainer.session.session import Session
+from trainer.strategies.dynahb import hybrid
 from trainer.strategies.interface import STRATEGIES, StepReport, strategy_options
-from trainer.strategies.snapshots import hybrid_pass
 from trainer.strategies.snapshots.past import Past
-from trainer.strategies.snapshots.whole_layout import WholeLayout
+from trainer.strategies.snapshots.whole import WholeLayout
 
 WINDOW, HORIZON, RATE = 3, 6, 0.01
 SIZES = {"snapshots": [0.4, 1.0], "vertices": [0.3, 1.0]}
@@ -169,7 +169,7 @@ def test_without_the_clock_a_run_is_bit_equal_and_so_is_its_continuation(
     size: int, average: str, lane: LaneReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With learned sizes, too: a resumed run makes the choices of one that was never interrupted."""
-    monkeypatch.setattr(hybrid_pass, "clock", lambda: 0.0)
+    monkeypatch.setattr(hybrid, "clock", lambda: 0.0)
     params = {"average": average, "adjuster": "dqn", "every_steps": 2, "steps": 4, "threads": 2, **SIZES}
 
     def on_ranks(work: Any) -> list[Any]:
@@ -269,14 +269,14 @@ def test_models_that_look_farther_than_their_hops_are_refused(
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"snapshots": []}, "snapshots must name shares above 0 and at most 1, found \\[\\]"),
-        ({"vertices": [0.1, 1.5]}, "vertices must name shares above 0 and at most 1"),
-        ({"adjuster": "bandit"}, "adjuster must be one of fixed, dqn, found 'bandit'"),
-        ({"average": "never"}, "average must be one of every_steps, every_s, delayed, found 'never'"),
-        ({"every_steps": 0}, "every_steps must be at least 1, found 0"),
-        ({"steps": -1}, "steps must be at least 0, found -1"),
-        ({"every_s": 0.0}, "every_s must be above 0, found 0.0"),
-        ({"newest_share": 1.5}, "newest_share must be in 0 … 1, found 1.5"),
+        ({"snapshots": []}, "snapshots: list should have at least 1 item"),
+        ({"vertices": [0.1, 1.5]}, "vertices\\[1\\]: must be at most 1, found 1.5"),
+        ({"adjuster": "bandit"}, "adjuster: must be 'fixed' or 'dqn', found 'bandit'"),
+        ({"average": "never"}, "average: must be 'every_steps', 'every_s' or 'delayed', found 'never'"),
+        ({"every_steps": 0}, "every_steps: must be at least 1, found 0"),
+        ({"steps": -1}, "steps: must be at least 0, found -1"),
+        ({"every_s": 0.0}, "every_s: must be above 0, found 0.0"),
+        ({"newest_share": 1.5}, "newest_share: must be at most 1, found 1.5"),
         ({"steps": 0}, "steps is 0 and seconds_per_snapshot is 0, so a pass would not end. Set one of them"),
     ],
 )

@@ -19,11 +19,10 @@ from trainer.models.unroll import unroll
 from trainer.ranks import Ranks
 from trainer.session.lesson_book import LessonBook
 from trainer.session.session import Session
-from trainer.strategies.snapshots import hybrid_pass
-from trainer.strategies.snapshots.adjusters import Outcome
-from trainer.strategies.snapshots.batch_maker import HybridBatch
-from trainer.strategies.snapshots.dqn import BATCH, DECAY, cleaned_reward
-from trainer.strategies.snapshots.whole_layout import WholeLayout
+from trainer.strategies.dynahb import hybrid
+from trainer.strategies.dynahb.adjusters import BATCH, DECAY, Outcome, cleaned_reward
+from trainer.strategies.dynahb.batches import HybridBatch
+from trainer.strategies.snapshots.whole import WholeLayout
 
 WINDOW, HORIZON = 3, 6
 SIZES = {"snapshots": [0.4, 1.0], "vertices": [0.3, 1.0]}
@@ -69,7 +68,7 @@ def test_the_network_learns_every_step_of_every_pass(
     lane: LaneReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Transitions go over the end of a pass, and through a checkpoint; only the first two steps of all have none."""
-    monkeypatch.setattr(hybrid_pass, "clock", lambda: 0.0)
+    monkeypatch.setattr(hybrid, "clock", lambda: 0.0)
     params = {"adjuster": "dqn", "steps": 3, "every_steps": 2, **SIZES}
     session, resumed = (session_of(lane, Ranks(), strategy_params=params) for _ in range(2))
     book = LessonBook(session.task, session.strategy.needs.lessons)
@@ -117,7 +116,7 @@ def test_an_adjuster_observes_the_seconds_of_a_step(
     lane: LaneReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 0.0
-    monkeypatch.setattr(hybrid_pass, "clock", lambda: now_s)
+    monkeypatch.setattr(hybrid, "clock", lambda: now_s)
     session = session_of(lane, Ranks(), strategy_params={"adjuster": "dqn", "steps": 4, **SIZES})
     book, observed = LessonBook(session.task, session.strategy.needs.lessons), list[Outcome]()
     step = session.strategy.learner.step
@@ -187,12 +186,12 @@ def test_the_error_of_states_that_look_farther_falls_with_hops(lane: LaneReader)
     horizon = session.strategy.timeline.before_newest(nodes)
     links = [session.view.csr(tau) for tau in horizon.taus]
     layout = WholeLayout(horizon, session.model)
-    there, inputs, known, errors = layout.there, layout.rows, nodes, list[float]()
+    there, inputs, known, errors = layout.present, layout.rows, nodes, list[float]()
     true = unroll(session.model.stages, layout)[0][-1][horizon.places(nodes)]
     for _ in range(12):
         near = torch.zeros(len(horizon.nodes), dtype=torch.bool)
         near[horizon.places(known)] = True
-        layout.there, layout.rows = there & near, inputs * near.unsqueeze(1)
+        layout.present, layout.rows = there & near, inputs * near.unsqueeze(1)
         found = unroll(session.model.stages, layout)[0][-1][horizon.places(nodes)]
         errors.append(float((found - true).detach().norm() / true.detach().norm()))
         near_by = [

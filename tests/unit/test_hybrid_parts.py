@@ -13,14 +13,17 @@ from hypothesis import strategies as st
 
 from trainer.data.neighbours import NodeEdges
 from trainer.ranks import Ranks
-from trainer.strategies.snapshots import lesson_windows
-from trainer.strategies.snapshots.adjusters import ADJUSTERS, DqnAdjuster, Outcome
-from trainer.strategies.snapshots.batch_maker import HybridBatch, Recipe
-from trainer.strategies.snapshots.dqn import LEAST, Dqn, cleaned_reward
-from trainer.strategies.snapshots.lesson_windows import AskedNodes, LessonWindow
-from trainer.strategies.snapshots.load_sampler import LoadBalancedSampler
+from trainer.strategies.dynahb import batches
+from trainer.strategies.dynahb.adjusters import ADJUSTERS, LEAST, Dqn, DqnAdjuster, Outcome, cleaned_reward
+from trainer.strategies.dynahb.batches import (
+    AskedNodes,
+    HybridBatch,
+    LessonWindow,
+    LoadBalancedSampler,
+    Recipe,
+)
+from trainer.strategies.dynahb.reservoir import LOOK_S, BatchGenerator, Reservoir
 from trainer.strategies.snapshots.past import STRIDE, Past, PastSnapshot
-from trainer.strategies.snapshots.reservoir import LOOK_S, BatchGenerator, Reservoir
 from trainer.strategies.snapshots.sampled_layout import SampledLayout
 
 SIZES = [(s, v) for s in (0.1, 0.2, 0.5) for v in (0.05, 0.2)]
@@ -157,7 +160,7 @@ def test_a_node_loads_a_batch_with_itself_and_those_it_is_asked_about_beside() -
     again = AskedNodes(lesson_of([7, 2], [0, 0]), np.arange(2), loads, least=3.0)
     seen: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lesson_windows, "LoadBalancedSampler", seen.append)
+        patch.setattr(batches, "LoadBalancedSampler", seen.append)
         window = LessonWindow({0: asked, 2: again})
     assert window.nodes.tolist() == [0, 1, 2, 7]
     assert seen[0].tolist() == [30, 53, 30 + 10, 13 + 3 + 10]
@@ -265,7 +268,7 @@ def test_a_batch_that_is_ready_just_as_a_look_at_it_ends_is_taken(monkeypatch: p
             late.set_result(batch_of(1))
         return wait(futures, timeout=0)
 
-    monkeypatch.setattr("trainer.strategies.snapshots.reservoir.wait", looked, raising=False)
+    monkeypatch.setattr("trainer.strategies.dynahb.reservoir.wait", looked, raising=False)
     generator, recipe = BatchGenerator(lambda recipe: batch_of(1), 1000, threads=1), Recipe(0, 1, 1, 2, 0)
     generator._futures[recipe] = late
     assert generator.take(recipe, known=False).nbytes == 4

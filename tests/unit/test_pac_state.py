@@ -91,12 +91,12 @@ def test_what_it_cannot_do_is_said_in_a_sentence(store: Path) -> None:
     with pytest.raises(Failure, match=r"lane sep has 5 parts for 6 ranks\. Start at most 5 ranks"):
         session_on(lane, "pac", "tgn", Ranks(0, 6), STILL)
     with pytest.raises(
-        Failure, match="strategy_params of pac: synchronise must be latest or mean, found 'first'"
+        Failure, match="strategy_params of pac: synchronise: must be 'latest' or 'mean', found 'first'"
     ):
         strategy_options("pac", {"synchronise": "first"})
-    with pytest.raises(Failure, match="strategy_params of pac: shuffle_every must be at least 1, found 0"):
+    with pytest.raises(Failure, match="strategy_params of pac: shuffle_every: must be at least 1, found 0"):
         strategy_options("pac", {"shuffle_every": 0})
-    with pytest.raises(Failure, match="batch must be divided or each, found 'half'"):
+    with pytest.raises(Failure, match="batch: must be 'divided' or 'each', found 'half'"):
         strategy_options("pac", {"batch": "half"})
     with pytest.raises(
         Failure, match="strategy pac trains event models, and sage-linear is among the snapshot models"

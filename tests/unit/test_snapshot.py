@@ -21,8 +21,8 @@ from trainer.models.unroll import unroll
 from trainer.ranks import Ranks
 from trainer.session.lesson_book import LessonBook
 from trainer.session.session import Session
+from trainer.strategies.esdg import shared_layout
 from trainer.strategies.interface import strategy_options
-from trainer.strategies.snapshots import shared_layout
 
 WINDOW = 5
 PREDICTED = (2, 6)
@@ -344,13 +344,13 @@ def test_a_mesh_that_cannot_be_is_refused(lane: LaneReader) -> None:
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"blocks": 0}, "blocks must be auto or at least 1, found 0"),
-        ({"blocks": "few"}, "blocks must be auto or at least 1, found 'few'"),
-        ({"rows": "some"}, "rows must be active or all, found 'some'"),
-        ({"mesh": [2]}, "mesh must be two numbers of at least 1, found \\[2\\]"),
-        ({"mesh": [2, 0]}, "mesh must be two numbers of at least 1, found \\[2, 0\\]"),
-        ({"mesh": 4}, "mesh must be two numbers of at least 1, found 4"),
-        ({"device_budget_mib": 0}, "device_budget_mib must be above 0, found 0"),
+        ({"blocks": 0}, "blocks: must be at least 1 or 'auto', found 0"),
+        ({"blocks": "few"}, "blocks: must be a whole number or 'auto', found 'few'"),
+        ({"rows": "some"}, "rows: must be 'all' or 'active', found 'some'"),
+        ({"mesh": [2]}, "mesh: must be two numbers, found \\[2\\]"),
+        ({"mesh": [2, 0]}, "mesh\\[1\\]: must be at least 1, found 0"),
+        ({"mesh": 4}, "mesh: must be a list, found 4"),
+        ({"device_budget_mib": 0}, "device_budget_mib: must be above 0, found 0"),
     ],
 )
 def test_options_that_cannot_be_are_refused(params: dict[str, Any], message: str) -> None:

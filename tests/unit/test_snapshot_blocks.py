@@ -17,9 +17,7 @@ from stream.store.lane.reader import LaneReader
 from trainer.models.unroll import unroll
 from trainer.ranks import Ranks
 from trainer.session.session import Session
-from trainer.strategies.snapshots.blocks import carried_bytes
-from trainer.strategies.snapshots.budget import Budget
-from trainer.strategies.snapshots.saved_bytes import SavedBytes
+from trainer.strategies.esdg.blocks import BlockBudget, SavedBytes, carried_bytes
 from trainer.timeline.timeline import Horizon
 
 WINDOW = 5
@@ -118,13 +116,13 @@ def test_blocks_are_measured_anew_only_where_horizons_differ(
     size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stream of one kind: while its horizon grows, and then no more."""
-    lane, measured, measure = long_lane(tmp_path, 14), [], Budget._measured
+    lane, measured, measure = long_lane(tmp_path, 14), [], BlockBudget._measured
 
     def counted(*arguments: Any) -> tuple[int, int]:
         measured.append(1)
         return measure(*arguments)
 
-    monkeypatch.setattr(Budget, "_measured", counted)
+    monkeypatch.setattr(BlockBudget, "_measured", counted)
 
     def work(ranks: Ranks) -> None:
         session = begun(lane, "snapshot", "tgcn", ranks, torch.float64, 0.01, window=WINDOW)

@@ -14,7 +14,7 @@ from trainer_streams import make_lane, meetings
 
 from stream.store.lane.reader import LaneReader
 from trainer.models.stages import GraphStage
-from trainer.strategies.snapshots import shared_layout
+from trainer.strategies.esdg import shared_layout
 
 GIGABIT = FakeLink(latency_s=1e-4, bytes_per_s=1e9 / 8)
 WINDOW = 8

@@ -10,8 +10,8 @@ from trainer.nn.beside_mean import beside_mean
 from trainer.nn.csr_graph import CSRGraph
 from trainer.nn.pair_table import pair_table
 from trainer.nn.products import padded, table_product
-from trainer.strategies.snapshots.hop import _numbered
 from trainer.strategies.snapshots.past import STRIDE
+from trainer.strategies.snapshots.sampled_layout import _numbered
 
 GRAPH = CSRGraph(torch.tensor([0, 2, 2, 5]), torch.tensor([1, 4, 0, 0, 3]), 5)
 """Three targets: two neighbours, none, and three of which one stands twice."""

@@ -121,7 +121,7 @@ def told(horizon: Horizon) -> list[dict[Any, Any]]:
         pairs = zip(horizon.nodes[rows].tolist(), horizon.nodes[graph.sources.numpy()].tolist(), strict=True)
         values = [1.0] * len(graph.sources) if graph.values is None else graph.values.tolist()
         inputs = torch.cat([horizon.inputs(at).features, horizon.inputs(at).structure], dim=1).tolist()
-        there = horizon.there[at].tolist()
+        there = horizon.present[at].tolist()
         found.append({**dict(zip(pairs, values, strict=True)), "tau": horizon.taus[at]})
         found[-1] |= {
             node: (there[place], inputs[place])
@@ -376,7 +376,7 @@ def _later(events: pa.Table, snapshots: int) -> pa.Table:
             {"strategy": "vertex", "smoothing": {"kind": "edge-life", "length": 2}},
             "key smoothing means nothing under strategy vertex. Choose strategy group or snapshot or whole, or leave the key out",
         ),
-        ({"strategy": "whole", "strategy_params": {"transfer": "all"}}, "transfer must be one of whole, esdg, derived"),
+        ({"strategy": "whole", "strategy_params": {"transfer": "all"}}, "transfer: must be 'whole', 'esdg', 'derived'"),
     ],
 )  # fmt: skip
 def test_keys_that_do_not_go_together_are_refused(more: dict[str, Any], sentence: str) -> None:

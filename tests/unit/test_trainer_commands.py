@@ -22,6 +22,7 @@ from trainer.cli import app
 from trainer.evaluation.split import parse_shares, split_by_time
 from trainer.models.interface import MODELS
 from trainer.parameters import check_parameters
+from trainer.strategies.interface import STRATEGIES
 
 RUN_KEYS = {"snapshots", "steps", "events", "loss", "ap", "auc", "mrr", "seconds", "checkpoint"}
 EVALUATE_KEYS = {
@@ -169,7 +170,7 @@ UNWORKABLE = [
     ({"model_params": {"hidden": "8"}}, "model_params of sage-linear: hidden must be a whole number", ""),
     ({**EVENTS, "model_params": {"memory": 0}}, "memory must be in 1 … 4096", ""),
     ({"strategy_params": {"inference_node": 8}}, "strategy_params of vertex", "Did you mean inference_nodes?"),
-    ({"strategy_params": {"inference_nodes": 0}}, "inference_nodes must be at least 1, found 0", ""),
+    ({"strategy_params": {"inference_nodes": 0}}, "inference_nodes: must be at least 1, found 0", ""),
     ({"task": "node-regresion"}, ".yaml: key task: unknown task 'node-regresion'; expected one of", "node-regression?"),
     ({**EVENTS, "model_params": {}, "task": "node-regression"}, "about nodes, which strategy sequential does not answer", ""),
     ({"optimisation": {"replay": {"ratio": 1}}}, "strategy vertex does not support replay", ""),
@@ -259,6 +260,36 @@ def test_models_lists_what_goes_together() -> None:
     assert model["strategies"] == ["group", "hybrid", "snapshot", "vertex", "whole"]
     assert model["params"]["hidden"] == 128
     assert "vertex" in RUNNER.invoke(app, ["models"]).stdout
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_models_with_a_name_shows_each_parameter_of_a_strategy_with_meaning_bounds_and_default() -> None:
+    shown = " ".join(RUNNER.invoke(app, ["models", "vertex"]).stdout.split())
+    for name, field in STRATEGIES.find("vertex").Options.model_fields.items():
+        assert f"{' '.join((field.description or '').split())}" in shown
+        assert f"# {name}: {field.default}" in shown
+    assert "(≥ 1) # inference_nodes: 65536" in shown
+    assert "tgcn" not in shown
+    refused = RUNNER.invoke(app, ["models", "vertx"])
+    assert refused.exit_code == 1
+    assert "there is no model, strategy or task 'vertx'. Did you mean vertex?" in refused.stderr
+
+
+def test_the_documentation_has_every_parameter_of_every_strategy_and_the_tables_their_defaults() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    text = "".join((docs / page).read_text("utf-8") for page in ("strategies.md", "models.md"))
+    named = set(re.findall(r"\w+", " ".join(re.findall(r"```.*?```|`[^`]*`", text, re.DOTALL))))
+    for name, strategy in STRATEGIES.registered.items():
+        assert set(strategy.Options.model_fields) <= named, name
+    for name, heading in (("group", "Snapshot groups"), ("hybrid", "Hybrid batches")):
+        section = text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+        rows = re.findall(
+            r"^\| `(\w+)` \| `?(.*?)`? \|", section.split("`strategy_params` | default |")[1], re.MULTILINE
+        )
+        shown = {key: yaml.safe_load(re.sub(r"(?<=\d),(?=\d{3})", "", default)) for key, default in rows}
+        assert shown == {
+            key: field.default for key, field in STRATEGIES.find(name).Options.model_fields.items()
+        }
 
 
 @pytest.mark.usefixtures("clean_environment")

@@ -122,9 +122,9 @@ def test_vertex_refuses_states_that_are_convolved() -> None:
 def test_sequential_refuses_several_ranks_and_groups_of_nothing(tmp_path: Path) -> None:
     with pytest.raises(Failure, match="strategy sequential learns on one rank, found 2"):
         session_on(make_lane(tmp_path), "sequential", "tgn", Ranks(0, 2))
-    with pytest.raises(Failure, match="strategy_params of sequential: group must be at least 1, found 0"):
+    with pytest.raises(Failure, match="strategy_params of sequential: group: must be at least 1, found 0"):
         strategy_options("sequential", {"group": 0})
-    with pytest.raises(Failure, match="precision must be float32 or bfloat16, found 'float16'"):
+    with pytest.raises(Failure, match="precision: must be 'float32' or 'bfloat16', found 'float16'"):
         strategy_options("sequential", {"precision": "float16"})
 
 

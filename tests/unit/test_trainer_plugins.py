@@ -188,6 +188,28 @@ def test_a_class_with_half_of_the_interface_is_broken_and_told_what_it_lacks(
     assert "learner" not in told
 
 
+@pytest.mark.parametrize(
+    ("source", "lacking"),
+    [
+        (
+            "from trainer.strategies.snapshots.windowed import WindowedStrategy as Base\n"
+            "class Half(Base):\n    name = 'half'\n    Options = refuses = None\n",
+            "has no embeddings, held_bytes, learn, needs, owned, rewind, take_in: it is not a strategy",
+        ),
+        (
+            "from trainer.strategies.snapshots.whole import WholeStrategy as Base\n"
+            "class Half(Base):\n    name = 'half'\n    Options = dict\n",
+            "its Options are no Section",
+        ),
+    ],
+)
+def test_a_strategy_on_our_base_lacks_what_it_leaves_out_and_needs_a_section_of_options(
+    source: str, lacking: str, site: Path
+) -> None:
+    install(site, "bad-half", source, {"half": "bad_half:Half"}, group="freshet.strategies")
+    assert lacking in STRATEGIES.broken()["half"]
+
+
 def test_a_model_whose_stages_are_none_is_refused_in_a_sentence(site: Path) -> None:
     source = MODEL.replace("name = ", "stages = property(lambda self: [self.decoder])\n    name = ")
     install(site, "bad-models", source, {"theirs": "bad_models:Theirs"}, group="freshet.models")

@@ -2,19 +2,40 @@
 
 import json as json_text
 from inspect import cleandoc
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.padding import Padding
 
-from stream.service.output import Json, note, print_json
+from schemas.section import Section
+from stream.nearest import did_you_mean
+from stream.service.example import described
+from stream.service.failure import Failure
+from stream.service.output import Json, finish, note, print_json
+
+KINDS = ("models", "strategies", "tasks")
 
 
-def models(json: Json = False) -> None:
+def models(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]",
+            help="Only the model, strategy or task of this name; parameters of a strategy with their meaning and bounds.",
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
     """List models, strategies and tasks with their parameters, and which go together.
 
-    Example: freshet-trainer models --json
+    Example: freshet-trainer models vertex
     """
+    finish(lambda: _show(name, json=json))
+
+
+def _show(name: str | None, *, json: bool) -> None:
     from trainer.models.interface import MODELS
     from trainer.strategies.interface import STRATEGIES, strategies_for
     from trainer.tasks.interface import TASKS
@@ -46,6 +67,12 @@ def models(json: Json = False) -> None:
         ],
         "broken": MODELS.broken() | STRATEGIES.broken() | TASKS.broken(),
     }
+    if name is not None:
+        known = [entry["name"] for kind in KINDS for entry in listed[kind]]
+        if name not in known:
+            raise Failure(f"there is no model, strategy or task {name!r}{did_you_mean(name, known)}")
+        for kind in KINDS:
+            listed[kind] = [entry for entry in listed[kind] if entry["name"] == name]
     if json:
         print_json(listed)
         return
@@ -53,6 +80,7 @@ def models(json: Json = False) -> None:
     for entry in listed["models"]:
         _describe(show, entry, f"model on {entry['kind']}s, for strategy {' or '.join(entry['strategies'])}")
     for entry in listed["strategies"]:
+        entry["options"] = STRATEGIES.find(entry["name"]).Options if name else None
         _describe(show, entry, f"strategy, for models on {entry['trains']}s and {', '.join(entry['tasks'])}")
     for entry in listed["tasks"]:
         show.print(f"[bold]{entry['name']}[/bold]  task, about {entry['asks']}")
@@ -62,8 +90,10 @@ def models(json: Json = False) -> None:
 
 
 def _describe(show: Console, entry: dict[str, Any], what: str) -> None:
+    options: type[Section] | None = entry.get("options")
+    parameters = f" {_inline(entry['params'])}" if options is None else f"\n{escape(described(options))}"
     show.print(f"[bold]{entry['name']}[/bold]  {what}")
-    show.print(Padding(f"{entry['summary']}\nparameters: {_inline(entry['params'])}\n", (0, 0, 0, 4)))
+    show.print(Padding(f"{entry['summary']}\nparameters:{parameters}\n", (0, 0, 0, 4)))
 
 
 def _about(kind: Any, options: Any) -> dict[str, Any]:

@@ -14,6 +14,8 @@ Rows = Any
 class Layout(Protocol):
     """The grid of snapshots × nodes, held by one rank or several, while a model passes over it.
 
+    A layout of a strategy that refuses some stages leaves their methods out.
+
     Attributes:
         steps: Snapshots of the block.
     """
@@ -34,11 +36,11 @@ class Layout(Protocol):
 
     def summaries(self, stage: GraphStage, x: Rows) -> list[Tensor]:
         """``stage.summary`` of every snapshot, for a stage that summarises; differentiable."""
-        ...
+        raise AssertionError(f"{type(stage).__name__} was not refused")
 
     def along_both(self, stage: CellStage, x: Rows, carry: Carry) -> tuple[Rows, Carry]:
         """A cell stage over all snapshots in order."""
-        ...
+        raise AssertionError(f"{type(stage).__name__} was not refused")
 
     def to_nodes(self, x: Rows) -> tuple[Tensor, Tensor]:
         """Rows (t, n, d) of whole nodes over time, and whether each node had come by then, bool (t, n)."""

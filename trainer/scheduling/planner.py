@@ -9,7 +9,6 @@ from trainer.scheduling.bound import lower_bound_s
 from trainer.scheduling.schedule import Limits, Problem, Schedule
 from trainer.scheduling.solve import ALGORITHMS
 
-COMPOSITIONS = ("fixed", "schedule")
 SEARCHED = 2_000
 """Most random exchanges of a solver. Each pass is planned, and a pass may take half a second."""
 

@@ -7,17 +7,18 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from torch import Tensor
 
+from schemas.section import Section
 from schemas.store import LaneHeader
 from schemas.trainer_config import Optimisation, Smoothing
 from stream.arrays.kinds import Bool, Float32, Int64
 from stream.registry import Registry, require_members
+from stream.service.config_file import validated
 from stream.service.failure import Failure
 from stream.store.log.event_columns import EventColumns
 from trainer.data.examples import Queries, Share
 from trainer.data.history import Inserts, Moment
 from trainer.learning.step import Learner
 from trainer.models.interface import MODELS, Kind, Model, ModelShape
-from trainer.parameters import check_parameters
 from trainer.ranks import Ranks
 from trainer.strategies.figures import TrainingFigure
 from trainer.tasks.interface import Asked, Asks, Lesson, Task
@@ -158,7 +159,7 @@ class Strategy(Stateful, Protocol):
         resizes: Whether the size of its steps may change from one snapshot to the next.
         own_keys: Keys of the configuration that mean something under some strategies only, and do under it; none by default
             for strategies of other packages.
-        Options: Its own parameters, a dataclass of keywords with defaults, which refuses values out of range.
+        Options: Its own parameters, a section with defaults, descriptions and bounds.
         figures: Those of its reports that are its own; none by default for strategies of other packages.
         learner: Takes its steps.
     """
@@ -169,7 +170,7 @@ class Strategy(Stateful, Protocol):
     replays: ClassVar[bool]
     resizes: ClassVar[bool]
     own_keys: ClassVar[frozenset[OwnKey]]
-    Options: ClassVar[type]
+    Options: ClassVar[type[Section]]
     figures: ClassVar[tuple[TrainingFigure, ...]]
     learner: Learner
 
@@ -265,6 +266,8 @@ class Strategy(Stateful, Protocol):
 def _require_strategy(found: Any) -> None:
     """Check that an entry point leads to a strategy's class."""
     require_members(found, Strategy, "strategy", made=frozenset({"learner", "figures"}))
+    if not (isinstance(found.Options, type) and issubclass(found.Options, Section)):
+        raise TypeError(f"{found!r}: its Options are no Section, a pydantic model of schemas.section")
 
 
 STRATEGIES: Registry[Any] = Registry(
@@ -275,27 +278,23 @@ STRATEGIES: Registry[Any] = Registry(
         "trainer.strategies.events.pac",
         "trainer.strategies.snapshots.vertex",
         "trainer.strategies.snapshots.whole",
-        "trainer.strategies.snapshots.snapshot",
-        "trainer.strategies.snapshots.group",
-        "trainer.strategies.snapshots.hybrid",
+        "trainer.strategies.esdg.snapshot",
+        "trainer.strategies.dygnex.group",
+        "trainer.strategies.dynahb.hybrid",
     ),
     error=Failure,
     check=_require_strategy,
 )
 
 
-def strategy_options(name: str, params: dict[str, Any]) -> Any:
+def strategy_options(name: str, params: dict[str, Any]) -> Section:
     """A strategy's own options.
 
     Raises:
         Failure: Unknown strategy or parameter, or a value out of range.
     """
-    options = STRATEGIES.find(name).Options
-    check_parameters(options, params, f"strategy_params of {name}")
-    try:
-        return options(**params)
-    except (TypeError, ValueError) as error:
-        raise Failure(f"strategy_params of {name}: {error}") from error
+    options: type[Section] = STRATEGIES.find(name).Options
+    return validated(options, params, f"strategy_params of {name}")
 
 
 def strategies_for(model: str) -> list[str]:

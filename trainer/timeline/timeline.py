@@ -192,7 +192,7 @@ class Horizon:
         ]
 
     @cached_property
-    def there(self) -> Tensor:
+    def present(self) -> Tensor:
         """Bool (t, n): the node had come by that snapshot."""
         host = self._view.timeline
         come = [self.nodes < host.snapshots[host.place(tau)].num_nodes for tau in self.taus]

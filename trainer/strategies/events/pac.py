@@ -2,14 +2,16 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, cast
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from schemas.events import Op
+from schemas.section import Section
 from schemas.store import LaneHeader
 from stream.arrays.kinds import Bool, Int32, Int64
 from stream.store.log.event_columns import EventColumns
@@ -27,7 +29,7 @@ from trainer.strategies.events.memories import Memories, batch_loss
 from trainer.strategies.events.part_groups import PartGroups
 from trainer.strategies.events.remembering import EventOptions, RememberingStrategy
 from trainer.strategies.events.sharded_stream import ShardedStream, carry
-from trainer.strategies.events.shared_copies import SYNCHRONISE, SharedCopies, Synchronise
+from trainer.strategies.events.shared_copies import SharedCopies, Synchronise
 from trainer.strategies.interface import STRATEGIES, Needs, OwnKey, Setting, StepReport
 from trainer.strategies.passes import Step, run
 
@@ -41,29 +43,20 @@ _ROUNDS = 1 << 32
 """Shuffles of one pass over a stream, at most."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class PacOptions(EventOptions):
-    """Options of ``pac``.
+    """Options of ``pac``, besides those of ``sequential``."""
 
-    Attributes:
-        synchronise: Merge of a shared node's copies: ``latest`` or ``mean``.
-        shuffle_every: Snapshots between shuffles of the parts; ``evaluate`` also shuffles at every epoch.
-        batch: Meaning of ``batch_size``: ``divided``, events of all ranks together, so that any number of ranks takes as
-            many steps as one; ``each``, events of every rank, with fewer steps the more ranks there are.
-    """
-
-    synchronise: str = "latest"
-    shuffle_every: int = 16
-    batch: str = "divided"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.synchronise not in SYNCHRONISE:
-            raise ValueError(f"synchronise must be {' or '.join(SYNCHRONISE)}, found {self.synchronise!r}")
-        if self.shuffle_every < 1:
-            raise ValueError(f"shuffle_every must be at least 1, found {self.shuffle_every}")
-        if self.batch not in ("divided", "each"):
-            raise ValueError(f"batch must be divided or each, found {self.batch!r}")
+    synchronise: Synchronise = Field("latest", description="Merge of a shared node's copies.")
+    shuffle_every: int = Field(
+        16,
+        ge=1,
+        description="Snapshots between shuffles of the parts; evaluate also shuffles at every epoch.",
+    )
+    batch: Literal["divided", "each"] = Field(
+        "divided",
+        description="Meaning of batch_size. divided: events of all ranks together, so that any number of ranks takes as many "
+        "steps as one; each: events of every rank, with fewer steps the more ranks there are.",
+    )
 
 
 @STRATEGIES.register
@@ -83,12 +76,12 @@ class PacStrategy(RememberingStrategy):
     name: ClassVar[str] = "pac"
     replays: ClassVar[bool] = False
     own_keys: ClassVar[frozenset[OwnKey]] = frozenset()
-    Options: ClassVar[type] = PacOptions
+    Options: ClassVar[type[Section]] = PacOptions
 
     def __init__(self, setting: Setting, options: PacOptions) -> None:
         super().__init__(setting, options)
         self._pac, self._seed = options, setting.seed
-        self._synchronise: Synchronise = cast(Synchronise, options.synchronise)
+        self._synchronise = options.synchronise
         self.resize(setting.optimisation.batch)
         self._passes = 0
         self.rewind()

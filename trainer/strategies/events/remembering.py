@@ -1,13 +1,14 @@
 """The base of strategies for event models: streams along the events, maybe with memories, and their answers."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from schemas.section import Section
 from stream.arrays.kinds import Float32, Int64
 from trainer.data.event_feed import EventFeed
 from trainer.data.examples import Queries
@@ -27,28 +28,21 @@ ANSWERED_AT_ONCE = 2048
 """Rows after which questions of several moments are answered together. Their inputs are looked up moment by moment; the
 arithmetic has no order, and takes less time in few large steps than in many small ones."""
 
-PRECISIONS = ("float32", "bfloat16")
 
+class EventOptions(Section):
+    """Options of strategies for event models."""
 
-@dataclass(frozen=True, kw_only=True)
-class EventOptions:
-    """Options of strategies for event models.
-
-    Attributes:
-        group: Events whose mails are delivered together in predictions and when catching up; training delivers its
-            batches.
-        precision: Of products with weights while training, ``float32`` or ``bfloat16``: half of a step.
-            Weights, memory and predictions are float32 anyway. It pays where the processor multiplies bfloat16 itself.
-    """
-
-    group: int = 200
-    precision: str = "float32"
-
-    def __post_init__(self) -> None:
-        if self.group < 1:
-            raise ValueError(f"group must be at least 1, found {self.group}")
-        if self.precision not in PRECISIONS:
-            raise ValueError(f"precision must be {' or '.join(PRECISIONS)}, found {self.precision!r}")
+    group: int = Field(
+        200,
+        ge=1,
+        description="Events whose mails are delivered together in predictions and when catching up; training delivers its "
+        "batches.",
+    )
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32",
+        description="Of products with weights while training, half of a step. Weights, memory and predictions are float32 "
+        "anyway. bfloat16 pays where the processor multiplies it itself.",
+    )
 
 
 class RememberingStrategy:

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor
 
+from schemas.section import Section
 from schemas.store import LaneHeader
 from stream.arrays.kinds import Bool
 from stream.store.log.event_columns import EventColumns
@@ -36,7 +37,7 @@ class SequentialStrategy(RememberingStrategy):
     name: ClassVar[str] = "sequential"
     replays: ClassVar[bool] = True
     own_keys: ClassVar[frozenset[OwnKey]] = frozenset()
-    Options: ClassVar[type] = EventOptions
+    Options: ClassVar[type[Section]] = EventOptions
 
     def __init__(self, setting: Setting, options: EventOptions) -> None:
         super().__init__(setting, options)

@@ -14,7 +14,6 @@ from trainer.strategies.events.mailbox import NEVER, Rows
 from trainer.strategies.events.sharded_stream import ShardedStream
 
 Synchronise = Literal["latest", "mean"]
-SYNCHRONISE: tuple[Synchronise, ...] = ("latest", "mean")
 
 _ABSENT = NEVER - 1
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stream.arrays.kinds import Bool, Float32, Float64, Int32, Int64
+from stream.kernels.node_sets import locate
 from stream.snapshots.adjacency import build_adjacency
 from stream.snapshots.pairs import pair_keys
 from trainer.data.neighbours import NodeEdges, sample_neighbours
@@ -102,10 +103,8 @@ class Past:
         """float32 (n, 2), see ``PastSnapshot``; zeros for nodes without inserts."""
         out = np.zeros((len(keys), 2), np.float32)
         for snapshot, here, nodes in self.by_snapshot(keys):
-            if len(snapshot.active):
-                at = np.minimum(np.searchsorted(snapshot.active, nodes), len(snapshot.active) - 1)
-                there = snapshot.active[at] == nodes
-                out[here][there] = snapshot.activity[at[there]]
+            place, active = locate(snapshot.active, nodes)
+            out[here][active] = snapshot.activity[place[active]]
         return out
 
     def sample(self, keys: Int64, fanout: int | None, seed: int) -> tuple[Int64, Int64]:

@@ -17,16 +17,159 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from typing_extensions import override
 
-from stream.arrays.kinds import Bool, Int64
+from stream.arrays.kinds import Bool, Int32, Int64
+from stream.kernels import njit
 from trainer.device import to_device
-from trainer.models.stages import Carry, CellStage, GraphStage, Stage, TimeStage
+from trainer.models.stages import GraphStage, Stage, TimeStage
+from trainer.models.unroll import Layout
 from trainer.nn.csr_graph import CSRGraph
 from trainer.nn.products import padded
 from trainer.ranks import Ranks
 from trainer.strategies.request import Request
-from trainer.strategies.snapshots.hop import Hop
-from trainer.strategies.snapshots.past import Past
+from trainer.strategies.snapshots.past import STRIDE, Past
+
+
+@dataclass(frozen=True, slots=True)
+class SampledHop:
+    """Targets and their drawn neighbours.
+
+    Attributes:
+        targets: int64 (t,), keys, ascending.
+        sources: int64 (s,), keys, ascending: the targets and their neighbours.
+        indptr: int32 (t + 1,).
+        neighbours: int32 (indptr[-1],), places among the sources.
+        own: int32 (t,), the targets' places among the sources.
+        degrees: (s,), neighbours of each source in its whole snapshot; None: no stage asks.
+    """
+
+    targets: Int64
+    sources: Int64
+    indptr: Int32
+    neighbours: Int32
+    own: Int32
+    degrees: NDArray[np.generic] | None = None
+
+    @classmethod
+    def drawn(cls, past: Past, targets: Int64, fanout: int | None, seed: int) -> "SampledHop":
+        """Neighbours of sorted, distinct keys."""
+        indptr, neighbours = past.sample(targets, fanout, seed)
+        here = max((len(snapshot.home) for snapshot in past.snapshots), default=0)
+        nodes = max(
+            here, int((targets % STRIDE).max(initial=-1)) + 1
+        )  # targets that have not come have no neighbour
+        sources, places, own = _numbered(targets, indptr, neighbours, nodes, STRIDE)
+        return cls(targets, sources, indptr.astype(np.int32), places, own)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        columns = (self.targets, self.sources, self.indptr, self.neighbours, self.own, self.degrees)
+        return sum(column.nbytes for column in columns if column is not None)
+
+    def spread(self, past: Past) -> "SampledHop":
+        """The same with every source in all snapshots, as a time stage below wants it; degrees are not kept."""
+        snapshot, node = np.divmod(self.sources, STRIDE)
+        marks = np.zeros(int(node.max(initial=-1)) + 1, np.bool_)
+        marks[node] = True
+        nodes = np.flatnonzero(marks)
+        place = (snapshot * len(nodes) + np.cumsum(marks)[node] - 1).astype(np.int32)
+        sources = past.keys(nodes).ravel()
+        return SampledHop(self.targets, sources, self.indptr, place[self.neighbours], place[self.own])
+
+    def between(self, first: int, end: int) -> "SampledHop":
+        """Of the snapshots at places from ``first`` to before ``end`` only, with places among their sources."""
+        rows, below = (
+            slice(*np.searchsorted(keys, [first * STRIDE, end * STRIDE]))
+            for keys in (self.targets, self.sources)
+        )
+        edges = slice(self.indptr[rows.start], self.indptr[rows.stop])
+        return SampledHop(
+            self.targets[rows],
+            self.sources[below],
+            self.indptr[rows.start : rows.stop + 1] - self.indptr[rows.start],
+            self.neighbours[edges] - np.int32(below.start),
+            self.own[rows] - np.int32(below.start),
+            None if self.degrees is None else self.degrees[below],
+        )
+
+    def of(self, chosen: Int64) -> tuple["SampledHop", Int64]:
+        """The same for some of the targets, by their places, ascending; and where its sources stand among these."""
+        indptr, neighbours, own, used = _restrict(
+            self.indptr, self.neighbours, self.own, chosen, len(self.sources)
+        )
+        return SampledHop(self.targets[chosen], self.sources[used], indptr, neighbours, own), used
+
+
+@njit(cache=True, nogil=True)
+def _restrict(indptr, neighbours, own, chosen, num_sources):  # type: ignore[no-untyped-def]  # compiled
+    starts = np.zeros(len(chosen) + 1, np.int32)
+    for i in range(len(chosen)):
+        starts[i + 1] = starts[i] + indptr[chosen[i] + 1] - indptr[chosen[i]]
+    place = np.full(num_sources, -1, np.int64)
+    for i in range(len(chosen)):
+        place[own[chosen[i]]] = 0
+        for j in range(indptr[chosen[i]], indptr[chosen[i] + 1]):
+            place[neighbours[j]] = 0
+    used = np.flatnonzero(place == 0)
+    for i in range(len(used)):
+        place[used[i]] = i
+    kept = np.empty(starts[-1], np.int32)
+    own_kept = np.empty(len(chosen), np.int32)
+    for i in range(len(chosen)):
+        own_kept[i] = place[own[chosen[i]]]
+        first = indptr[chosen[i]]
+        for j in range(starts[i + 1] - starts[i]):
+            kept[starts[i] + j] = place[neighbours[first + j]]
+    return starts, kept, own_kept, used
+
+
+@njit(cache=True, nogil=True)
+def _numbered(targets, indptr, neighbours, nodes, stride):  # type: ignore[no-untyped-def]  # compiled
+    """Sources of a hop, ascending, and where its neighbours and its targets stand among them; snapshot by snapshot.
+
+    Args:
+        targets: int64 (t,), keys, ascending.
+        indptr: int64 (t + 1,).
+        neighbours: int64 (indptr[-1],), keys.
+        nodes: More than any node of a key.
+        stride: Of keys.
+    """
+    place = np.full(nodes, -1, np.int64)
+    sources = np.empty(len(targets) + len(neighbours), np.int64)
+    places, own = np.empty(len(neighbours), np.int32), np.empty(len(targets), np.int32)
+    found = begin = 0
+    while begin < len(targets):
+        base = targets[begin] // stride * stride
+        end, first = begin, found
+        while end < len(targets) and targets[end] < base + stride:
+            end += 1
+        for keys in (targets[begin:end], neighbours[indptr[begin] : indptr[end]]):
+            for key in keys:
+                if place[key - base] < 0:
+                    place[key - base] = 0
+                    sources[found] = key
+                    found += 1
+        if nodes < 16 * (found - first):  # looking at all is less than sorting
+            found = first
+            for node in range(nodes):
+                if place[node] == 0:
+                    sources[found] = base + node
+                    found += 1
+        else:
+            sources[first:found].sort()
+        for i in range(first, found):
+            place[sources[i] - base] = i
+        for i in range(begin, end):
+            own[i] = place[targets[i] - base]
+        for i in range(indptr[begin], indptr[end]):
+            places[i] = place[neighbours[i] - base]
+        for i in range(first, found):
+            place[sources[i] - base] = -1
+        begin = end
+    return sources[:found].copy(), places, own
+
 
 Encode = Callable[[Int64], tuple[Tensor, NDArray[np.generic]]]
 
@@ -41,7 +184,7 @@ class Shared:
         gathers: Whether it does, see ``GraphStage.gather``.
     """
 
-    hops: list[Hop]
+    hops: list[SampledHop]
     inputs: Tensor
     gathers: bool
 
@@ -51,19 +194,19 @@ class _Level:
     """One graph stage, as this rank computes it.
 
     Attributes:
-        there: bool, of each wanted row: its node had come by its snapshot.
+        present: bool, of each wanted row: its node had come by its snapshot.
         hop: Its targets and their sources; None: of a shared sample, whose inputs are gathered.
         request: Who wants which of its rows; None: this rank alone.
         answered: int64, the target of each row that is requested.
     """
 
-    there: Bool
-    hop: Hop | None
+    present: Bool
+    hop: SampledHop | None
     request: Request | None
     answered: Tensor | None
 
 
-class SampledLayout:
+class SampledLayout(Layout):
     """Rows of some nodes in every snapshot.
 
     Several ranks can have models only whose graph stages all come before their time stages, with the same weights in all
@@ -107,7 +250,7 @@ class SampledLayout:
             hop = None
             if shared is None:
                 fanout, draw = (None, 0) if seed is None else (stage.fanout, seed + layer)
-                hop = Hop.drawn(past, targets, fanout, draw)
+                hop = SampledHop.drawn(past, targets, fanout, draw)
                 if numbers[layer] and isinstance(stages[numbers[layer] - 1], TimeStage):
                     hop = hop.spread(past)
             else:
@@ -117,7 +260,7 @@ class SampledLayout:
                     hop, used = shared.hops[layer].of(used)
             self._levels.insert(0, _Level(homes >= 0, hop, request, answered))
             wanted = targets if hop is None else hop.sources
-        self._there = self._wanted_there = past.homes(wanted) >= 0
+        self._present = self._wanted_present = past.homes(wanted) >= 0
         if shared is None:
             self._x, degrees = encode(wanted)
             for at, level in enumerate(self._levels if seed is None else []):
@@ -141,9 +284,10 @@ class SampledLayout:
         """Bytes held."""
         return self._x.nbytes + sum(level.hop.nbytes for level in self._levels if level.hop is not None)
 
+    @override
     def inputs(self) -> Tensor:
-        """See ``Layout.inputs``: of the neighbours farthest away, or what is gathered of them."""
-        self._next, self._there = iter(self._levels), self._wanted_there
+        """Of the neighbours farthest away, or what is gathered of them."""
+        self._next, self._present = iter(self._levels), self._wanted_present
         return self._x if self._x.device == self._device else to_device(self._x, self._device)
 
     def share(self, stage: GraphStage) -> Shared:
@@ -152,12 +296,13 @@ class SampledLayout:
         table = stage.gather(self._graph(hops[0]), self._places(hops[0].own), self._x)
         return Shared(hops, self._x if table is None else table, table is not None)
 
+    @override
     def along_graph(self, stage: GraphStage, weights: list[Any], x: Tensor) -> Tensor:
-        """See ``Layout.along_graph``: all snapshots in one product, unless this rank is alone and weights evolve."""
+        """All snapshots in one product, unless this rank is alone and weights evolve."""
         level = next(self._next)
-        self._there = level.there
+        self._present = level.present
         if level.hop is None:
-            count = len(level.there) if level.request is None else len(level.request.asked)
+            count = len(level.present) if level.request is None else len(level.request.asked)
             rows = stage.gathered(x, count)
         elif level.request is None and (
             len(weights) < self.steps or any(each is not None for each in weights)
@@ -176,31 +321,24 @@ class SampledLayout:
         assert level.answered is not None
         return level.request.answer(rows.index_select(0, level.answered), "embeddings")
 
-    def summaries(self, stage: GraphStage, x: Tensor) -> list[Tensor]:
-        """Not possible: other rows of a snapshot are missing."""
-        raise AssertionError(f"{type(stage).__name__} was not refused")
-
-    def along_both(self, stage: CellStage, x: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
-        """Not possible: a cell looks farther with every snapshot."""
-        raise AssertionError(f"{type(stage).__name__} was not refused")
-
+    @override
     def to_nodes(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """See ``Layout.to_nodes``; a stage's bias gives no row to a node that has not come."""
-        count = len(self._there) // self.steps if self.steps else self._nodes
+        """A stage's bias gives no row to a node that has not come."""
+        count = len(self._present) // self.steps if self.steps else self._nodes
         rows = x.view(len(x) // count if count else self.steps, count, x.shape[1])
-        there = self._there[len(self._there) - len(x) :].reshape(rows.shape[:2])
-        on_device = to_device(there, self._device)
-        return rows if there.all() else rows * on_device.unsqueeze(2), on_device
+        present = self._present[len(self._present) - len(x) :].reshape(rows.shape[:2])
+        on_device = to_device(present, self._device)
+        return rows if present.all() else rows * on_device.unsqueeze(2), on_device
 
+    @override
     def to_snapshots(self, rows: Tensor) -> Tensor:
-        """See ``Layout.to_snapshots``."""
         return rows.flatten(0, 1)
 
+    @override
     def embeddings(self, x: Tensor) -> Tensor:
-        """See ``Layout.embeddings``."""
         return self.to_nodes(x)[0]
 
-    def _convolved(self, stage: GraphStage, hop: Hop, x: Tensor, weights: Any) -> Tensor:
+    def _convolved(self, stage: GraphStage, hop: SampledHop, x: Tensor, weights: Any) -> Tensor:
         graph, own = self._graph(hop), self._places(hop.own)
         table = stage.gather(graph, own, x)
         if table is not None:
@@ -208,7 +346,7 @@ class SampledLayout:
         rows: Tensor = stage(graph, x.index_select(0, own), x, weights)
         return rows
 
-    def _graph(self, hop: Hop) -> CSRGraph:
+    def _graph(self, hop: SampledHop) -> CSRGraph:
         indptr, neighbours = self._places(hop.indptr), self._places(hop.neighbours)
         if hop.degrees is None:
             return CSRGraph(indptr, neighbours, len(hop.sources))

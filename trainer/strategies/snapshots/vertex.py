@@ -1,39 +1,44 @@
 """``vertex``: vertex-parallel training over a window of snapshots (DistDy)."""
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import structlog
 import torch
+from pydantic import Field
 from torch import Tensor
+from typing_extensions import override
 
+from schemas.section import Section
 from schemas.store import LaneHeader
 from stream.arrays.kinds import Bool, Float32, Int64
 from stream.service.heartbeat import beat
 from trainer.data.views import GraphView
-from trainer.device import to_device
-from trainer.learning.step import Learner
-from trainer.models.interface import Model, SnapshotModel
-from trainer.models.stages import CellStage, GraphStage
+from trainer.models.interface import SnapshotModel
+from trainer.models.stages import GraphStage
 from trainer.models.unroll import unroll
-from trainer.nn.rows import rows
 from trainer.ranks import Ranks
 from trainer.strategies.figures import TrainingFigure
 from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
 from trainer.strategies.passes import Step, run
+from trainer.strategies.snapshots.halo import MIB, InputRows, Reach
 from trainer.strategies.snapshots.past import Past, PastBuilder, encoded
-from trainer.strategies.snapshots.reach import MIB, Reach
-from trainer.strategies.snapshots.remote import InputRows
 from trainer.strategies.snapshots.sampled_layout import SampledLayout, Shared
-from trainer.strategies.snapshots.windowed import WindowedStrategy, lane_refusal, owned_by_parts
+from trainer.strategies.snapshots.windowed import (
+    WindowedStrategy,
+    is_cell,
+    lane_refusal,
+    owned_by_parts,
+    stage_refusal,
+    summarises,
+)  # fmt: skip
 from trainer.tasks.interface import Asked, Lesson
 
 log = structlog.get_logger()
 
-FETCH = ("auto", "halo", "owner")
 ENDS = 3
 """Most distinct nodes of an item: an event's two and a random destination."""
 
@@ -56,31 +61,26 @@ FIGURES = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class VertexOptions:
-    """Options of ``vertex``.
+class VertexOptions(Section):
+    """Options of ``vertex``."""
 
-    Attributes:
-        inference_nodes: Nodes embedded at once when predicting, and whose inputs are prepared at once when learning, which
-            bounds memory.
-        fetch: ``halo``: each rank reads the edges and inputs around the nodes it asks about from the store, and computes their
-            rows alone; ``owner``: every row is computed by its node's owner and sent on request; ``auto``: ``halo`` until
-            a rank needs more than ``halo_mib`` at once, then ``owner``.
-        halo_mib: Kept rows of other ranks' nodes, MiB, under ``halo`` with their edges; others are fetched or read again. Rows
-            of the newest step are always kept. 0: all are kept.
-    """
-
-    inference_nodes: int = 65_536
-    fetch: str = "auto"
-    halo_mib: float = 1024.0
-
-    def __post_init__(self) -> None:
-        if self.fetch not in FETCH:
-            raise ValueError(f"fetch must be one of {', '.join(FETCH)}, found {self.fetch!r}")
-        if not self.halo_mib >= 0:
-            raise ValueError(f"halo_mib must be at least 0, found {self.halo_mib}")
-        if self.inference_nodes < 1:
-            raise ValueError(f"inference_nodes must be at least 1, found {self.inference_nodes}")
+    inference_nodes: int = Field(
+        65_536,
+        ge=1,
+        description="Nodes embedded at once when predicting, and whose inputs are prepared at once when learning: bounds memory.",
+    )
+    fetch: Literal["auto", "halo", "owner"] = Field(
+        "auto",
+        description="halo: each rank reads the edges and inputs around the nodes it asks about from the store, and computes "
+        "their rows alone; owner: every row is computed by its node's owner and sent on request; auto: halo until a rank needs "
+        "more than halo_mib at once, then owner.",
+    )
+    halo_mib: float = Field(
+        1024.0,
+        ge=0,
+        description="Kept rows of other ranks' nodes, MiB, under halo with their edges; others are fetched or read again. Rows "
+        "of the newest step are always kept. 0: all are kept.",
+    )
 
 
 @STRATEGIES.register
@@ -94,18 +94,13 @@ class VertexStrategy(WindowedStrategy):
     """
 
     name: ClassVar[str] = "vertex"
-    Options: ClassVar[type] = VertexOptions
+    Options: ClassVar[type[Section]] = VertexOptions
     figures: ClassVar[tuple[TrainingFigure, ...]] = FIGURES
 
     def __init__(self, setting: Setting, options: VertexOptions) -> None:
-        self._model: SnapshotModel = setting.model
-        self._task = setting.task
-        self._ranks = setting.ranks
-        self._seed = setting.seed
-        self._batch = setting.optimisation.batch
+        super().__init__(setting)
         self._features = setting.lane.node_features
         self._inference_nodes = options.inference_nodes
-        self.learner = Learner(self._model, setting.optimisation, setting.ranks)
         budget = int(options.halo_mib * MIB) or None
         self.inputs = InputRows(setting.ranks, self._features, setting.lane.segments, budget)
         self.reach: Reach | None = None
@@ -117,62 +112,61 @@ class VertexStrategy(WindowedStrategy):
         self.rewind()
 
     @classmethod
-    def refuses(cls, model: Model, lane: LaneHeader | None, ranks: int) -> str | None:
-        """See ``Strategy.refuses``."""
-        assert isinstance(model, SnapshotModel)
-        for stage in model.stages:
-            if isinstance(stage, CellStage):
-                return (
-                    f"strategy {cls.name} knows neighbours of a few hops, but stage {type(stage).__name__} of {model.name} "
-                    "convolves states and so looks further with every snapshot. Choose strategy whole"
-                )
+    @override
+    def refuses(cls, model: Any, lane: LaneHeader | None, ranks: int) -> str | None:
         along = [stage.along for stage in model.stages]
-        if along != sorted(along):  # graph before time
-            return (
-                f"strategy {cls.name} needs all graph stages before the time stages, but {model.name} has "
-                f"{', '.join(along)}: rows that a later graph stage looks at are on other ranks. Choose strategy whole"
+        mixed = (
+            f"strategy {cls.name} needs all graph stages before the time stages, but {model.name} has {', '.join(along)}: "
+            "rows that a later graph stage looks at are on other ranks. Choose strategy whole"
+        )
+        return (
+            stage_refusal(
+                cls.name, model, is_cell,
+                "knows neighbours of a few hops, but stage {stage} of {model} convolves states and so looks further with every "
+                "snapshot. Choose strategy whole",
             )
-        for stage in model.stages:
-            if isinstance(stage, GraphStage) and stage.summarises:
-                return (
-                    f"strategy {cls.name} has a part of each snapshot on every rank, but the weights of {model.name} "
-                    "evolve by the best of all its rows. Choose strategy whole"
-                )
-            if isinstance(stage, GraphStage) and not stage.samples:
-                return (
-                    f"strategy {cls.name} samples neighbours, which stage {type(stage).__name__} of {model.name} is not "
-                    "defined on. Choose strategy whole"
-                )
-        return lane_refusal(cls.name, lane, ranks)
+            or (mixed if along != sorted(along) else None)
+            or stage_refusal(
+                cls.name, model, summarises,
+                "has a part of each snapshot on every rank, but the weights of {model} evolve by the best of all its rows. "
+                "Choose strategy whole",
+            )
+            or stage_refusal(
+                cls.name, model, lambda stage: isinstance(stage, GraphStage) and not stage.samples,
+                "samples neighbours, which stage {stage} of {model} is not defined on. Choose strategy whole",
+            )
+            or lane_refusal(cls.name, lane, ranks)
+        )  # fmt: skip
 
     @property
+    @override
     def needs(self) -> Needs:
-        """See ``Strategy.needs``."""
         return Needs("graph", self._model.window)
 
+    @override
     def rewind(self) -> None:
-        """See ``Strategy.rewind``."""
         self._builder = PastBuilder(self._model.window, self._ranks)
         self.past = Past([], self._model.window)
         self._held_rows.keep(self.past)
 
+    @override
     def take_in(self, view: GraphView) -> None:
-        """See ``Strategy.take_in``."""
         self.view = view
         self.past = self._builder.before_latest(view)
         self._held_rows.keep(self.past)
 
+    @override
     def owned(self, num_nodes: int) -> Bool:
-        """See ``Strategy.owned``."""
         assert self.view is not None
         return owned_by_parts(self.view, num_nodes, self._ranks)
 
+    @override
     def embed_before(self, model: SnapshotModel, nodes: Int64) -> Tensor:
-        """See ``WindowedStrategy.embed_before``: in chunks, which bound memory."""
+        """In chunks, which bound memory."""
         return self._embed_all(model, self.past, nodes)
 
+    @override
     def learn(self, lessons: Sequence[Lesson], epoch: int) -> StepReport:
-        """See ``Strategy.learn``."""
         report = run(self._model, self.learner, self._ranks, self._steps(lessons, epoch))
         return replace(report, figures=self._row_figures())
 
@@ -197,14 +191,15 @@ class VertexStrategy(WindowedStrategy):
             draw = (epoch << 32) + first
             shared = self._share(parts, draw)
             for (asked, truth), total in zip(parts, totals[first:], strict=False):
-                yield Step(self._loss(asked, truth, draw, shared), lesson.each * total, total)
+                yield Step(self._step_loss(asked, truth, draw, shared), lesson.each * total, total)
 
+    @override
     def state(self) -> dict[str, Any]:
-        """See ``Strategy.state``: what was chosen stays, or a run that resumed would sum in another order."""
+        """What was chosen stays, or a run that resumed would sum in another order."""
         return {**super().state(), "left_to_owners": self._chooses and self.reach is None}
 
+    @override
     def restore(self, state: dict[str, Any]) -> None:
-        """See ``Strategy.restore``."""
         super().restore(state)
         if self._chooses and state.get("left_to_owners"):
             self._leave_to_owners()
@@ -214,20 +209,21 @@ class VertexStrategy(WindowedStrategy):
             log.info("rows of other ranks' nodes exceed halo_mib, so their owners compute them from now on")
         self.reach = None
 
+    @override
     @torch.no_grad()
     def embeddings(self, nodes: Int64) -> Tensor:
-        """See ``Strategy.embeddings``."""
         assert self.view is not None
         return self._embed_all(self._model, self._builder.through_latest(self.view), nodes)
 
     @property
+    @override
     def step_events(self) -> int:
-        """See ``Strategy.step_events``."""
         return self._batch * self._ranks.size
 
     @property
+    @override
     def held_bytes(self) -> dict[str, int]:
-        """See ``Strategy.held_bytes``: own rows, and those of other ranks' nodes."""
+        """Own rows, and those of other ranks' nodes."""
         return {"past": self._builder.memory_bytes, "halo": self._held_rows.nbytes}
 
     @property
@@ -239,13 +235,12 @@ class VertexStrategy(WindowedStrategy):
             return {"cache_rows": self.inputs.cache.since_last()}
         return {"cache_rows": self.reach.rows.since_last(), "halo_ratio": self.reach.ratio(self.past)}
 
-    def _loss(self, asked: Asked, truth: Float32, draw: int, shared: Shared | None) -> Tensor:
+    def _step_loss(self, asked: Asked, truth: Float32, draw: int, shared: Shared | None) -> Tensor:
         """Sum of this rank's losses in one step, a scalar; a collective, differentiable across ranks."""
         ends = np.sort(np.concatenate(asked.ends))
         nodes = ends[np.append(True, ends[1:] != ends[:-1])[: len(ends)]]  # a tenth of unique's time
         z = self._embed(self._model, self.past, nodes, draw, shared)
-        answers = asked.read(self._model.decoder, [rows(z, self._places(nodes, ends)) for ends in asked.ends])
-        return self._task.loss(answers, to_device(truth, answers.device))
+        return self._loss(asked, truth, z, nodes.searchsorted)
 
     @torch.no_grad()
     def _share(self, parts: Sequence[tuple[Asked, Float32]], draw: int) -> Shared | None:
@@ -270,18 +265,14 @@ class VertexStrategy(WindowedStrategy):
         view, seed = self.view, self._seed + 7919 * draw
         assert view is not None
         window, ranks = past, self._ranks
+        stored_rows: Callable[[GraphView, Past, Int64], Float32] = self.inputs.rows
         if self.reach is not None:
-            known = shared is not None
-            window = (
-                self.reach.known(past)
-                if known
-                else self.reach.cover(view, past, [nodes] * len(past.snapshots))
-            )
-            ranks = self._alone
+            window, stored_rows, ranks = self.reach.known(past), self.reach.inputs, self._alone
+            if shared is None:
+                window = self.reach.cover(view, past, [nodes] * len(past.snapshots))
 
         def encode(keys: Int64) -> tuple[Tensor, Float32]:
-            stored = (self.inputs.rows if self.reach is None else self.reach.inputs)(view, past, keys)
-            return encoded(model, past, keys, stored, ranks.device)
+            return encoded(model, past, keys, stored_rows(view, past, keys), ranks.device)
 
         return SampledLayout(model.stages, window, nodes, encode, ranks, seed, shared)
 
@@ -302,6 +293,3 @@ class VertexStrategy(WindowedStrategy):
             (most,) = self._ranks.maximum([most])
         for begin in range(0, max(most, 1), self._inference_nodes):
             yield nodes[begin : begin + self._inference_nodes]
-
-    def _places(self, nodes: Int64, wanted: Int64) -> Tensor:
-        return to_device(np.searchsorted(nodes, wanted), self._ranks.device)

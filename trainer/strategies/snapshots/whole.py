@@ -1,35 +1,34 @@
 """``whole``: one rank with all whole snapshots at once; the reference of all other strategies."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, cast
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
+from typing_extensions import override
 
+from schemas.section import Section
 from schemas.store import LaneHeader
 from stream.arrays.kinds import Bool, Float32, Int64
 from trainer.device import to_device
-from trainer.learning.step import Learner
 from trainer.models.interface import Model, SnapshotModel
-from trainer.models.stages import TimeStage
-from trainer.models.unroll import unroll
-from trainer.nn.rows import rows
+from trainer.models.stages import Carry, CellStage, GraphStage
+from trainer.models.unroll import Layout, unroll
+from trainer.nn.csr_graph import CSRGraph
 from trainer.strategies.figures import TrainingFigure
 from trainer.strategies.interface import STRATEGIES, Needs, OwnKey, Setting, StepReport
 from trainer.strategies.passes import Step, run
-from trainer.strategies.snapshots.whole_layout import WholeLayout
-from trainer.strategies.snapshots.windowed import WindowedStrategy
+from trainer.strategies.snapshots.windowed import WindowedStrategy, before_any
 from trainer.tasks.interface import Asked, Lesson
 from trainer.timeline.graph import TimelineView
 from trainer.timeline.timeline import Horizon, Timeline
-from trainer.timeline.transfer import MODES, Mode
+from trainer.timeline.transfer import Mode
 
 RATE = 5e-3
 """Adam's default rate: one step per snapshot learns as much as four at the usual rate (decision 46)."""
-
-SUPERVISE = ("newest", "horizon")
 
 TRANSFER_BYTES = TrainingFigure(
     name="transfer_bytes",
@@ -39,31 +38,25 @@ TRANSFER_BYTES = TrainingFigure(
     merge="sum",
 )
 
+TransferMode = Annotated[
+    Mode, Field(description="Form of a snapshot's message to the device. auto: the smallest message.")
+]
 
-@dataclass(frozen=True, kw_only=True)
-class WholeOptions:
-    """Options of ``whole``.
 
-    Attributes:
-        supervise: Lessons of a step: the ``newest`` snapshot, or every snapshot of the ``horizon``, each from those before
-            it.
-        steps: Most optimiser steps per pass over a snapshot. Each learns an equal part of its items, and no less than about
-            ``optimisation.batch_size`` of them; each costs a pass over the whole horizon.
-        transfer: Form of a snapshot's message to the device: ``whole``, ``esdg``, ``derived``, ``counts``, or the smallest
-            by ``auto``.
-    """
+class WholeOptions(Section):
+    """Options of ``whole``."""
 
-    supervise: str = "newest"
-    steps: int = 1
-    transfer: str = "auto"
-
-    def __post_init__(self) -> None:
-        if self.supervise not in SUPERVISE:
-            raise ValueError(f"supervise must be {' or '.join(SUPERVISE)}, found {self.supervise!r}")
-        if self.steps < 1:
-            raise ValueError(f"steps must be at least 1, found {self.steps}")
-        if self.transfer not in MODES:
-            raise ValueError(f"transfer must be one of {', '.join(MODES)}, found {self.transfer!r}")
+    supervise: Literal["newest", "horizon"] = Field(
+        "newest",
+        description="Lessons of a step: the newest snapshot, or every snapshot of the horizon, each from those before it.",
+    )
+    steps: int = Field(
+        1,
+        ge=1,
+        description="Most optimiser steps per pass over a snapshot. Each learns an equal part of its items, and no less than "
+        "about optimisation.batch_size of them; each costs a pass over the whole horizon.",
+    )
+    transfer: TransferMode = "auto"
 
 
 @STRATEGIES.register
@@ -79,22 +72,18 @@ class WholeStrategy(WindowedStrategy):
 
     name: ClassVar[str] = "whole"
     own_keys: ClassVar[frozenset[OwnKey]] = frozenset({"horizon", "smoothing"})
-    Options: ClassVar[type] = WholeOptions
+    Options: ClassVar[type[Section]] = WholeOptions
     figures: ClassVar[tuple[TrainingFigure, ...]] = (TRANSFER_BYTES,)
 
     def __init__(self, setting: Setting, options: WholeOptions) -> None:
-        self._model: SnapshotModel = setting.model
-        self._task, self._ranks, self._device = setting.task, setting.ranks, setting.ranks.device
+        super().__init__(setting, usual_rate=RATE)
         self._options = options
-        self._batch, self._seed = setting.optimisation.batch, setting.seed
-        self.learner = Learner(self._model, setting.optimisation, setting.ranks, usual_rate=RATE)
         self._horizon = setting.horizon or self._model.window
-        self._smoothing = setting.smoothing
         self.rewind()
 
     @classmethod
+    @override
     def refuses(cls, model: Model, lane: LaneHeader | None, ranks: int) -> str | None:
-        """See ``Strategy.refuses``."""
         if ranks > 1:
             return (
                 f"strategy {cls.name} learns on one rank, found {ranks}. Start one, or choose strategy vertex"
@@ -102,70 +91,70 @@ class WholeStrategy(WindowedStrategy):
         return None
 
     @property
+    @override
     def needs(self) -> Needs:
-        """See ``Strategy.needs``."""
         lessons = self._horizon if self._options.supervise == "horizon" else 1
         return Needs("timeline", self._horizon, parts="all", lessons=lessons)
 
+    @override
     def rewind(self) -> None:
-        """See ``Strategy.rewind``."""
-        self.timeline = Timeline(self._device, cast(Mode, self._options.transfer))
+        self.timeline = Timeline(self._device, self._options.transfer)
 
+    @override
     def take_in(self, view: TimelineView) -> None:
-        """See ``Strategy.take_in``."""
         self.timeline.take_in(view)
 
+    @override
     def owned(self, num_nodes: int) -> Bool:
-        """See ``Strategy.owned``."""
-        return np.ones(num_nodes, np.bool_)
+        mine: Bool = np.arange(num_nodes) % self._ranks.size == self._ranks.rank
+        return mine
 
+    @override
     def embed_before(self, model: SnapshotModel, nodes: Int64) -> Tensor:
-        """See ``WindowedStrategy.embed_before``."""
         horizon = self.timeline.before_newest(nodes)
         return self._last(model, horizon)[self._places(horizon, nodes)]
 
+    @override
     def learn(self, lessons: Sequence[Lesson], epoch: int) -> StepReport:
-        """See ``Strategy.learn``; the parts of a snapshot are drawn again in each epoch."""
         if not any(len(lesson) for lesson in lessons):
             return StepReport()
         report = run(self._model, self.learner, self._ranks, self._steps(lessons, epoch))
         return replace(report, figures={TRANSFER_BYTES.name: self.timeline.transfer.since_last()})
 
     def _steps(self, lessons: Sequence[Lesson], epoch: int) -> Iterator[Step]:
-        """Steps over equal parts of the lessons."""
+        """Steps over equal parts of the lessons, which are drawn again in each epoch."""
         parts, horizon = self._parts(lessons, epoch)
         single = len(lessons) == 1
         at = [0 if single else sum(before < lesson.tau for before in horizon.taus) for lesson in lessons]
         for part in parts:
             z = self._last(self._model, horizon).unsqueeze(0) if single else self._every(horizon)
-            losses = [self._loss(z[t], horizon, *asked) for t, asked in zip(at, part, strict=True)]
+            losses = [
+                self._loss(asked, truth, z[t], horizon.places)
+                for t, (asked, truth) in zip(at, part, strict=True)
+            ]
             queries = sum(len(truth) for _, truth in part)
             yield Step(torch.stack(losses).sum(), queries, len(part[-1][1]) // lessons[-1].each)
 
+    @override
     @torch.no_grad()
     def embeddings(self, nodes: Int64) -> Tensor:
-        """See ``Strategy.embeddings``."""
         horizon = self.timeline.through_newest(np.unique(nodes))
         return self._last(self._model, horizon)[self._places(horizon, nodes)]
 
+    @override
     def state(self) -> dict[str, Any]:
-        """See ``Strategy.state``: the order of rows, and so of sums, depends on earlier nodes."""
+        """The order of rows, and so of sums, depends on earlier nodes."""
         return {**super().state(), "nodes": self.timeline.nodes.state()}
 
+    @override
     def restore(self, state: dict[str, Any]) -> None:
-        """See ``Strategy.restore``."""
-        super().restore({name: value for name, value in state.items() if name != "nodes"})
+        super().restore(state)
         if "nodes" in state:
             self.timeline.nodes.restore(state["nodes"])
 
     @property
-    def step_events(self) -> int:
-        """See ``Strategy.step_events``: all of a snapshot, whatever its size."""
-        return 1
-
-    @property
+    @override
     def held_bytes(self) -> dict[str, int]:
-        """See ``Strategy.held_bytes``."""
         return {"timeline": self.timeline.memory_bytes}
 
     def _parts(
@@ -185,32 +174,105 @@ class WholeStrategy(WindowedStrategy):
         ends = [ends for part in parts for asked, _ in part for ends in asked.ends]
         return parts, self.timeline.before_newest(np.unique(np.concatenate(ends)))
 
-    def _loss(self, z: Tensor, horizon: Horizon, asked: Asked, truth: Float32) -> Tensor:
-        ends = [rows(z, self._places(horizon, ends)) for ends in asked.ends]
-        return self._task.loss(asked.read(self._model.decoder, ends), to_device(truth, self._device))
-
     def _last(self, model: SnapshotModel, horizon: Horizon) -> Tensor:
         """Embeddings (n, width) after a horizon."""
         if not torch.is_grad_enabled():
             model.eval()
         if not horizon.taus:
-            return self._before_any(model, horizon)
-        found, _ = unroll(model.stages, WholeLayout(horizon, model), last=True)
-        return found[0]
+            return before_any(model, len(horizon.nodes))
+        return unroll(model.stages, WholeLayout(horizon, model), last=True)[0][0]
 
     def _every(self, horizon: Horizon) -> Tensor:
         """Embeddings (t + 1, n, width): before the first snapshot, and after each."""
-        none = self._before_any(self._model, horizon).unsqueeze(0)
+        none = before_any(self._model, len(horizon.nodes)).unsqueeze(0)
         if not horizon.taus:
             return none
-        found, _ = unroll(self._model.stages, WholeLayout(horizon, self._model))
-        return torch.cat([none, found])
-
-    def _before_any(self, model: SnapshotModel, horizon: Horizon) -> Tensor:
-        """Embeddings (n, width) before the first snapshot."""
-        like, last = next(model.parameters()), model.stages[-1]
-        none = like.new_zeros(len(horizon.nodes), model.width)
-        return last.before_any(none) if isinstance(last, TimeStage) else none
+        return torch.cat([none, unroll(self._model.stages, WholeLayout(horizon, self._model))[0]])
 
     def _places(self, horizon: Horizon, nodes: Int64) -> Tensor:
         return to_device(horizon.places(nodes), self._device)
+
+
+class WholeLayout(Layout):
+    """The layout of one rank that holds every row; the reference of all others.
+
+    Args:
+        horizon: Snapshots.
+        model: Encodes their nodes.
+        block: Places of the snapshots of the pass, at least one; None: all of them.
+
+    Attributes:
+        steps: Snapshots of the pass.
+        present: Which nodes have come, bool (t, n).
+        rows: Inputs of all nodes, (t, n, d).
+    """
+
+    def __init__(self, horizon: Horizon, model: SnapshotModel, block: range | None = None) -> None:
+        block = range(len(horizon.taus)) if block is None else block
+        self.steps, self._block = len(block), block
+        self._horizon = horizon
+        self.present = horizon.present[block.start : block.stop]
+        self._graphs = operators(horizon, model, block)
+        rows = torch.stack([model.encode(horizon.inputs(at)) for at in block])
+        # A signature follows from the id: without this a node would have one before it has come.
+        self.rows = rows * self.present.unsqueeze(2)
+
+    @override
+    def inputs(self) -> Tensor:
+        return self.rows
+
+    @override
+    def along_graph(self, stage: GraphStage, weights: list[Any], x: Tensor) -> Tensor:
+        first = self.steps - len(weights)
+        return stage.each(self._graphs[first:], x[len(x) - len(weights) :], weights)
+
+    @override
+    def summaries(self, stage: GraphStage, x: Tensor) -> list[Tensor]:
+        return [stage.summary(graph, rows) for graph, rows in zip(self._graphs, x, strict=True)]
+
+    @override
+    def along_both(self, stage: CellStage, x: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
+        state, states = carry, []
+        graphs = self._horizon.directed[self._block.start : self._block.stop]
+        for graph, x_t, present in zip(graphs, x, self.present, strict=True):
+            # The state of a node that has not come yet is zero.
+            state = stage(graph, x_t, state) * present.unsqueeze(1)
+            states.append(state)
+        return torch.stack(states), state
+
+    @override
+    def to_nodes(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        present = self.present[self.steps - len(x) :]
+        # A stage's bias gives rows to nodes that have not come, too.
+        return x * present.unsqueeze(2), present
+
+    @override
+    def to_snapshots(self, rows: Tensor) -> Tensor:
+        return rows
+
+    @override
+    def embeddings(self, x: Tensor) -> Tensor:
+        return self.to_nodes(x)[0]
+
+    def tie(self) -> Tensor:
+        """Zero: nothing has crossed ranks."""
+        return self.rows.new_zeros(())
+
+
+def combines(model: SnapshotModel, like: Tensor) -> bool:
+    """Whether a model's operators combine the graphs of several snapshots."""
+    nothing = empty_graph(like)
+    return model.operators([nothing])[0] is not nothing
+
+
+def operators(horizon: Horizon, model: SnapshotModel, places: range) -> list[CSRGraph]:
+    """Operators of a model's graph stages in some snapshots; earlier graphs are made only if they are part of one."""
+    if not places or not combines(model, horizon.present):
+        return [horizon.graph(at) for at in places]
+    return model.operators([horizon.graph(at) for at in range(places.stop)])[places.start :]
+
+
+def empty_graph(like: Tensor) -> CSRGraph:
+    """A graph without nodes, on a tensor's device."""
+    indptr, sources = (torch.zeros(n, dtype=torch.int64, device=like.device) for n in (1, 0))
+    return CSRGraph(indptr, sources, 0, symmetric=True)

@@ -1,11 +1,12 @@
 """The base of strategies for snapshot models: the window is their past, so their only state is the optimiser."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from schemas.store import LaneHeader
 from stream.arrays.kinds import Bool, Float32, Int64
@@ -16,17 +17,22 @@ from trainer.data.views import GraphView
 from trainer.device import to_device
 from trainer.learning.step import Learner
 from trainer.models.interface import Kind, SnapshotModel
+from trainer.models.stages import CellStage, GraphStage, Stage, TimeStage
+from trainer.nn.rows import rows
 from trainer.ranks import Ranks
 from trainer.strategies.figures import TrainingFigure
-from trainer.strategies.interface import OwnKey
+from trainer.strategies.interface import OwnKey, Setting, Strategy
 from trainer.tasks.interface import Asked, Asks
 
 
-class WindowedStrategy:
+class WindowedStrategy(Strategy):
     """A strategy that embeds nodes from the snapshots of a window; a subclass says how, and how it learns.
 
+    Args:
+        setting: See ``Setting``.
+        learning: Of ``Learner``: ``usual_rate`` and ``averages_every``.
+
     Attributes:
-        learner: See ``Strategy``; made by the subclass.
         learns_all: Whether every rank gets the items of all ranks to learn, instead of those that it owns.
     """
 
@@ -37,60 +43,110 @@ class WindowedStrategy:
     own_keys: ClassVar[frozenset[OwnKey]] = frozenset()
     learns_all: ClassVar[bool] = False
     figures: ClassVar[tuple[TrainingFigure, ...]] = ()
-    memory: ClassVar[None] = None
-    learner: Learner
+
+    def __init__(self, setting: Setting, **learning: Any) -> None:
+        self._model: SnapshotModel = setting.model
+        self._task, self._ranks, self._device = setting.task, setting.ranks, setting.ranks.device
+        self._seed, self._batch = setting.seed, setting.optimisation.batch
+        self.learner = Learner(self._model, setting.optimisation, setting.ranks, **learning)
 
     def embed_before(self, model: SnapshotModel, nodes: Int64) -> Tensor:
         """Embeddings (n, width) of ascending nodes from the snapshots before the newest; a collective without gradient."""
         raise NotImplementedError
 
+    @override
     @torch.no_grad()
     def answer(self, model: SnapshotModel, asked: Sequence[Asked]) -> list[Float32]:
-        """See ``Strategy.answer``."""
         nodes = np.unique(np.concatenate([ends for each in asked for ends in each.ends]))
         z = self.embed_before(model, nodes)
-        answers = [
-            each.read(
-                model.decoder, [z[to_device(np.searchsorted(nodes, ends), z.device)] for ends in each.ends]
-            )
-            for each in asked
-        ]
+        answers = [self._read(model, each, z, nodes.searchsorted) for each in asked]
         return [each.float().cpu().numpy() for each in answers]
 
+    @override
     @torch.no_grad()
     def embed_sources(self, model: SnapshotModel, queries: Queries) -> Tensor:
-        """See ``Strategy.embed_sources``."""
         nodes, place = np.unique(queries.src, return_inverse=True)
         z = self.embed_before(model, nodes)
         return z[to_device(place, z.device)]
 
-    def remember(self, tau: int, events: EventColumns, num_nodes: int) -> None:
-        """See ``Strategy.remember``: the window holds what is needed of earlier snapshots."""
-
-    def share(self, tau: int, inserts: Inserts) -> Share | None:
-        """See ``Strategy.share``."""
+    @property
+    @override
+    def memory(self) -> None:
         return None
 
+    @override
+    def remember(self, tau: int, events: EventColumns, num_nodes: int) -> None:
+        """Do nothing: the window holds what is needed of earlier snapshots."""
+
+    @override
+    def share(self, tau: int, inserts: Inserts) -> Share | None:
+        return None
+
+    @override
     def resize(self, batch: int) -> None:
-        """See ``Strategy.resize``."""
+        pass
 
+    @override
     def undo(self) -> None:
-        """See ``Strategy.undo``: there is no memory."""
+        """Do nothing: there is no memory."""
 
+    @override
     def state(self) -> dict[str, Any]:
-        """See ``Strategy.state``."""
         return self.learner.state()
 
+    @override
     def gather(self, state: dict[str, Any]) -> dict[str, Any]:
-        """See ``Strategy.gather``: it is the same on all ranks."""
-        return state
+        return state  # the same on all ranks
 
+    @override
     def restore(self, state: dict[str, Any]) -> None:
-        """See ``Strategy.restore``."""
         self.learner.restore(state)
 
+    @override
     def close(self) -> None:
-        """See ``Strategy.close``."""
+        pass
+
+    @property
+    @override
+    def step_events(self) -> int:
+        return 1  # all or a share of a snapshot, whatever its size
+
+    def _read(
+        self, model: SnapshotModel, asked: Asked, z: Tensor, places: Callable[[Int64], Int64]
+    ) -> Tensor:
+        """Answers (Q,) to questions, the embeddings of whose ends are at ``places`` of a table (n, width)."""
+        return asked.read(model.decoder, [rows(z, to_device(places(ends), z.device)) for ends in asked.ends])
+
+    def _loss(self, asked: Asked, truth: Float32, z: Tensor, places: Callable[[Int64], Int64]) -> Tensor:
+        """The sum of the losses of such answers, a scalar."""
+        answers = self._read(self._model, asked, z, places)
+        return self._task.loss(answers, to_device(truth, answers.device))
+
+
+def before_any(model: SnapshotModel, nodes: int) -> Tensor:
+    """Embeddings (nodes, width) before the first snapshot."""
+    none, last = next(model.parameters()).new_zeros(nodes, model.width), model.stages[-1]
+    return last.before_any(none) if isinstance(last, TimeStage) else none
+
+
+def stage_refusal(
+    strategy: str, model: SnapshotModel, unsuited: Callable[[Stage], bool], reason: str
+) -> str | None:
+    """A sentence about the first stage that a strategy cannot train, ``{stage}`` of ``{model}``; None: it trains all."""
+    stages = (type(stage).__name__ for stage in model.stages if unsuited(stage))
+    return next(
+        (f"strategy {strategy} {reason.format(stage=name, model=model.name)}" for name in stages), None
+    )
+
+
+def is_cell(stage: Stage) -> bool:
+    """Whether a stage convolves states, so that each snapshot waits for the one before and looks one hop further."""
+    return isinstance(stage, CellStage)
+
+
+def summarises(stage: Stage) -> bool:
+    """Whether a stage's weights depend on all rows of a snapshot."""
+    return isinstance(stage, GraphStage) and stage.summarises
 
 
 def lane_refusal(name: str, lane: LaneHeader | None, ranks: int) -> str | None:

@@ -1,7 +1,7 @@
-"""Hybrid batches of a horizon: some nodes in some consecutive snapshots, with all that their embeddings need (DynaHB)."""
+"""Hybrid batches of a horizon: some nodes, drawn by load, in some consecutive snapshots, with all that their embeddings need."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -9,16 +9,114 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stream.arrays.kinds import Float32, Int64
+from stream.arrays.kinds import Float32, Float64, Int64
+from stream.kernels.node_sets import distinct, locate
 from trainer.data.views import GraphView
 from trainer.models.interface import SnapshotModel
 from trainer.models.stages import GraphStage
 from trainer.ranks import Ranks
-from trainer.strategies.snapshots.lesson_windows import AskedNodes, LessonWindow, least_load, roots
+from trainer.strategies.request import runs
+from trainer.strategies.snapshots.halo import Reach
 from trainer.strategies.snapshots.past import Past, PastBuilder, encoded
-from trainer.strategies.snapshots.reach import Reach
 from trainer.strategies.snapshots.sampled_layout import SampledLayout
 from trainer.tasks.interface import Asked, Lesson
+
+GROUPS = 10
+"""N_bg of the authors' code."""
+
+
+class LoadBalancedSampler:
+    """Draws targets so that every batch of a size has nearly the same load.
+
+    Loads have heavy tails, so a group is divided again, into as many strata as it has targets in the batch.
+
+    Args:
+        load: float64 (n,), of each candidate.
+        groups: N_bg; there are never more than candidates.
+    """
+
+    def __init__(self, load: Float64, groups: int = GROUPS) -> None:
+        self._order = np.argsort(-load, kind="stable")
+        self._size, groups = len(load), max(1, min(groups, len(load)))
+        numbers = np.arange(groups + 1)
+        self._begins: Int64 = numbers * (self._size // groups) + np.minimum(numbers, self._size % groups)
+
+    def draw(self, count: int, generator: np.random.Generator) -> Int64:
+        """Distinct candidates, int64 (min(count, n),), ascending: count / N_bg of each group, the rest of drawn groups."""
+        count = min(count, self._size)
+        quotas = self._quotas(count, generator)
+        group = np.repeat(np.arange(len(quotas)), quotas)
+        of, sizes = quotas[group], np.diff(self._begins)[group]
+        stratum = np.arange(count) - (np.cumsum(quotas) - quotas)[group]
+        low, high = stratum * sizes // of, (stratum + 1) * sizes // of
+        drawn = self._begins[group] + low + (generator.random(count) * (high - low)).astype(np.int64)
+        return np.sort(self._order[drawn])
+
+    def _quotas(self, count: int, generator: np.random.Generator) -> Int64:
+        sizes = np.diff(self._begins)
+        quotas = np.minimum(count // len(sizes), sizes)
+        while (left := count - int(quotas.sum())) > 0:
+            room = np.flatnonzero(quotas < sizes)
+            quotas[generator.permutation(room)[:left]] += 1
+        return quotas
+
+
+class AskedNodes:
+    """One lesson's items by the node of the question, its source, and the load that they add to a batch.
+
+    Args:
+        lesson: This rank's.
+        items: int64, ascending, those of its items that may be learned.
+        loads: Load of each dense id in the snapshot before, float64; nodes beyond have ``least``.
+        least: Load of a node without an edge.
+    """
+
+    def __init__(self, lesson: Lesson, items: Int64, loads: Float64, least: float) -> None:
+        self.lesson = lesson
+        asked, _ = lesson.part(items)
+        first = asked.ends[0][: len(items)]
+        order = np.argsort(first, kind="stable")
+        self._items = items[order]
+        self.nodes, begins = np.unique(first[order], return_index=True)
+        self._begins = np.append(begins, len(items))
+        place = np.searchsorted(self.nodes, asked.ends[0])
+        weight = np.zeros(len(place))
+        for ends in asked.ends[1:]:
+            known = ends < len(loads)
+            weight += np.where(known, loads[np.where(known, ends, 0)] if len(loads) else least, least)
+        own = np.full(len(self.nodes), least)
+        known = self.nodes < len(loads)
+        own[known] = loads[self.nodes[known]]
+        self.load: Float64 = own + np.bincount(place, weight, len(self.nodes))
+
+    def items_of(self, nodes: Int64) -> Int64:
+        """Items that ask about nodes, ascending; ``nodes`` int64, ascending."""
+        place, asked = locate(self.nodes, nodes)
+        place = place[asked]
+        return np.sort(self._items[runs(self._begins[place], self._begins[place + 1] - self._begins[place])])
+
+
+class LessonWindow:
+    """Questions after each of some consecutive snapshots, and a sampler over all nodes with questions.
+
+    Args:
+        asked: By place of the snapshot before the questions.
+    """
+
+    def __init__(self, asked: Mapping[int, AskedNodes]) -> None:
+        self._asked = dict(asked)
+        self.nodes: Int64 = distinct(np.empty(0, np.int64), *(each.nodes for each in asked.values()))
+        load = np.zeros(len(self.nodes))
+        for each in asked.values():
+            load[np.searchsorted(self.nodes, each.nodes)] += each.load
+        self.sampler = LoadBalancedSampler(load)
+
+    def questions(self, targets: Int64) -> tuple[list[tuple[int, Asked, Float32]], dict[int, Int64]]:
+        """Questions about targets, int64 ascending, by place, and their items; places without questions are left out."""
+        items = {place: each.items_of(targets) for place, each in self._asked.items()}
+        items = {place: chosen for place, chosen in items.items() if len(chosen)}
+        return [(place, *self._asked[place].lesson.part(chosen)) for place, chosen in items.items()], items
+
 
 Shares = Sequence[tuple[float, float]]
 
@@ -107,10 +205,8 @@ class BatchMaker:
         self._view: GraphView | None = None
         self._asked: dict[int, AskedNodes] = {}
         self._windows: dict[tuple[int, int], LessonWindow] = {}
-        self._reading, self._windowing = (
-            threading.Lock(),
-            threading.Lock(),
-        )  # of generators, never of training
+        # Taken by threads of the generator only.
+        self._reading, self._windowing = threading.Lock(), threading.Lock()
 
     def take_in(self, view: GraphView) -> None:
         """Take in the newest snapshots of a view; data of the others stay."""
@@ -121,22 +217,23 @@ class BatchMaker:
         """Take in the next lessons, each with its items to learn, int64, ascending; the newest last."""
         assert self._view is not None
         self._asked, self._windows = {}, {}
-        asked = {
+        by_place = {
             self.taus.index(lesson.tau) - 1: (lesson, items)
             for lesson, items in lessons
             if lesson.tau in self.taus[1:] and len(items)
         }
         longest = max(1, *(round(share * (len(self.taus) - 1)) for share, _ in self._sizes))
         about: list[list[Int64]] = [[np.empty(0, np.int64)] for _ in self.taus]
-        for place, (lesson, items) in asked.items():
+        for place, (lesson, items) in by_place.items():
             ends = lesson.part(items)[0].ends
             first = max(0, place - longest + 1)
             for nodes in about[first : place + longest]:  # in the snapshots of every batch that may ask this
                 nodes.extend(ends)
         known = self.reach.cover(self._view, self.past, [np.concatenate(each) for each in about])
-        for place, (lesson, items) in asked.items():
+        for place, (lesson, items) in by_place.items():
             loads = known.snapshots[place].loads(self.hops)
-            self._asked[place] = AskedNodes(lesson, items, loads, least_load(self.hops))
+            # A node without an edge has the load of itself in every layer.
+            self._asked[place] = AskedNodes(lesson, items, loads, float(self.hops + 1))
 
     def make(self, recipe: Recipe) -> HybridBatch:
         """The batch of a recipe, the same at any time."""
@@ -154,7 +251,7 @@ class BatchMaker:
 
     def batch(self, past: Past, asked: list[tuple[int, Asked, Float32]]) -> HybridBatch:
         """A batch of given questions, whose nodes are covered, after snapshots."""
-        nodes = roots(asked)
+        nodes = distinct(np.empty(0, np.int64), *(ends for _, about, _ in asked for ends in about.ends))
         return HybridBatch(nodes, self.layout(self._model, past, nodes), asked)
 
     def layout(self, model: SnapshotModel, past: Past, nodes: Int64) -> SampledLayout:

@@ -3,22 +3,81 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
-from stream.arrays.kinds import Int64
+from stream.arrays.kinds import Bool, Int64
 from trainer.device import to_device
 from trainer.models.interface import SnapshotModel
-from trainer.models.stages import Carry, CellStage, GraphStage
+from trainer.models.stages import GraphStage
 from trainer.nn.rows import distinct_rows
-from trainer.strategies.snapshots.cells import crossings, divided
-from trainer.strategies.snapshots.mesh import Mesh, Snapshots, tied
-from trainer.strategies.snapshots.whole_layout import combines, empty_graph, operators
+from trainer.strategies.esdg.blocks import BlockLayout
+from trainer.strategies.esdg.mesh import GroupSnapshots, Mesh, tied
+from trainer.strategies.snapshots.whole import combines, empty_graph, operators
 from trainer.timeline.timeline import Horizon
 from trainer.wire.exchange import Handle
+
+
+def divided(steps: int, parts: int) -> list[range]:
+    """Consecutive snapshots of each part, in numbers as equal as possible; the last part always has the newest."""
+    ends = [steps * part // parts for part in range(parts + 1)]
+    return [range(first, end) for first, end in pairwise(ends)]
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """The cells that cross when a piece of a block turns from snapshots to nodes; on the way back they cross in reverse.
+
+    A rank holds whole snapshots, ``divided`` among ranks, or whole nodes: those whose number modulo the ranks is its own.
+    Every rank's snapshots are divided into the same number of pieces.
+
+    Attributes:
+        mine: Places in the block of this rank's snapshots of the piece.
+        of_snapshots: int64, places in their (snapshots, nodes) table, in order of the rank with the node.
+        to_ranks: Number for each rank.
+        of_nodes: int64, places in this rank's (steps, own nodes) table, in order of the rank with the snapshot.
+        from_ranks: Number from each rank.
+    """
+
+    mine: range
+    of_snapshots: Int64
+    to_ranks: list[int]
+    of_nodes: Int64
+    from_ranks: list[int]
+
+
+def crossings(moving: Bool, rank: int, ranks: int, pieces: int) -> list[Crossing]:
+    """The cells of a block that cross, piece by piece.
+
+    Args:
+        moving: bool (steps, n): the nodes whose rows cross, in each snapshot; equal on all ranks.
+        rank: This rank.
+        ranks: Number of ranks.
+        pieces: Number of pieces.
+    """
+    n, own = moving.shape[1], moving[:, rank::ranks]
+    width, found = own.shape[1], []
+    shares = [
+        [range(share.start + each.start, share.start + each.stop) for each in divided(len(share), pieces)]
+        for share in divided(len(moving), ranks)
+    ]
+    for number in range(pieces):
+        mine = shares[rank][number]
+        out, into = [], []
+        for other in range(ranks):
+            at, node = np.nonzero(moving[mine.start : mine.stop, other::ranks])
+            out.append(at * n + other + node * ranks)
+            theirs = shares[other][number]
+            into.append(theirs.start * width + np.flatnonzero(own[theirs.start : theirs.stop]))
+        to_ranks, from_ranks = ([len(part) for part in parts] for parts in (out, into))
+        found.append(Crossing(mine, np.concatenate(out), to_ranks, np.concatenate(into), from_ranks))
+    return found
+
 
 Sent = Literal["all", "active"]
 
@@ -29,7 +88,7 @@ PIECE_CELLS = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class StageRows:
     """Rows between graph stages, computed on demand.
 
     Attributes:
@@ -43,7 +102,7 @@ class Held:
     every: list[Handle[Tensor]] | None = None
 
 
-class SharedLayout:
+class SharedLayout(BlockLayout):
     """The layout of ranks that divide a block's snapshots and, for time stages, its nodes.
 
     Ranks get snapshots in order, and nodes by their number modulo the ranks. Between a graph stage and a time stage, rows
@@ -77,13 +136,15 @@ class SharedLayout:
         along = [stage.along for stage in model.stages]
         # Combined operators have other edges than the snapshot, and all rows of a last graph stage are wanted.
         self._active = sent == "active" and "time" in along and along[-1] == "time"
-        self._active = self._active and not combines(model, horizon.there)
-        there = horizon.there[block.start : block.stop]
-        self._there, self._there_own = there[self.mine.start : self.mine.stop], there[:, mesh.own]
+        self._active = self._active and not combines(model, horizon.present)
+        present = horizon.present[block.start : block.stop]
+        self._present, self._present_own = present[self.mine.start : self.mine.stop], present[:, mesh.own]
         self._ties: list[Tensor] = []
         places = block[self.mine.start : self.mine.stop]
         self._graphs = operators(horizon, model, places)
-        self._snapshots = Snapshots(mesh, self._graphs, lambda at: horizon.active(places[at]), self._ties)
+        self._snapshots = GroupSnapshots(
+            mesh, self._graphs, lambda at: horizon.active(places[at]), self._ties
+        )
         self._alone: list[Int64] = []
         self._pieces = [self.mine]
         if "time" in along:
@@ -94,28 +155,30 @@ class SharedLayout:
             self._pieces = [crossing.mine for crossing in self._crossings]
             self._alone = [np.flatnonzero(~own) for own in moving[:, mesh.own]]
             self._of_snapshots = [to_device(each.of_snapshots, device) for each in self._crossings]
-            width = self._there_own.shape[1]
+            width = self._present_own.shape[1]
             cells = [at * width + alone for at, alone in enumerate(self._alone)]
             order = np.concatenate([*(each.of_nodes for each in self._crossings), *cells])
             self._of_nodes, self._filled = to_device(order, device), to_device(np.argsort(order), device)
 
-    def inputs(self) -> Held:
-        """See ``Layout.inputs``: whole snapshots from the store, and rows of this rank's nodes without edges."""
+    @override
+    def inputs(self) -> StageRows:
+        """Whole snapshots from the store, and rows of this rank's nodes without edges."""
         every = [Handle(partial(self._inputs, piece)) for piece in self._pieces]
         alone = Handle(self._inputs_alone) if self._active else None
         if self._mesh.within.size == 1:
-            return Held(every, alone)
-        return Held([Handle(partial(self._of_own, each)) for each in every], alone, every)
+            return StageRows(every, alone)
+        return StageRows([Handle(partial(self._of_own, each)) for each in every], alone, every)
 
-    def along_graph(self, stage: GraphStage, weights: list[Any], x: Held) -> Held:
-        """See ``Layout.along_graph``."""
+    @override
+    def along_graph(self, stage: GraphStage, weights: list[Any], x: StageRows) -> StageRows:
         pieces = [
             Handle(partial(self._convolved, stage, weights, x, number)) for number in range(len(self._pieces))
         ]
-        return Held(pieces, x.alone and Handle(partial(self._along_alone, stage, weights, x.alone)))
+        return StageRows(pieces, x.alone and Handle(partial(self._along_alone, stage, weights, x.alone)))
 
-    def summaries(self, stage: GraphStage, x: Held) -> list[Tensor]:
-        """See ``Layout.summaries``: every rank gets those of all snapshots."""
+    @override
+    def summaries(self, stage: GraphStage, x: StageRows) -> list[Tensor]:
+        """Every rank gets those of all snapshots."""
         rows = torch.cat([piece.wait() for piece in x.every or x.pieces])
         if x.every is None:
             rows = self._snapshots.whole(rows, len(self._horizon.nodes))
@@ -130,28 +193,20 @@ class SharedLayout:
         every = tied(self._ties, self._mesh.across.gather_rows(table, sizes, "summaries"))
         return list(torch.split(every, each))
 
-    def along_both(self, stage: CellStage, x: Held, carry: Carry) -> tuple[Held, Carry]:
-        """Not possible: the state of a snapshot depends on the one before."""
-        raise AssertionError(f"{type(stage).__name__} was not refused")
-
-    def to_nodes(self, x: Held) -> tuple[Tensor, Tensor]:
-        """See ``Layout.to_nodes``: this rank's nodes in all snapshots of the block."""
-        under_way = [
-            self._crossed(
-                distinct_rows(piece.wait().flatten(0, 1), place),
-                each.to_ranks,
-                each.from_ranks,
-                "rows_to_nodes",
-            )
-            for piece, place, each in zip(x.pieces, self._of_snapshots, self._crossings, strict=True)
-        ]
+    @override
+    def to_nodes(self, x: StageRows) -> tuple[Tensor, Tensor]:
+        """This rank's nodes in all snapshots of the block."""
+        under_way = []
+        for piece, place, crossing in zip(x.pieces, self._of_snapshots, self._crossings, strict=True):
+            leaving = distinct_rows(piece.wait().flatten(0, 1), place)
+            under_way.append(self._crossed(leaving, crossing.to_ranks, crossing.from_ranks, "rows_to_nodes"))
         alone = [] if x.alone is None else [x.alone.wait()]
-        arrived = torch.cat([*(each.wait() for each in under_way), *alone])
-        rows = distinct_rows(arrived, self._filled).view(*self._there_own.shape, arrived.shape[1])
-        return rows * self._there_own.unsqueeze(2), self._there_own
+        arrived = torch.cat([*(crossed.wait() for crossed in under_way), *alone])
+        rows = distinct_rows(arrived, self._filled).view(*self._present_own.shape, arrived.shape[1])
+        return rows * self._present_own.unsqueeze(2), self._present_own
 
-    def to_snapshots(self, rows: Tensor) -> Held:
-        """See ``Layout.to_snapshots``."""
+    @override
+    def to_snapshots(self, rows: Tensor) -> StageRows:
         counts = [len(each.of_nodes) for each in self._crossings]
         ordered = distinct_rows(rows.flatten(0, 1), self._of_nodes)
         *leaving, alone = torch.split(ordered, [*counts, len(ordered) - sum(counts)])
@@ -160,16 +215,17 @@ class SharedLayout:
             for part, each in zip(leaving, self._crossings, strict=True)
         ]
         pieces = [Handle(partial(self._placed, number, each)) for number, each in enumerate(under_way)]
-        return Held(pieces, Handle(lambda: alone) if self._active else None)
+        return StageRows(pieces, Handle(lambda: alone) if self._active else None)
 
-    def embeddings(self, x: Held) -> Tensor:
-        """See ``Layout.embeddings``: all nodes' of this rank's snapshots, newest last; they stay in the group."""
+    @override
+    def embeddings(self, x: StageRows) -> Tensor:
+        """All nodes' of this rank's snapshots, newest last; they stay in the group."""
         rows = torch.cat([piece.wait() for piece in x.pieces])
-        there = self._there[len(self._there) - len(rows) :, self._mesh.nodes]
-        return self._snapshots.whole(rows * there.unsqueeze(2), len(self._horizon.nodes))
+        present = self._present[len(self._present) - len(rows) :, self._mesh.nodes]
+        return self._snapshots.whole(rows * present.unsqueeze(2), len(self._horizon.nodes))
 
+    @override
     def tie(self) -> Tensor:
-        """See ``BlockLayout.tie``."""
         return torch.stack([tie.sum() for tie in self._ties]).sum() if self._ties else self._zeros()
 
     def _inputs(self, piece: range) -> Tensor:
@@ -178,19 +234,19 @@ class SharedLayout:
             return self._zeros(0, len(self._horizon.nodes), self._model.inputs)
         rows = torch.stack([self._model.encode(self._horizon.inputs(self._block[at])) for at in piece])
         first = self.mine.start
-        return rows * self._there[piece.start - first : piece.stop - first].unsqueeze(2)
+        return rows * self._present[piece.start - first : piece.stop - first].unsqueeze(2)
 
     def _of_own(self, every: Handle[Tensor]) -> Tensor:
         return every.wait()[:, self._mesh.nodes]
 
     def _inputs_alone(self) -> Tensor:
-        found, own = [], self._mesh.own
-        for place, alone, there in zip(self._block, self._alone, self._there_own, strict=True):
+        table, own = [], self._mesh.own
+        for place, alone, present in zip(self._block, self._alone, self._present_own, strict=True):
             rows = self._model.encode(self._horizon.inputs_alone(place, own, alone))
-            found.append(rows * there.index_select(0, to_device(alone, rows.device)).unsqueeze(1))
-        return torch.cat(found)
+            table.append(rows * present.index_select(0, to_device(alone, rows.device)).unsqueeze(1))
+        return torch.cat(table)
 
-    def _convolved(self, stage: GraphStage, weights: list[Any], x: Held, number: int) -> Tensor:
+    def _convolved(self, stage: GraphStage, weights: list[Any], x: StageRows, number: int) -> Tensor:
         rows = x.pieces[number].wait()  # every crossing is waited for, even if its rows are not wanted
         first = self.steps - len(weights)
         newest = [at for at in self._pieces[number] if at >= first]

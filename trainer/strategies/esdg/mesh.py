@@ -65,7 +65,7 @@ class Mesh:
         return slice(self.ranks.rank, None, self.ranks.size)
 
 
-class Snapshots:
+class GroupSnapshots:
     """The snapshots of a group, of which each rank has the rows of its nodes.
 
     Args:

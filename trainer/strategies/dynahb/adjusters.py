@@ -1,8 +1,10 @@
-"""DynaHB's deep Q-network (definitions 4 to 6, algorithm 2, and details from the authors' code)."""
+"""Choice of the size of the next batch: fixed, or by the paper's deep Q-network (DynaHB, 5.1)."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from typing_extensions import override
 
 from stream.arrays.kinds import Float64, Int64
 
@@ -143,3 +145,122 @@ def cleaned_reward(
     if snapshots > snapshots_before and vertices > vertices_before:
         of_loss = max(of_loss, 0.0)
     return float(of_time + of_loss)
+
+
+class Outcome(NamedTuple):
+    """One optimiser step.
+
+    Attributes:
+        size: Number of the size of its batch.
+        loss: Mean training loss of the batch.
+        seconds: The wait for the batch included.
+    """
+
+    size: int
+    loss: float
+    seconds: float
+
+
+class Adjuster:
+    """Chooses sizes; all ranks follow rank 0's choices.
+
+    Attributes:
+        adapts: Whether it chooses after every step, and observes steps; otherwise its first choice stands.
+        reward: The last one; 0 before any.
+    """
+
+    adapts: ClassVar[bool] = False
+    reward: float = 0.0
+
+    @property
+    def epsilon(self) -> float:
+        """Probability of a random choice; 0 if it makes none."""
+        return 0.0
+
+    def choose(self) -> int:
+        """Number of the size of the next planned batch."""
+        raise NotImplementedError
+
+    def observe(self, outcome: Outcome) -> None:
+        """Learn from a step."""
+
+    def state(self) -> dict[str, Any]:
+        """The state that ``restore`` continues from."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a ``state()``."""
+
+
+class Fixed(Adjuster):
+    """One size.
+
+    Args:
+        sizes: Shares of snapshots and vertices; the fewest snapshots with the most vertices are taken.
+        seed: Unused.
+    """
+
+    def __init__(self, sizes: list[Size], seed: int) -> None:
+        self._size = min(range(len(sizes)), key=lambda at: (sizes[at][0], -sizes[at][1]))
+
+    @override
+    def choose(self) -> int:
+        return self._size
+
+
+class DqnAdjuster(Adjuster):
+    """The paper's deep Q-network: its state is the fall of the training loss, its reward equation 3 with guards.
+
+    A transition needs the losses of three steps in a row, and passes and checkpoints do not interrupt the row.
+
+    Args:
+        sizes: Shares.
+        seed: Of weights and draws.
+
+    Attributes:
+        network: The network, which counts its gradient steps.
+    """
+
+    adapts: ClassVar[bool] = True
+
+    def __init__(self, sizes: list[Size], seed: int) -> None:
+        self._sizes, self.network = sizes, Dqn(len(sizes), seed)
+        self._recent: list[Outcome] = []
+
+    @property
+    @override
+    def epsilon(self) -> float:
+        return self.network.epsilon
+
+    @override
+    def choose(self) -> int:
+        losses = [outcome.loss for outcome in self._recent[-2:]]
+        return self.network.choose(losses[0] - losses[1] if len(losses) == 2 else 0.0)
+
+    @override
+    def observe(self, outcome: Outcome) -> None:
+        self._recent = [*self._recent[-2:], outcome]
+        if len(self._recent) < 3:
+            return
+        first, last, now = self._recent
+        fall_before, fall = first.loss - last.loss, last.loss - now.loss
+        self.reward = cleaned_reward(
+            (last.seconds, now.seconds), (fall_before, fall), (self._sizes[last.size], self._sizes[now.size])
+        )
+        self.network.learn(fall_before, now.size, self.reward, fall)
+
+    @override
+    def state(self) -> dict[str, Any]:
+        """The network, the last reward, and the steps that the next fall is measured from."""
+        recent = np.array(self._recent, np.float64).reshape(-1, 3)
+        return {"network": self.network.state(), "reward": self.reward, "recent": recent}
+
+    @override
+    def restore(self, state: dict[str, Any]) -> None:
+        self.network.restore(state["network"])
+        self.reward = float(state["reward"])
+        rows = np.asarray(state.get("recent", np.empty((0, 3))))  # earlier checkpoints have none
+        self._recent = [Outcome(int(size), loss, seconds) for size, loss, seconds in rows.tolist()]
+
+
+ADJUSTERS: dict[str, Callable[[list[Size], int], Adjuster]] = {"fixed": Fixed, "dqn": DqnAdjuster}

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from stream.service.heartbeat import beat
-from trainer.strategies.snapshots.batch_maker import HybridBatch, Recipe
+from trainer.strategies.dynahb.batches import HybridBatch, Recipe
 
 LOOK_S = 1.0
 """Interval of heartbeats during a wait."""

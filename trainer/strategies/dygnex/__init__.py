@@ -1,0 +1,1 @@
+"""DyGNeX: whole snapshot groups, scheduled over ranks."""

@@ -1,0 +1,1 @@
+"""DynaHB: batches of some snapshots and some nodes, learned apart and averaged."""

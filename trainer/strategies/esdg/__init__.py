@@ -1,0 +1,1 @@
+"""ESDG: snapshots divided among ranks, in gradient checkpoint blocks."""
