@@ -30,7 +30,7 @@ from trainer.data.examples import Examples, Queries
 from trainer.data.history import Encounter, Inserts
 from trainer.models.interface import ModelShape, create_model
 from trainer.ranks import Ranks
-from trainer.scoring.ranking import average_precision, batched
+from trainer.scoring.metrics import average_precision, batched
 from trainer.strategies.events.remembering import EventOptions
 from trainer.strategies.events.sequential import SequentialStrategy
 from trainer.strategies.interface import Setting

@@ -40,7 +40,7 @@ from stream.decode.files import read_events
 from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
 from trainer.ranks import Ranks
-from trainer.session.lesson_book import LessonBook
+from trainer.session.lessons import LessonBook
 from trainer.session.session import Session
 
 DATA = Path("../shared/data")  # a folder of real graphs: docs/performance.md

@@ -27,7 +27,7 @@ from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
 from trainer.models.unroll import unroll
 from trainer.ranks import Ranks
-from trainer.session.lesson_book import LessonBook
+from trainer.session.lessons import LessonBook
 from trainer.session.session import Session
 from trainer.strategies.dynahb.batches import Recipe
 from trainer.strategies.esdg.blocks import SavedBytes

@@ -283,7 +283,7 @@ def plain_loop(file: Path, t_s: NDArray[np.int64], events: int) -> dict[str, Any
     import torch
     from event_training import Peer, interactions
 
-    from trainer.scoring.ranking import average_precision
+    from trainer.scoring.metrics import average_precision
 
     torch.set_num_threads(1)
     src, dst, _, negative = interactions(file)

@@ -31,12 +31,11 @@ import numpy as np
 from schemas.trainer_config import Optimisation, TrainerConfig
 from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
-from trainer.evaluation.evaluate import _Run
-from trainer.evaluation.own_store import all_inserts
+from trainer.evaluation.evaluate import _Run, all_inserts
 from trainer.evaluation.protocol import OfflineProtocol
 from trainer.evaluation.split import split_by_time
 from trainer.ranks import Ranks
-from trainer.scoring.figures import Figures
+from trainer.scoring.metrics import Figures
 from trainer.strategies.events.pac import PacStrategy
 
 DATA = (

@@ -13,7 +13,7 @@ from schemas.events import US_PER_S
 from schemas.trainer_config import TrainerConfig
 from schemas.version import version
 from stream.service.failure import Failure
-from trainer.scoring.figures import Figures
+from trainer.scoring.metrics import Figures
 from trainer.strategies.figures import TrainingFigure, Values, declared_by
 from trainer.strategies.interface import STRATEGIES
 from trainer.wire.traffic import Traffic

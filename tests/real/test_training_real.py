@@ -11,7 +11,7 @@ from trainer_command import trainer
 from stream.store.from_file import default_interval
 from trainer.data.history import History, Inserts
 from trainer.scoring.floors import edgebank, edgebank_window, recency, recency_popularity
-from trainer.scoring.ranking import average_precision, batched
+from trainer.scoring.metrics import average_precision, batched
 
 pytestmark = pytest.mark.real
 

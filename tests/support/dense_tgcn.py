@@ -13,7 +13,7 @@ from schemas.config import Lane
 from schemas.trainer_config import TrainerConfig
 from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
-from trainer.data.signatures import signatures
+from trainer.data.neighbours import signatures
 
 SIGNATURE, WINDOW, LIFE = 4, 3, 2
 

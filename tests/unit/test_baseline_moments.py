@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from trainer.data.history import BATCH
 from trainer.evaluation.evaluate import evaluate
-from trainer.scoring.ranking import average_precision, batched
+from trainer.scoring.metrics import average_precision, batched
 
 SMALL = {"model_params": {"memory": 8, "time_width": 8}}
 BESIDE: dict[str, dict[str, Any]] = {

@@ -18,9 +18,9 @@ from stream.service.failure import Failure
 from stream.store.files.records import Numbered
 from trainer.continual.daemon import Trainer
 from trainer.continual.drift import DriftWatch
-from trainer.continual.overload import LoadPolicy
-from trainer.learning.rate import LearningRate
+from trainer.continual.pace import LoadPolicy
 from trainer.learning.soundness import copied, is_sound
+from trainer.learning.step import LearningRate
 from trainer.session.lessons import time_stratified
 from trainer.strategies.interface import StepReport
 from trainer.tasks.interface import Lesson

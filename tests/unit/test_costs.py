@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from thread_ranks import FakeLink, ThreadRanks, side_by_side
 
-from trainer.evaluation.costs import costs_of, mapped_bytes, work
+from trainer.evaluation.evaluate import costs_of, mapped_bytes, work
 from trainer.strategies.interface import StepReport
 
 

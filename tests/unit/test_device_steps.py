@@ -10,7 +10,7 @@ import torch
 from schemas.trainer_config import Optimisation
 from stream.service.failure import Failure
 from trainer.device import to_device
-from trainer.learning.rate import LearningRate
+from trainer.learning.step import LearningRate
 from trainer.models.interface import Model, ModelShape, create_model
 from trainer.nn.csr_graph import CSRGraph
 from trainer.ranks import Ranks

@@ -20,7 +20,7 @@ from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
 from trainer.ranks import Ranks
 from trainer.scheduling.profile import Profile
-from trainer.session.lesson_book import LessonBook
+from trainer.session.lessons import LessonBook
 from trainer.session.session import Session
 from trainer.strategies.dygnex.group import GroupSteps
 from trainer.strategies.interface import strategy_options

@@ -20,7 +20,7 @@ from stream.service import heartbeat
 from stream.store.errors import LaneBusyError
 from trainer.continual import follower
 from trainer.continual.follower import Follower
-from trainer.continual.overload import LoadPolicy
+from trainer.continual.pace import LoadPolicy
 from trainer.ranks import Ranks
 
 

@@ -19,7 +19,7 @@ from stream.store.lane.reader import LaneReader
 from trainer.models.interface import MODELS, ModelShape
 from trainer.models.unroll import unroll
 from trainer.ranks import Ranks
-from trainer.session.lesson_book import LessonBook
+from trainer.session.lessons import LessonBook
 from trainer.session.session import Session
 from trainer.strategies.dynahb import hybrid
 from trainer.strategies.interface import STRATEGIES, StepReport, strategy_options

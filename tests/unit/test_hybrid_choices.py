@@ -17,7 +17,7 @@ from trainer_streams import make_lane, meetings
 from stream.store.lane.reader import LaneReader
 from trainer.models.unroll import unroll
 from trainer.ranks import Ranks
-from trainer.session.lesson_book import LessonBook
+from trainer.session.lessons import LessonBook
 from trainer.session.session import Session
 from trainer.strategies.dynahb import hybrid
 from trainer.strategies.dynahb.adjusters import BATCH, DECAY, Outcome, cleaned_reward

@@ -12,7 +12,7 @@ from stream.store.files.records import Numbered
 from stream.store.lane.reader import LaneReader
 from trainer.continual import follower as follower_module
 from trainer.continual.follower import Follower
-from trainer.continual.overload import LoadPolicy
+from trainer.continual.pace import LoadPolicy
 from trainer.ranks import Ranks
 
 

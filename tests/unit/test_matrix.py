@@ -19,8 +19,7 @@ from stream.store.errors import LaneBusyError
 from stream.store.places.durable import FolderLock
 from trainer.cli import app
 from trainer.evaluation import matrix as under_test
-from trainer.evaluation.matrix import Cell, cells, run_matrix
-from trainer.evaluation.matrix_table import Entry, entries, render
+from trainer.evaluation.matrix import Cell, Entry, cells, entries, render, run_matrix
 from trainer.evaluation.progress import LogFollower, Progress
 
 EVENT = {"strategy": "sequential"}

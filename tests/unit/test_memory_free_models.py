@@ -18,7 +18,7 @@ from stream.service.failure import Failure
 from trainer.data.event_feed import EventFeed
 from trainer.data.examples import Queries
 from trainer.data.history import Encounter
-from trainer.data.signatures import signatures
+from trainer.data.neighbours import signatures
 from trainer.models.event_model import EventModel
 from trainer.models.interface import ModelShape, create_model
 from trainer.ranks import Ranks

@@ -12,7 +12,7 @@ from schemas.trainer_config import TrainerConfig
 from stream.store.errors import StoreError
 from stream.store.window.view import WindowView
 from trainer.data.node_names import NodeNames
-from trainer.data.windows import NamedGraph
+from trainer.data.views import NamedGraph
 from trainer.evaluation import evaluate as evaluation
 from trainer.ranks import Ranks
 from trainer.session.session import Session

@@ -16,7 +16,7 @@ from trainer.evaluation.classification import LabelledEvents, activity_auroc, cl
 from trainer.evaluation.evaluate import evaluate
 from trainer.evaluation.split import Split
 from trainer.ranks import Ranks
-from trainer.scoring.ranking import auroc
+from trainer.scoring.metrics import auroc
 
 EVENTS = 1200
 

@@ -15,7 +15,7 @@ from stream.service.failure import Failure
 from trainer.evaluation.evaluate import evaluate
 from trainer.evaluation.foreign_scores import ForeignScores
 from trainer.ranks import Ranks
-from trainer.scoring.ranking import area_under_roc, average_precision, batched, ranks_among
+from trainer.scoring.metrics import area_under_roc, average_precision, batched, ranks_among
 
 
 def judged(data: str, *, shares: tuple[float, float, float] = SHARES, seed: int = 0, **more: object) -> dict:

@@ -9,8 +9,8 @@ from trainer_streams import make_lane, meetings
 
 from schemas.trainer_config import Optimisation
 from stream.service.failure import Failure
+from trainer.continual.daemon import SHARE, Saving
 from trainer.continual.pace import FASTER, FOLLOWED, LARGEST, YOUNG, Pace, Turn
-from trainer.continual.saving import SHARE, Saving
 
 
 def paced(kind: str = "event", **optimisation: object) -> Pace:

@@ -19,7 +19,7 @@ from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
 from trainer.models.unroll import unroll
 from trainer.ranks import Ranks
-from trainer.session.lesson_book import LessonBook
+from trainer.session.lessons import LessonBook
 from trainer.session.session import Session
 from trainer.strategies.esdg import shared_layout
 from trainer.strategies.interface import strategy_options

@@ -15,7 +15,7 @@ from schemas.errors import one_line
 from stream.service.failure import Failure
 from stream.store.errors import LaneBusyError
 from trainer.continual.score_file import ScoreFile, weighted_mean
-from trainer.scoring.figures import flat_figures
+from trainer.scoring.metrics import flat_figures
 from trainer.session.checkpoint import FORMAT, Checkpoints
 
 

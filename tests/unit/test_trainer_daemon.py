@@ -24,12 +24,11 @@ from stream.store.lane.reader import LaneReader
 from stream.store.log.event_columns import EventColumns
 from trainer.continual.daemon import follow
 from trainer.continual.follower import Follower
-from trainer.continual.overload import LoadPolicy
+from trainer.continual.pace import LoadPolicy
 from trainer.continual.score_file import ScoreFile
 from trainer.metrics import TrainerMetrics
 from trainer.ranks import Ranks
-from trainer.session.checkpoint import Checkpoints
-from trainer.session.resume import newest_checkpoint
+from trainer.session.checkpoint import Checkpoints, newest_checkpoint
 
 FRESH = {**EVENT_MODEL, "history_moment": "event"}
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from trainer.data import history as module
-from trainer.data.history import Encounter, History, Inserts, Moment
-from trainer.data.pair_table import SeenPairs, find, pair_key
+from trainer.data.history import Encounter, History, Inserts, Moment, SeenPairs, find, pair_key
 
 
 def stream(seed: int, events: int, nodes: int, times: int) -> Inserts:

@@ -13,11 +13,11 @@ from triples import TOGETHER, Triple, config_for, every_triple
 from schemas.trainer_config import Optimisation
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
-from trainer.data.signatures import MAX_WIDTH
+from trainer.data.neighbours import MAX_WIDTH
 from trainer.models.interface import MODELS, STRUCTURE, ModelShape, NodeInputs
 from trainer.models.stages import CellStage, GraphStage, TimeStage
 from trainer.ranks import Ranks
-from trainer.scoring.figures import flat_figures
+from trainer.scoring.metrics import flat_figures
 from trainer.session.lessons import Lessons
 from trainer.session.session import Session
 from trainer.strategies.interface import STRATEGIES, require_together

@@ -9,8 +9,7 @@ from stream.store.log.event_columns import EventColumns
 from trainer.data.examples import Examples, Sampling, prepare
 from trainer.data.history import History, Inserts
 from trainer.data.negatives import NONE, Draw, NegativePool, destination_pool, historical_pairs, meets
-from trainer.data.neighbours import NodeEdges, mix64_array, sample_neighbours
-from trainer.data.signatures import signatures
+from trainer.data.neighbours import NodeEdges, mix64_array, sample_neighbours, signatures
 
 
 def inserts(src: list[int], dst: list[int], start_us: int = 0) -> Inserts:

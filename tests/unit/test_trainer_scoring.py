@@ -11,10 +11,16 @@ from trainer.data.examples import spread
 from trainer.data.history import Encounter
 from trainer.data.negatives import Draw
 from trainer.ranks import Ranks
-from trainer.scoring.batch_figures import batched_figures, jackknife
 from trainer.scoring.floors import edgebank, edgebank_window, recency, recency_popularity
+from trainer.scoring.metrics import (
+    area_under_roc,
+    average_precision,
+    batched,
+    batched_figures,
+    jackknife,
+    ranks_among,
+)
 from trainer.scoring.predictions import SCORERS, Predictions, join, judged_queries, side_by_side
-from trainer.scoring.ranking import area_under_roc, average_precision, batched, ranks_among
 
 
 def slow_average_precision(positive: np.ndarray, negative: np.ndarray) -> float:

@@ -20,8 +20,7 @@ from trainer.continual.daemon import Trainer
 from trainer.continual.score_file import ScoreFile
 from trainer.metrics import TrainerMetrics
 from trainer.ranks import Ranks
-from trainer.session.lesson_book import LessonBook, kept
-from trainer.session.lessons import Lessons
+from trainer.session.lessons import LessonBook, Lessons, kept
 from trainer.session.session import Session
 
 TASKS = pytest.mark.parametrize("task", ["node-regression", "link-prediction"])

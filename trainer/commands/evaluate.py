@@ -131,7 +131,7 @@ def _matrix(file: Path, out: Path, figure: str | None) -> dict[str, Any]:
 
 
 def _print_matrix(found: Mapping[str, Any], form: Literal["text", "markdown", "latex"]) -> None:
-    from trainer.evaluation.matrix_table import Entry, caption, render
+    from trainer.evaluation.matrix import Entry, caption, render
 
     results = [Entry(**entry) for entry in found["results"]]
     counts = ", ".join(f"{key} {found[key]:,}" for key in ("cells", "run", "skipped", "failed"))

@@ -1,6 +1,7 @@
 """The trainer daemon: follow a lane, predict each new snapshot, then learn and remember it."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import structlog
@@ -16,22 +17,51 @@ from trainer.continual.drift import DriftWatch
 from trainer.continual.follower import Follower
 from trainer.continual.forgetting import Forgotten, forget_beyond
 from trainer.continual.journal import Step, observe, write_line
-from trainer.continual.overload import LoadPolicy
-from trainer.continual.pace import Pace
-from trainer.continual.saving import Saving
+from trainer.continual.pace import LoadPolicy, Pace
 from trainer.continual.score_file import ScoreFile
-from trainer.exports.exporter import Exporter, version_of
-from trainer.exports.gate import ExportGate
+from trainer.exports.exporter import Exporter, ExportGate, version_of
 from trainer.learning.soundness import is_sound
 from trainer.metrics import TrainerMetrics
 from trainer.ranks import Ranks
-from trainer.scoring.figures import flat_figures
-from trainer.session.checkpoint import Checkpoints
+from trainer.scoring.metrics import flat_figures
+from trainer.session.checkpoint import Checkpoints, content_of, identity, newest_checkpoint
 from trainer.session.lessons import Lessons
-from trainer.session.resume import content_of, identity, newest_checkpoint
 from trainer.session.session import Session
 from trainer.strategies.figures import declared_by, shown
 from trainer.workable import require_workable
+
+SHARE = 20
+"""Seconds between two checkpoints per second that one takes. A crash repeats at most these seconds and a snapshot."""
+
+
+class Saving:
+    """When the next checkpoint is due. Rank 0 decides for all ranks. Learning does not depend on it.
+
+    Args:
+        every: Snapshots between checkpoints; None: they take at most one part in ``SHARE`` of the time. A stream with
+            waiting time has one after every snapshot.
+        now: The clock, seconds.
+    """
+
+    def __init__(self, every: int | None, now: Callable[[], float] = time.monotonic) -> None:
+        self._every, self._now = every, now
+        self._took = 0.0
+        self._ended = now()
+
+    def due(self, sequence: int) -> bool:
+        """Whether a checkpoint is due after snapshot number ``sequence``."""
+        if self._every is not None:
+            return (sequence + 1) % self._every == 0
+        return self._now() - self._ended >= SHARE * self._took
+
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        """Measure the body, which writes a checkpoint."""
+        began = self._now()
+        yield
+        self._ended = self._now()
+        self._took = self._ended - began
+
 
 log = structlog.get_logger()
 

@@ -13,7 +13,7 @@ from stream.store.errors import ConfigMissingError
 from stream.store.files.follow import FolderWatch
 from stream.store.lane.layout import COMMITS
 from stream.store.lane.reader import LaneReader
-from trainer.continual.overload import LoadPolicy
+from trainer.continual.pace import LoadPolicy
 from trainer.ranks import Ranks
 
 TICK_S = 0.5

@@ -1,6 +1,8 @@
 """Records of a learned snapshot: a line of the score file, and metrics."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,15 +10,37 @@ import structlog
 
 from schemas.store import LaneManifest
 from stream.service.failure import Failure
+from stream.service.heartbeat import beat
 from trainer.continual.drift import DRIFTED, Sliding
 from trainer.continual.forgetting import Forgotten
-from trainer.continual.phases import Phases
 from trainer.continual.score_file import ScoreFile
-from trainer.exports.gate import HELD
+from trainer.exports.exporter import HELD
 from trainer.metrics import TrainerMetrics
-from trainer.scoring.figures import Figures, flat_figures
+from trainer.scoring.metrics import Figures, flat_figures
 from trainer.strategies.interface import StepReport
 from trainer.tasks.interface import Judged, Lesson, Task
+
+
+class Phases:
+    """Measures named phases: ``with phases("train"): …``.
+
+    Attributes:
+        seconds: Wall seconds by phase, in order of their end.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        """Add the seconds of the body to a phase."""
+        beat()
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - began
+
 
 log = structlog.get_logger()
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stream.arrays.kinds import Bool, Int64
-from trainer.data.history import History, Inserts, first_appearances
-from trainer.data.pair_table import find_all
+from trainer.data.history import History, Inserts, find_all, first_appearances
 
 NONE = -1
 """In place of a node: no negative."""

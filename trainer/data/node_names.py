@@ -6,7 +6,7 @@ import numpy as np
 
 from stream.arrays.kinds import Int32, Int64
 from stream.kernels import njit
-from trainer.data.pair_table import fill, find, find_all, shift_of
+from trainer.data.history import fill, find, find_all, shift_of
 
 _EMPTY = -1
 

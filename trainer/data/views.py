@@ -4,13 +4,19 @@ Nodes are numbers of remembered nodes, which are the stream's dense ids until a 
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Protocol
+
+import numpy as np
 
 from schemas.store import LaneManifest
 from stream.arrays.kinds import Bool, Float32, Int32, Int64
 from stream.snapshots.delta import Csr
-from stream.store.log.event_columns import EventColumns
+from stream.snapshots.pairs import pair_keys, split_keys
+from stream.store.lane.reader import LaneReader
+from stream.store.log.event_columns import EventColumns, event_columns
 from stream.store.window.rows import NodeRows
+from trainer.data.node_names import NodeNames
 
 
 class EventsView(Protocol):
@@ -75,3 +81,193 @@ class GraphView(EventsView, Protocol):
     def event_parts(self, tau: int) -> Int32 | None:
         """Edge lanes: the part of every edge event, −1 for discarded ones and deletes; None in vertex lanes."""
         ...
+
+
+class LogWindow:
+    """One snapshot's events without its graph: of the lane's files only the records are read.
+
+    A ``WindowView`` holds every live pair of the lane: on a stream without deletes, all pairs that ever met.
+
+    Args:
+        lane: The lane to follow.
+    """
+
+    def __init__(self, lane: LaneReader) -> None:
+        self._lane = lane
+        self._manifest: LaneManifest | None = None
+        self._events: EventColumns | None = None
+
+    def advance(self, manifest: LaneManifest) -> None:
+        """See ``EventsView.advance``."""
+        self._manifest, self._events = manifest, None
+
+    @property
+    def taus(self) -> list[int]:
+        """See ``EventsView.taus``: the newest."""
+        return [] if self._manifest is None else [self._manifest.tau]
+
+    @property
+    def sequence(self) -> int:
+        """See ``EventsView.sequence``."""
+        return -1 if self._manifest is None else self._manifest.sequence
+
+    @property
+    def num_nodes(self) -> int:
+        """See ``EventsView.num_nodes``."""
+        return 0 if self._manifest is None else self._manifest.num_nodes
+
+    def events(self, tau: int) -> EventColumns:
+        """See ``EventsView.events``."""
+        if self._events is None or self.taus != [tau]:
+            self._events = edge_events(self._lane, tau)
+        return self._events
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes held."""
+        return 0 if self._events is None else self._events.memory_bytes
+
+
+class NamedEvents:
+    """A view over numbers of remembered nodes; the newest snapshot gives numbers to its nodes.
+
+    Args:
+        view: By dense ids of the stream.
+        names: Advanced with the view.
+        labels: Whether events keep their labels; no if the task asks for them.
+    """
+
+    def __init__(self, view: EventsView, names: NodeNames, *, labels: bool = True) -> None:
+        self._view = view
+        self._names = names
+        self._labels = labels
+
+    def advance(self, manifest: LaneManifest) -> None:
+        """See ``EventsView.advance``."""
+        self._view.advance(manifest)
+        self._names.meet(manifest.num_nodes)
+        named(self._view.events(manifest.tau), self._names)  # returning nodes get a number
+
+    @property
+    def taus(self) -> list[int]:
+        """See ``EventsView.taus``."""
+        return self._view.taus
+
+    @property
+    def sequence(self) -> int:
+        """See ``EventsView.sequence``."""
+        return self._view.sequence
+
+    @property
+    def num_nodes(self) -> int:
+        """See ``EventsView.num_nodes``: numbers in use."""
+        return len(self._names)
+
+    def events(self, tau: int) -> EventColumns:
+        """See ``EventsView.events``."""
+        events = named(self._view.events(tau), self._names)
+        return events if self._labels else without_labels(events)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes held, those of the names included."""
+        return self._view.memory_bytes + self._names.memory_bytes
+
+
+class NamedGraph(NamedEvents):
+    """As ``NamedEvents``, over a view of graphs."""
+
+    def __init__(self, view: GraphView, names: NodeNames, *, labels: bool = True) -> None:
+        super().__init__(view, names, labels=labels)
+        self._graphs = view
+
+    def csr(self, tau: int) -> Csr:
+        """See ``GraphView.csr``; pairs of forgotten nodes are left out."""
+        graph = self._graphs.csr(tau)
+        return graph if self._names.are_ids else _named_graph(graph, self._names)
+
+    def pairs(self, tau: int) -> tuple[Int64, Int64, Float32]:
+        """See ``GraphView.pairs``; those of forgotten nodes are left out."""
+        src, dst, weight = self._graphs.pairs(tau)
+        src, dst = self._names.find(src), self._names.find(dst)
+        kept = (src >= 0) & (dst >= 0)
+        return src[kept], dst[kept], weight[kept]
+
+    def features(self, ids: Int64, tau: int) -> Float32:
+        """See ``GraphView.features``."""
+        return self._graphs.features(self._names.ids(ids), tau)
+
+    def rows(self, wanted: Mapping[int, Int64]) -> dict[int, NodeRows]:
+        """See ``GraphView.rows``; pairs of forgotten nodes are left out."""
+        if self._names.are_ids:
+            return self._graphs.rows(wanted)
+        ids = {tau: self._names.ids(nodes) for tau, nodes in wanted.items()}
+        found = self._graphs.rows({tau: np.sort(each) for tau, each in ids.items()})
+        return {tau: _named_rows(rows, wanted[tau], ids[tau], self._names) for tau, rows in found.items()}
+
+    def owner(self, tau: int) -> Int32:
+        """See ``GraphView.owner``; −1 for nodes that came after that snapshot."""
+        owner = self._graphs.owner(tau)
+        if self._names.are_ids:
+            return owner
+        ids = self._names.ids(np.arange(len(self._names)))
+        there = ids < len(owner)
+        named_owner = np.full(len(ids), -1, np.int32)
+        named_owner[there] = owner[ids[there]]
+        return named_owner
+
+    def shared(self) -> Bool:
+        """See ``GraphView.shared``."""
+        shared = self._graphs.shared()
+        return shared[self._names.ids(np.arange(len(self._names)))]
+
+    def event_parts(self, tau: int) -> Int32 | None:
+        """See ``GraphView.event_parts``."""
+        return self._graphs.event_parts(tau)
+
+
+def edge_events(lane: LaneReader, tau: int) -> EventColumns:
+    """The edge events of a snapshot of a lane's log."""
+    header = lane.header
+    return event_columns(lane.log.events(tau), tau, header.interval_us, header.edge_features)
+
+
+def named(events: EventColumns, names: NodeNames) -> EventColumns:
+    """The same events between numbers of remembered nodes; forgotten ends return as new nodes."""
+    ends = np.stack([events.src, events.dst], axis=1).ravel()
+    numbers = names.numbers(ends)
+    return events if numbers is ends else replace(events, src=numbers[0::2], dst=numbers[1::2])
+
+
+def without_labels(events: EventColumns) -> EventColumns:
+    """The same events without labels, which event models would otherwise take as inputs."""
+    none = np.zeros(len(events), np.int32)
+    return replace(events, label=none, has_label=none.astype(np.bool_))
+
+
+def _named_rows(rows: NodeRows, nodes: Int64, ids: Int64, names: NodeNames) -> NodeRows:
+    """Rows of nodes by number."""
+    place = np.searchsorted(rows.nodes, ids)
+    src, dst = (names.find(end) for end in split_keys(rows.keys))
+    kept = np.flatnonzero((src >= 0) & (dst >= 0))
+    keys = pair_keys(src[kept], dst[kept])
+    order = np.argsort(keys)
+    return NodeRows(nodes, rows.there[place], keys[order], rows.weight[kept[order]], rows.features[place])
+
+
+def _named_graph(graph: Csr, names: NodeNames) -> Csr:
+    """Rows and columns of an adjacency by number, sorted within a row."""
+    ids = names.ids(np.arange(len(names)))
+    there = ids < graph.num_nodes
+    degree = np.zeros(len(ids), np.int64)
+    degree[there] = np.diff(graph.indptr)[ids[there]]
+    row = np.repeat(np.arange(len(ids)), degree)
+    begin = np.zeros(len(ids), np.int64)
+    begin[there] = graph.indptr[ids[there]]
+    entry = np.arange(len(row)) - np.repeat(np.cumsum(degree) - degree, degree) + begin[row]
+    column = names.find(graph.indices[entry].astype(np.int64))
+    kept = column >= 0
+    row, column, entry = row[kept], column[kept], entry[kept]
+    order = np.lexsort((column, row))
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=len(ids)))])
+    return Csr(indptr, column[order], graph.weights[entry[order]])

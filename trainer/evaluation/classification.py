@@ -24,7 +24,7 @@ from stream.store.lane.reader import LaneReader
 from trainer.data.history import Encounter
 from trainer.evaluation.split import Split
 from trainer.models.interface import Model
-from trainer.scoring.ranking import auroc, cautions
+from trainer.scoring.metrics import auroc, cautions
 from trainer.session.session import Session
 from trainer.tasks.link_prediction import sees_encounters
 from trainer.tasks.node_labels import AUROCS, NodeClassifier, first_ranks, labels_of

@@ -1,8 +1,11 @@
 """Offline evaluation on a file or a store: train, choose an epoch by validation, test, as in the TGN line of work."""
 
 import copy
+import resource
+import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -12,35 +15,163 @@ import structlog
 import torch
 from numpy.typing import NDArray
 
+from schemas.config import Lane
+from schemas.events import US_PER_S
 from schemas.trainer_config import TrainerConfig
 from stream.service.failure import Failure
 from stream.service.scratch import scratch_folder
+from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
-from trainer.data.history import Inserts
-from trainer.evaluation.classification import (
-    event_labels,
-    label_cautions,
-    node_figures,
-    require_both_kinds,
-)
-from trainer.evaluation.costs import costs_of, mapped_bytes, of_ranks, peak_mib, work
+from stream.store.log.event_columns import event_columns
+from stream.store.log.reader import LogReader
+from stream.store.store_events import is_store, read_source
+from trainer.data.examples import insert_events
+from trainer.data.history import NO_EVENTS, Inserts
+from trainer.evaluation.classification import event_labels, label_cautions, node_figures, require_both_kinds
 from trainer.evaluation.foreign_scores import ForeignScores, judge
-from trainer.evaluation.own_store import all_inserts, build_store_of, snapshot_ends
 from trainer.evaluation.progress import Progress
 from trainer.evaluation.protocol import OfflineProtocol
 from trainer.evaluation.split import Split, split_by_time
 from trainer.evaluation.stored_negatives import StoredNegatives, write_negatives
 from trainer.ranks import Ranks
-from trainer.scoring.figures import Figures, flat_figures
+from trainer.scoring.metrics import Figures, flat_figures, warn_of
 from trainer.scoring.predictions import Predictions
-from trainer.scoring.ranking import warn_of
 from trainer.session.lessons import Lessons
 from trainer.session.session import Session
 from trainer.strategies.figures import declared_by, means_of, merged, shown
 from trainer.strategies.interface import StepReport
 from trainer.tasks.interface import TASKS, Judged, Lesson, classifies, is_split
 from trainer.tasks.node_regression import SCORERS
+from trainer.wire.traffic import Traffic
 from trainer.workable import require_evaluable
+
+
+def work(reports: Sequence[StepReport], ranks: Ranks) -> dict[str, Any]:
+    """Seconds and bytes of all ranks together, from this rank's reports; a collective.
+
+    All ranks learned the same snapshots.
+    """
+    traffic = Traffic.sum(report.traffic for report in reports)
+    purposes = sorted(traffic.begun)  # the same on all ranks, though some may have sent nothing
+    own = [
+        sum(report.seconds.get("train", 0.0) for report in reports),
+        *(traffic.seconds[purpose] for purpose in purposes),
+        *(float(traffic.sent_bytes[purpose]) for purpose in purposes),
+    ]
+    train_s, *costs = ranks.total(own)
+    seconds, sent = costs[: len(purposes)], costs[len(purposes) :]
+    return {
+        "train_s": train_s,
+        "wait_s": sum(seconds),
+        "comm_seconds": dict(zip(purposes, seconds, strict=True)),
+        "sent_bytes": {purpose: int(count) for purpose, count in zip(purposes, sent, strict=True)},
+    }
+
+
+def costs_of(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Bytes of all runs and mean seconds by purpose, if anything crossed ranks."""
+    sent = sum((Counter(run["sent_bytes"]) for run in runs), Counter())
+    waited: Counter[str] = Counter()
+    for run in runs:
+        waited.update(run["comm_seconds"])
+    mean_s = {purpose: seconds / len(runs) for purpose, seconds in waited.items()}
+    return {"comm_seconds": mean_s, "sent_bytes": dict(sent)} if sent else {}
+
+
+def of_ranks(own: int, ranks: Ranks) -> list[int]:
+    """A number of each rank, by rank; a collective."""
+    return [
+        int(each) for each in ranks.total([float(own) * (rank == ranks.rank) for rank in range(ranks.size)])
+    ]
+
+
+def mapped_bytes() -> int:
+    """Bytes of a store's files that this process has mapped now; 0 where the system has no list of mappings.
+
+    A file's checksum is compared when it is opened, so all of its pages were touched.
+    """
+    try:
+        mappings = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return 0
+    ours = [
+        line.split(" ", 1)[0].split("-") for line in mappings if line.endswith((".arrow", ".arrow (deleted)"))
+    ]
+    return sum(int(end, 16) - int(begin, 16) for begin, end in ours)
+
+
+def peak_mib() -> float:
+    """Peak resident memory of this rank, on CUDA the peak of its device memory, in MiB."""
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return torch.cuda.max_memory_allocated() / 2**20
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def build_store_of(
+    config: TrainerConfig,
+    data: str | Path,
+    as_of: str | None,
+    folder: str,
+    parts: int,
+    ranks: Ranks,
+    columns: str | None = None,
+) -> bool:
+    """Make a store of a file, or of a store's events, on rank 0 while the others wait; a collective.
+
+    Args:
+        config: Its ``lane`` is the algorithm of the store's one lane.
+        data: Parquet, CSV or TSV; or a store's folder or address.
+        as_of: A moment of the store; None: all sealed snapshots.
+        folder: Of the new store.
+        parts: Of the lane.
+        ranks: All ranks.
+        columns: The file's names of an event's columns, as in the option; None: the standard names.
+
+    Returns:
+        False on other ranks if rank 0 failed, which raises the error.
+    """
+    lane = Lane(
+        name=config.lane,
+        algorithm=config.lane,
+        parts=parts,
+        window=config.window,
+        edge_life=config.edge_life,
+        seed=config.seed,
+        params=config.lane_params,
+    )
+    interval_us = round(config.interval_s * US_PER_S) if config.interval_s else None
+    error: Exception | None = None
+    if ranks.rank == 0:
+        try:
+            source = read_source(str(data), as_of, columns)
+            if interval_us is None and is_store(str(data)):
+                interval_us = LogReader(str(data)).header.interval_us
+            build_store(source, folder, interval_us=interval_us, lanes=[lane])
+        except Exception as caught:  # noqa: BLE001  raised below, after the others know
+            error = caught
+    (failed,) = ranks.any(error is not None)
+    if error is not None:
+        raise error
+    return not failed
+
+
+def all_inserts(lane: LaneReader) -> Inserts:
+    """The insert events of all snapshots, in log order."""
+    parts = [
+        insert_events(event_columns(lane.log.events(snapshot.tau), snapshot.tau, lane.header.interval_us, 0))
+        for snapshot in lane.log.snapshots
+    ]
+    columns = ("src", "dst", "visible_us", "late")
+    parts.append(NO_EVENTS)  # so that an empty log has columns of the right types
+    return Inserts(*(np.concatenate([getattr(part, name) for part in parts]) for name in columns))
+
+
+def snapshot_ends(lane: LaneReader) -> NDArray[np.int64]:
+    """The last microsecond of every snapshot that has events, int64."""
+    taus = np.array([manifest.tau for manifest in lane.manifests], np.int64)
+    return (taus + 1) * lane.header.interval_us - 1
+
 
 log = structlog.get_logger()
 

@@ -10,8 +10,8 @@ from stream.arrays.kinds import Bool, Float64, Int64
 from stream.service.failure import Failure
 from trainer.data.examples import Examples
 from trainer.data.history import Moment
-from trainer.evaluation.given_table import read_given, whole_numbers
 from trainer.evaluation.protocol import OfflineProtocol
+from trainer.evaluation.stored_negatives import read_given, whole_numbers
 from trainer.ranks import Ranks
 from trainer.scoring.predictions import Predictions, join, judged_queries, side_by_side
 

@@ -10,8 +10,7 @@ from stream.store.lane.reader import LaneReader
 from trainer.data.examples import Examples, Sampling
 from trainer.data.history import History, Inserts, Moment
 from trainer.data.negatives import NONE, NegativePool
-from trainer.data.views import EventsView
-from trainer.data.windows import LogWindow
+from trainer.data.views import EventsView, LogWindow
 from trainer.evaluation.split import Split
 from trainer.evaluation.stored_negatives import StoredNegatives
 from trainer.models.interface import Kind

@@ -23,7 +23,7 @@ from stream.store.lane.reader import LaneReader
 from trainer.data.examples import Queries
 from trainer.device import to_device
 from trainer.exports.exporter import Touched, embedded, version_of
-from trainer.session.resume import content_of, newest_checkpoint
+from trainer.session.checkpoint import content_of, newest_checkpoint
 from trainer.session.session import Session, join_ranks
 from trainer.workable import require_workable
 

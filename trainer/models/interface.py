@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from stream.registry import Registry
 from stream.service.failure import Failure
-from trainer.data.signatures import MAX_WIDTH, signatures
+from trainer.data.neighbours import MAX_WIDTH, signatures
 from trainer.device import to_device
 from trainer.models.link_decoder import LinkDecoder
 from trainer.models.stages import Stage

@@ -11,10 +11,8 @@ from numpy.typing import NDArray
 from stream.arrays.kinds import Bool, Float64, Int64
 from trainer.data.examples import Examples, Queries
 from trainer.ranks import Ranks
-from trainer.scoring.batch_figures import batched_figures, jackknife
-from trainer.scoring.figures import Figures
 from trainer.scoring.floors import edgebank, edgebank_window, recency, recency_popularity
-from trainer.scoring.ranking import ranks_among
+from trainer.scoring.metrics import Figures, batched_figures, jackknife, ranks_among
 
 log = structlog.get_logger()
 

@@ -12,7 +12,7 @@ from schemas.trainer_config import TrainerConfig
 from stream.store.lane.reader import LaneReader
 from stream.store.window.view import WindowView
 from trainer.data.node_names import NodeNames
-from trainer.data.windows import LogWindow, NamedEvents, NamedGraph, edge_events, named, without_labels
+from trainer.data.views import LogWindow, NamedEvents, NamedGraph, edge_events, named, without_labels
 from trainer.models.interface import MODELS, Model, ModelShape, create_model
 from trainer.ranks import Ranks
 from trainer.strategies.interface import (

@@ -16,7 +16,7 @@ from trainer.data.history import History, Inserts
 from trainer.data.views import EventsView
 from trainer.models.interface import Head, Model
 from trainer.ranks import Ranks
-from trainer.scoring.figures import Figures
+from trainer.scoring.metrics import Figures
 from trainer.scoring.predictions import Predictions
 
 Asks = Literal["pairs", "nodes"]

@@ -21,9 +21,8 @@ from trainer.data.views import EventsView
 from trainer.models.interface import Model
 from trainer.models.link_decoder import EncounterEncoder
 from trainer.ranks import Ranks
-from trainer.scoring.figures import Figures
+from trainer.scoring.metrics import Figures, auroc, cautions, warn_of
 from trainer.scoring.predictions import Predictions, join
-from trainer.scoring.ranking import auroc, cautions, warn_of
 from trainer.tasks.interface import TASKS, Answers
 from trainer.tasks.link_prediction import LinkPrediction, Splits, sees_encounters
 

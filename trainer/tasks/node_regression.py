@@ -21,7 +21,7 @@ from trainer.data.views import EventsView
 from trainer.device import to_device
 from trainer.models.interface import Head, Model
 from trainer.ranks import Ranks
-from trainer.scoring.figures import Figures
+from trainer.scoring.metrics import Figures
 from trainer.tasks.interface import TASKS, Answers, Asks, Reduction, learns_all
 
 SCORERS = ("model", "random", "zero", "mean", "persistence", "age_persistence")

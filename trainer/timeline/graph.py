@@ -18,7 +18,7 @@ from stream.store.log.event_columns import EventColumns
 from stream.store.window.pairs import ChangedPairs
 from stream.store.window.view import WindowView
 from trainer.data.node_names import NodeNames
-from trainer.data.windows import NamedGraph
+from trainer.data.views import NamedGraph
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import numpy as np
 from stream.arrays.growing import Growing
 from stream.arrays.kinds import Int32, Int64
 from stream.kernels import njit
-from trainer.data.pair_table import find, find_all, shift_of
+from trainer.data.history import find, find_all, shift_of
 
 FREE = -1
 _LIVES = np.iinfo(np.int64).max
