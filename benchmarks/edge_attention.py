@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 
-from trainer.nn.csr_graph import CSRGraph
 from trainer.nn.edge_attention import SLOPE, edge_attention
+from trainer.nn.graph import CSRGraph
 
 Case = Callable[[Tensor, Tensor, Tensor], Tensor]
 

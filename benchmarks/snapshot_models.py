@@ -29,8 +29,7 @@ from trainer.models.interface import ModelShape, SnapshotModel, create_model
 from trainer.models.stages import CellStage, GraphStage
 from trainer.models.unroll import unroll
 from trainer.nn.aggregate import aggregate_normalised
-from trainer.nn.csr_graph import CSRGraph
-from trainer.nn.directed_graph import DirectedGraph
+from trainer.nn.graph import CSRGraph, DirectedGraph
 
 Step = Callable[[], Any]
 HIDDEN, SIGNATURE = 64, 32

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from trainer.models.attention import GraphAttention
 from trainer.nn import edge_attention as module
-from trainer.nn.csr_graph import CSRGraph
 from trainer.nn.edge_attention import edge_attention
+from trainer.nn.graph import CSRGraph
 
 HEADS, WIDTH = 3, 2
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from schemas.trainer_config import Smoothing
 from stream.store.log.event_columns import EventColumns
 from stream.store.window.pairs import ChangedPairs
-from trainer.nn.csr_graph import CSRGraph
+from trainer.nn.graph import CSRGraph
 from trainer.timeline.device import DeviceTimeline
 from trainer.timeline.graph import TimelineGraph
 from trainer.timeline.timeline import Timeline

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from trainer.models.stages import CellStage, GraphStage, Stage
-from trainer.nn.csr_graph import CSRGraph
-from trainer.nn.directed_graph import DirectedGraph
+from trainer.nn.graph import CSRGraph, DirectedGraph
 
 
 class Grid:

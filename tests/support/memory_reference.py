@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from trainer.models.memory.model import MemoryModel
+from trainer.models.tgn import MemoryModel
 
 Vector = np.ndarray
 

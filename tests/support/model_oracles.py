@@ -14,7 +14,7 @@ from torch import Tensor
 from trainer.models.interface import SnapshotModel
 from trainer.models.stages import GraphStage
 from trainer.models.unroll import unroll
-from trainer.nn.csr_graph import CSRGraph
+from trainer.nn.graph import CSRGraph
 
 Array = NDArray[np.float64]
 Weights = dict[str, Array]

@@ -28,9 +28,8 @@ from schemas.trainer_config import TrainerConfig
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
 from trainer.evaluation.evaluate import evaluate
-from trainer.models.event_model import EventModel, Hop
+from trainer.models.event_model import EventDecoder, EventModel, Hop
 from trainer.models.interface import ModelShape, create_model
-from trainer.models.memory.decoder import EventDecoder
 from trainer.ranks import Ranks
 from trainer.session.session import Session
 from trainer.strategies.events.compiled_step import compile_step

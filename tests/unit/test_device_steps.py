@@ -12,7 +12,7 @@ from stream.service.failure import Failure
 from trainer.device import to_device
 from trainer.learning.step import LearningRate
 from trainer.models.interface import Model, ModelShape, create_model
-from trainer.nn.csr_graph import CSRGraph
+from trainer.nn.graph import CSRGraph
 from trainer.ranks import Ranks
 
 FAR = torch.device("meta")

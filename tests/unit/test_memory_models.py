@@ -16,9 +16,7 @@ from trainer.data.event_feed import EventFeed
 from trainer.data.history import Encounter
 from trainer.models.event_model import Hop
 from trainer.models.interface import ModelShape, create_model
-from trainer.models.memory.embeddings import Identity, TimeProjection
-from trainer.models.memory.messages import Mail
-from trainer.models.memory.model import MemoryModel
+from trainer.models.tgn import Identity, Mail, MemoryModel, TimeProjection
 from trainer.strategies.events.mailbox import Mailbox
 from trainer.strategies.events.memory_stream import MemoryStream
 

@@ -6,14 +6,11 @@ import torch
 
 from trainer.data.history import Encounter
 from trainer.data.hop_rows import gather_edges, gather_hop, mails_there
-from trainer.models.memory.aggregators import last, latest, mean
-from trainer.models.memory.decoder import EventDecoder
-from trainer.models.memory.updaters import Gated, Plain
-from trainer.nn.bumps import REACH, bumps
-from trainer.nn.gathered_attention import add_rows
-from trainer.nn.pair_perceptron import PairPerceptron
-from trainer.nn.temporal_attention import TemporalAttention
-from trainer.nn.time_encoding import CosineTime, LogTime
+from trainer.models.event_model import EventDecoder
+from trainer.models.tgn import Gated, Plain, last, latest, mean
+from trainer.nn.pairs import PairPerceptron
+from trainer.nn.temporal_attention import TemporalAttention, add_rows
+from trainer.nn.time_encoding import REACH, CosineTime, LogTime, bumps
 
 
 @pytest.mark.parametrize("host", [True, False])
@@ -64,7 +61,7 @@ def test_gates_in_torch_operations_are_those_of_the_kernels(
     row, timed, weights = torch.randn(70, 45), torch.randn(70, 5, requires_grad=True), torch.randn(70, 21)
     found = []
     for host in (True, False):
-        monkeypatch.setattr("trainer.nn.gated_unit.kernels_fit", lambda _, host=host: host)
+        monkeypatch.setattr("trainer.nn.recurrent.kernels_fit", lambda _, host=host: host)
         updated = cell((row, timed))
         found.append([updated, *torch.autograd.grad((updated * weights).sum(), [timed, *cell.parameters()])])
     for compiled, in_torch in zip(*found, strict=True):
@@ -96,7 +93,7 @@ def test_updaters_and_their_gradients_are_those_of_torch_cells(
 def test_the_decoder_is_a_perceptron_over_both_ends_and_what_was_seen_of_the_pair(
     host: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.models.memory.decoder.kernels_fit", lambda _: host)
+    monkeypatch.setattr("trainer.models.event_model.kernels_fit", lambda _: host)
     torch.manual_seed(0)
     z, at_src, at_dst = torch.randn(5, 6), torch.tensor([0, 4, 2, 0]), torch.tensor([1, 4, 0, 3])
     encounters = torch.rand(4, len(Encounter)) * 1e5
@@ -284,7 +281,7 @@ def test_a_rank_without_queries_scores_none_and_its_gradients_are_zero(
     host: bool, history: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a small snapshot all events may be those of other ranks."""
-    for module in ("trainer.nn.time_encoding", "trainer.models.memory.decoder"):
+    for module in ("trainer.nn.time_encoding", "trainer.models.event_model"):
         monkeypatch.setattr(f"{module}.kernels_fit", lambda _: host)
     none = torch.zeros(0, dtype=torch.int64)
     decoder = EventDecoder(4, history=history, walks=0)

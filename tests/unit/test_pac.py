@@ -20,7 +20,7 @@ from stream.store.lane.reader import LaneReader
 from stream.store.window.view import WindowView
 from trainer.data.event_feed import EventFeed
 from trainer.models.interface import ModelShape, create_model
-from trainer.models.memory.messages import Mail
+from trainer.models.tgn import Mail
 from trainer.ranks import Ranks
 from trainer.strategies.events.part_groups import combine
 from trainer.tasks.link_prediction import predict

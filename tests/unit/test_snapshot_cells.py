@@ -10,12 +10,11 @@ from grid_layout import Grid, arrays, sigmoid
 from torch import Tensor
 
 from trainer.models.attention import SnapshotAttention
-from trainer.models.cells import DiffusionCell
+from trainer.models.dcrnn import DiffusionCell
 from trainer.models.interface import ModelShape, SnapshotModel, create_model
 from trainer.models.stages import CellStage
 from trainer.models.unroll import unroll
-from trainer.nn.csr_graph import CSRGraph
-from trainer.nn.directed_graph import DirectedGraph
+from trainer.nn.graph import CSRGraph, DirectedGraph
 
 pytestmark = pytest.mark.usefixtures("double")
 NODES, STEPS, WINDOW, FEATURES = 8, 6, 4, 2

@@ -22,11 +22,11 @@ from model_oracles import (
 )
 
 from stream.service.failure import Failure
-from trainer.models.evolving import SummarisedConvolution
+from trainer.models.evolvegcn import SummarisedConvolution
 from trainer.models.interface import MODELS, ModelShape, SnapshotModel, create_model
 from trainer.models.stages import GraphStage
 from trainer.models.unroll import unroll
-from trainer.nn.csr_graph import CSRGraph
+from trainer.nn.graph import CSRGraph
 from trainer.ranks import Ranks
 from trainer.session.session import Session
 from trainer.strategies.snapshots.vertex import VertexStrategy

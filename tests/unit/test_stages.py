@@ -12,9 +12,9 @@ from trainer.models.convolutions import LaplacianConvolution, Sage
 from trainer.models.recurrences import GatedConvolution, LastLinear, Lstm, MovingMean
 from trainer.models.stages import Stage, TimeStage
 from trainer.models.unroll import unroll
-from trainer.nn import unrolled_units
-from trainer.nn.csr_graph import CSRGraph
-from trainer.nn.unrolled_units import units_fit
+from trainer.nn import recurrent
+from trainer.nn.graph import CSRGraph
+from trainer.nn.recurrent import units_fit
 
 pytestmark = pytest.mark.usefixtures("double")
 NODES, STEPS, WIDTH = 7, 5, 3
@@ -126,7 +126,7 @@ def test_a_moving_mean_has_the_gradient_of_its_means(bandwidth: int, past: int) 
 def test_compiled_units_give_rows_and_gradients_of_plain_ones(
     kind: str, begun: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unrolled_units, "_BLOCK", 3)  # the nodes are three blocks
+    monkeypatch.setattr(recurrent, "_BLOCK", 3)  # the nodes are three blocks
     stage = Lstm(WIDTH, WIDTH) if kind == "lstm" else GatedConvolution(WIDTH, shared=kind == "shared")
     single = copy.deepcopy(stage).float()
     there = torch.ones(STEPS, NODES, dtype=torch.bool)

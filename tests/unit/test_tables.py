@@ -6,9 +6,9 @@ import torch
 from torch.autograd import gradcheck
 
 from trainer.models.convolutions import Sage
-from trainer.nn.beside_mean import beside_mean
-from trainer.nn.csr_graph import CSRGraph
-from trainer.nn.pair_table import pair_table
+from trainer.nn.aggregate import beside_mean
+from trainer.nn.graph import CSRGraph
+from trainer.nn.pairs import pair_table
 from trainer.nn.products import padded, table_product
 from trainer.strategies.snapshots.past import STRIDE
 from trainer.strategies.snapshots.sampled_layout import _numbered

@@ -21,7 +21,7 @@ from stream.service.failure import Failure
 from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
 from trainer.data.node_names import NodeNames
-from trainer.nn.csr_graph import CSRGraph
+from trainer.nn.graph import CSRGraph
 from trainer.ranks import Ranks
 from trainer.session.lessons import Lessons
 from trainer.session.session import Session

@@ -23,7 +23,7 @@ from trainer.models.interface import (
     create_model,
 )
 from trainer.models.unroll import unroll
-from trainer.nn.csr_graph import CSRGraph
+from trainer.nn.graph import CSRGraph
 from trainer.ranks import Ranks
 from trainer.strategies.events import remembering
 from trainer.strategies.interface import STRATEGIES, require_together, strategy_options

@@ -6,9 +6,7 @@ import torch
 
 from trainer.models.convolutions import LaplacianConvolution, Sage
 from trainer.nn.aggregate import aggregate_mean, aggregate_normalised, aggregate_sum
-from trainer.nn.csr_graph import CSRGraph
-from trainer.nn.mean_operator import MeanOperator
-from trainer.nn.row_block import RowBlock
+from trainer.nn.graph import CSRGraph, MeanOperator, RowBlock
 
 
 def random_graph(targets: int, sources: int, edges: int, seed: int = 0) -> tuple[CSRGraph, torch.Tensor]:

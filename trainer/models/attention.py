@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn.functional import elu
 
 from trainer.models.stages import Carry, GraphStage, TimeStage
-from trainer.nn.csr_graph import CSRGraph
 from trainer.nn.edge_attention import edge_attention
+from trainer.nn.graph import CSRGraph
 
 
 def check_heads(heads: int, width: int) -> None:

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from trainer.models.stages import GraphStage
-from trainer.nn.aggregate import aggregate_mean, aggregate_normalised
-from trainer.nn.beside_mean import beside_mean
-from trainer.nn.csr_graph import CSRGraph
+from trainer.nn.aggregate import aggregate_mean, aggregate_normalised, beside_mean
+from trainer.nn.graph import CSRGraph
 from trainer.nn.products import table_product
 
 

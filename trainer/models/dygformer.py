@@ -7,9 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, pad, scaled_dot_product_attention
 
-from trainer.models.event_model import EventModel, Hop, Question
+from trainer.models.event_model import EventDecoder, EventModel, Hop, Question
 from trainer.models.interface import MODELS, ModelShape
-from trainer.models.memory.decoder import EventDecoder
 from trainer.nn.products import Dense
 from trainer.nn.rows import rows
 from trainer.nn.time_encoding import TIME_ENCODERS

@@ -8,9 +8,8 @@ from torch.nn.functional import embedding_bag, gelu
 
 from stream.arrays.kinds import Float32, Int64
 from trainer.data.neighbours import MAX_WIDTH, signatures
-from trainer.models.event_model import EventModel, Hop
+from trainer.models.event_model import EventDecoder, EventModel, Hop
 from trainer.models.interface import MODELS, ModelShape
-from trainer.models.memory.decoder import EventDecoder
 from trainer.nn.products import Dense
 from trainer.nn.rows import rows
 

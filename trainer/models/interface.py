@@ -13,7 +13,7 @@ from trainer.data.neighbours import MAX_WIDTH, signatures
 from trainer.device import to_device
 from trainer.models.link_decoder import LinkDecoder
 from trainer.models.stages import Stage
-from trainer.nn.csr_graph import CSRGraph
+from trainer.nn.graph import CSRGraph
 from trainer.parameters import check_parameters
 
 Kind = Literal["snapshot", "event"]
@@ -143,7 +143,7 @@ MODELS: Registry[Callable[..., Model]] = Registry(
         "trainer.models.gatlstm",
         "trainer.models.dysat",
         "trainer.models.dcrnn",
-        "trainer.models.memory.presets",
+        "trainer.models.tgn",
         "trainer.models.graphmixer",
         "trainer.models.dygformer",
     ),

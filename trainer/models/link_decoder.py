@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from trainer.data.history import Encounter
-from trainer.nn.bumps import bumps
-from trainer.nn.pair_table import pair_table
+from trainer.nn.pairs import pair_table
 from trainer.nn.products import table_product
+from trainer.nn.time_encoding import bumps
 
 _AGES = sum(column.name.endswith("_AGE") for column in Encounter)
 """Ages come first, then counts: a list of columns would be copied to the device at each use."""

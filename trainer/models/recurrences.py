@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from trainer.models.stages import Carry, TimeStage
 from trainer.nn.products import padded, table_product
-from trainer.nn.unrolled_units import UnrolledGru, UnrolledLstm, units_fit
+from trainer.nn.recurrent import UnrolledGru, UnrolledLstm, units_fit
 
 
 class LastLinear(TimeStage, nn.Linear):

@@ -10,8 +10,7 @@ from trainer.models.interface import MODELS, ModelShape
 from trainer.models.layered import LayeredModel, one_of
 from trainer.models.recurrences import MovingMean
 from trainer.models.stages import Stage
-from trainer.nn.csr_graph import CSRGraph
-from trainer.nn.mean_operator import MeanOperator
+from trainer.nn.graph import CSRGraph, MeanOperator
 
 
 @MODELS.register

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from trainer.nn.csr_graph import CSRGraph
-from trainer.nn.directed_graph import DirectedGraph
+from trainer.nn.graph import CSRGraph, DirectedGraph
 from trainer.timeline.graph import Snapshot, TimelineGraph, raw
 from trainer.timeline.nodes import HorizonNodes
 from trainer.timeline.transfer import (

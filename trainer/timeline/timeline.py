@@ -13,8 +13,7 @@ from stream.arrays.kinds import Bool, Float32, Int64
 from stream.kernels.node_sets import locate
 from trainer.device import to_device
 from trainer.models.interface import STRUCTURE, NodeInputs
-from trainer.nn.csr_graph import CSRGraph
-from trainer.nn.directed_graph import DirectedGraph
+from trainer.nn.graph import CSRGraph, DirectedGraph
 from trainer.timeline.device import DeviceTimeline
 from trainer.timeline.graph import Snapshot, TimelineView, raw
 from trainer.timeline.nodes import FREE, HorizonNodes

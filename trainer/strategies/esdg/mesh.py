@@ -12,8 +12,7 @@ from stream.arrays.kinds import Bool
 from stream.service.failure import Failure
 from trainer.device import to_device
 from trainer.models.stages import GraphStage
-from trainer.nn.csr_graph import CSRGraph
-from trainer.nn.row_block import RowBlock
+from trainer.nn.graph import CSRGraph, RowBlock
 from trainer.nn.rows import distinct_rows
 from trainer.ranks import Ranks
 

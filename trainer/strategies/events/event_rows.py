@@ -11,7 +11,7 @@ from trainer.data.event_feed import EventFeed
 from trainer.data.examples import Queries
 from trainer.data.history import Encounter, History, Inserts
 from trainer.models.event_model import EventModel
-from trainer.models.memory.model import MemoryModel
+from trainer.models.tgn import MemoryModel
 from trainer.strategies.events.event_cursor import looked
 from trainer.strategies.events.event_stream import EventStream
 from trainer.strategies.events.memory_stream import MemoryStream

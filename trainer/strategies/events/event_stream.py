@@ -15,7 +15,7 @@ from trainer.data.hop_rows import gather_edges, gather_hop
 from trainer.data.temporal_sampler import Layer, TemporalSampler
 from trainer.device import to_device
 from trainer.models.event_model import EventModel, Hop, Question
-from trainer.models.memory.messages import Mail
+from trainer.models.tgn import Mail
 
 ROWS_AT_ONCE = 8192
 """Rows embedded at once without gradient, which bounds memory."""

@@ -11,7 +11,7 @@ from stream.arrays.kinds import Bool, Float32, Int64
 from trainer.data.hop_rows import mails_there
 from trainer.data.walks import WalkSketches
 from trainer.device import to_device
-from trainer.models.memory.messages import Mail
+from trainer.models.tgn import Mail
 from trainer.strategies.events.row_places import RowPlaces
 
 NEVER = -1

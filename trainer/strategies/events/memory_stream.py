@@ -13,7 +13,7 @@ from stream.service.heartbeat import beat
 from trainer.data.event_feed import EventFeed
 from trainer.data.walks import WalkSketches
 from trainer.device import to_device
-from trainer.models.memory.model import MemoryModel
+from trainer.models.tgn import MemoryModel
 from trainer.strategies.events.event_stream import EventStream
 from trainer.strategies.events.known_states import KnownStates
 from trainer.strategies.events.mailbox import Mailbox

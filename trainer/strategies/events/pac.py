@@ -21,7 +21,7 @@ from trainer.data.history import Inserts
 from trainer.data.views import GraphView
 from trainer.models.event_model import EventModel
 from trainer.models.interface import Model
-from trainer.models.memory.model import MemoryModel
+from trainer.models.tgn import MemoryModel
 from trainer.ranks import Ranks
 from trainer.strategies.events.event_stream import EventStream
 from trainer.strategies.events.mailbox import Rows

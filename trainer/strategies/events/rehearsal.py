@@ -9,8 +9,7 @@ from torch import Tensor
 
 from schemas.trainer_config import Replay
 from trainer.models.event_model import Asked, EventModel, Hop, Question
-from trainer.models.memory.messages import Mail
-from trainer.models.memory.model import MemoryModel
+from trainer.models.tgn import Mail, MemoryModel
 from trainer.tasks.interface import Task
 
 _OFFER, _DRAW = 0x0FFE, 0xD4A3

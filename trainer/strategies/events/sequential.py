@@ -16,7 +16,7 @@ from trainer.data.history import Inserts
 from trainer.data.views import EventsView
 from trainer.models.event_model import EventModel
 from trainer.models.interface import Model
-from trainer.models.memory.model import MemoryModel
+from trainer.models.tgn import MemoryModel
 from trainer.strategies.events.event_stream import EventStream, LookedUp
 from trainer.strategies.events.memories import Memories, batch_loss
 from trainer.strategies.events.memory_stream import MemoryStream

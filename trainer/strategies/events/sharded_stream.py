@@ -11,7 +11,7 @@ from stream.arrays.kinds import Bool, Int32, Int64
 from trainer.data.event_feed import EventFeed
 from trainer.data.temporal_sampler import Layer
 from trainer.device import to_device
-from trainer.models.memory.model import MemoryModel
+from trainer.models.tgn import MemoryModel
 from trainer.ranks import Ranks
 from trainer.strategies.events.event_stream import ROWS_AT_ONCE
 from trainer.strategies.events.mailbox import NEVER, Mailbox, Rows

@@ -24,7 +24,7 @@ from stream.kernels import njit
 from trainer.device import to_device
 from trainer.models.stages import GraphStage, Stage, TimeStage
 from trainer.models.unroll import Layout
-from trainer.nn.csr_graph import CSRGraph
+from trainer.nn.graph import CSRGraph
 from trainer.nn.products import padded
 from trainer.ranks import Ranks
 from trainer.strategies.request import Request

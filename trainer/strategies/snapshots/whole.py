@@ -17,7 +17,7 @@ from trainer.device import to_device
 from trainer.models.interface import Model, SnapshotModel
 from trainer.models.stages import Carry, CellStage, GraphStage
 from trainer.models.unroll import Layout, unroll
-from trainer.nn.csr_graph import CSRGraph
+from trainer.nn.graph import CSRGraph
 from trainer.strategies.figures import TrainingFigure
 from trainer.strategies.interface import STRATEGIES, Needs, OwnKey, Setting, StepReport
 from trainer.strategies.passes import Step, run

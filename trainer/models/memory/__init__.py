@@ -1,1 +1,0 @@
-"""Event models: one memory architecture, of which every model is a preset."""

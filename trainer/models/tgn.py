@@ -1,0 +1,508 @@
+"""The memory architecture of TGN and its kin, module by module, and its presets.
+
+*Message*: of an event, to each of its ends (TGN equations 1 and 2, SPEED section II-C). *Aggregator*: one mail per node from the
+mails of a group of events (equation 3). *Updater*: a node's next state from its mail (equation 4). *Embedding*: of a node at a
+time, from states (section 3.1). The decoder is that of all event models.
+
+The mail's row [own ‖ other ‖ e] begins with the state itself, and most weights of a cell meet it twice: as the state
+and, with ``own``, as part of the message. So W_i · message + W_h · state is one product of the row with the sum of both
+weights, a sixth of the work less.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from inspect import Parameter, Signature
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, pad
+
+from stream.arrays.kinds import Int64
+from trainer.data.temporal_sampler import HOWS, How
+from trainer.data.walks import walk_width
+from trainer.device import to_device
+from trainer.models.event_model import EventDecoder, EventModel, Hop
+from trainer.models.interface import MODELS, ModelShape
+from trainer.nn.recurrent import GatedUnit
+from trainer.nn.rows import rows
+from trainer.nn.temporal_attention import MERGES, Merge, TemporalAttention
+from trainer.nn.time_encoding import TIME_ENCODERS, TimeEncoder
+
+Source = Literal["memory", "neighbourhood", "embedding"]
+SOURCES: tuple[Source, ...] = ("memory", "neighbourhood", "embedding")
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """The mails of n nodes from their latest events. A node's state follows from its mail alone.
+
+    Attributes:
+        row: (n, d + other + edges): the node itself and the other end just before the events, and the events' inputs.
+        gap_s: (n,), seconds from the node's former events to these, 0 if these are its first.
+    """
+
+    row: Tensor
+    gap_s: Tensor
+
+
+def pooled(states: Tensor, place: Tensor, there: Tensor) -> Tensor:
+    """A node's neighbourhood: the largest σ(s) among its neighbours (DyRep's localized embedding, h_struct).
+
+    Args:
+        states: (n, d).
+        place: int64 (R, K), neighbours among the states.
+        there: bool (R, K), which exist.
+
+    Returns:
+        (R, d), zeros where there is no neighbour.
+    """
+    neighbours = rows(states, place).masked_fill(~there.unsqueeze(2), -torch.inf)
+    return torch.sigmoid(neighbours.amax(dim=1))  # σ grows, so the largest is that of the largest
+
+
+class Message(nn.Module):
+    """[own ‖ other ‖ e ‖ φ(Δt)], or the same without ``own``; concatenation, as TGN's identity message.
+
+    It stays in two parts, the mail's row, which has no gradient, and φ(Δt), which may have one. So the updater's
+    backward pass does not compute the gradient of the larger part.
+
+    Args:
+        memory: d.
+        other: Of what the other end sends.
+        edges: Of e.
+        time: The time encoder.
+        own: Whether the node's own vector is part of it.
+
+    Attributes:
+        width: Of the message.
+    """
+
+    def __init__(self, memory: int, other: int, edges: int, time: TimeEncoder, *, own: bool) -> None:
+        super().__init__()
+        self.time = time
+        self.width = (memory if own else 0) + other + edges + time.width
+
+    def forward(self, mail: Mail) -> tuple[Tensor, Tensor]:
+        """The mail's whole row (n, d + other + edges), even if only a part belongs to the message, and φ (n, T)."""
+        return mail.row, self.time(mail.gap_s)
+
+
+Aggregate = Callable[[Tensor, Int64, int], Tensor]
+
+
+def latest(node: Int64, count: int) -> Int64:
+    """The place of each node's latest mail, int64 (count,); see ``last``."""
+    newest = np.empty(count, np.int64)
+    newest[node] = np.arange(len(node))  # the last value of a repeated place stays
+    return newest
+
+
+def last(mails: Tensor, node: Int64, count: int) -> Tensor:
+    """The latest mail of each node.
+
+    Args:
+        mails: (m, width) in order of time.
+        node: int64 (m,), the node of each, 0 … count − 1; every one occurs.
+        count: Nodes.
+
+    Returns:
+        (count, width).
+    """
+    if len(mails) == count and (node[1:] > node[:-1]).all():
+        return mails  # one per node, in order
+    return mails[to_device(latest(node, count), mails.device)]
+
+
+def mean(mails: Tensor, node: Int64, count: int) -> Tensor:
+    """The mean of each node's mails; see ``last``."""
+    sums = mails.new_zeros(count, mails.shape[1]).index_add(0, to_device(node, mails.device), mails)
+    counts = to_device(np.bincount(node, minlength=count), mails.device)
+    return sums / counts.to(mails.dtype).unsqueeze(1)
+
+
+AGGREGATORS: dict[str, Aggregate] = {"last": last, "mean": mean}
+
+
+class Gated(nn.GRUCell):
+    """A gated recurrent unit over [own ‖ other ‖ e ‖ φ(Δt)]; TGN and TIGE use it.
+
+    Args:
+        message: Width of the message.
+        memory: d, width of states.
+        own: Whether the state is part of the message.
+
+    Attributes:
+        products: Type of matrix products while training; None: that of the states.
+    """
+
+    products: torch.dtype | None = None
+
+    def __init__(self, message: int, memory: int, *, own: bool) -> None:
+        super().__init__(message, memory)
+        self.own = own
+
+    def forward(self, message: tuple[Tensor, Tensor]) -> Tensor:  # type: ignore[override]
+        """Next states (n, d) from mails' rows (n, d + other + edges) and φ (n, T)."""
+        updated: Tensor = GatedUnit.apply(  # type: ignore[no-untyped-call]  # torch's apply is untyped
+            *message, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh, self.own,
+            self.products if self.training else None,
+        )  # fmt: skip
+        return updated
+
+
+class Plain(nn.RNNCell):
+    """A recurrent unit with tanh over a message; JODIE and DyRep use it. See ``Gated``."""
+
+    products: torch.dtype | None = None
+
+    def __init__(self, message: int, memory: int, *, own: bool) -> None:
+        super().__init__(message, memory)
+        self.own = own
+
+    def forward(self, message: tuple[Tensor, Tensor]) -> Tensor:  # type: ignore[override]
+        """Next states (n, d) from mails' rows (n, d + other + edges) and φ (n, T)."""
+        row, timed = message
+        by_row, by_time = _weights(self, row.shape[1])
+        by_row = by_row + pad(self.weight_hh, (0, row.shape[1] - self.hidden_size))
+        bias = self.bias_ih + self.bias_hh
+        products = self.products if self.training else None
+        if products is None:
+            return torch.tanh(linear(row, by_row, bias) + linear(timed, by_time))
+        halved = [linear(x.to(products), w.to(products)) for x, w in ((row, by_row), (timed, by_time))]
+        return torch.tanh((halved[0] + halved[1]).to(row.dtype) + bias)
+
+
+def _weights(cell: Plain, width: int) -> tuple[Tensor, Tensor]:
+    """The parts of W_i for the mail's row of ``width`` and for φ."""
+    message = width if cell.own else width - cell.hidden_size
+    by_row = cell.weight_ih[:, :message]
+    return by_row if cell.own else pad(by_row, (cell.hidden_size, 0)), cell.weight_ih[:, message:]
+
+
+UPDATERS: dict[str, type[Gated] | type[Plain]] = {"gru": Gated, "rnn": Plain}
+
+
+DAY_S = 86_400.0
+
+
+class Identity(nn.Module):
+    """z(u, t) = s(u)."""
+
+    layers: ClassVar[int] = 0
+
+    def forward(self, states: Tensor, hops: list[Hop]) -> Tensor:
+        """See ``AttentionEmbedding.forward``; one hop without interactions."""
+        return rows(states, hops[0].own)
+
+
+class TimeProjection(nn.Module):
+    """z(u, t) = (1 + w Δt) ∘ s(u), Δt in days since u's latest event (JODIE equation 3).
+
+    Args:
+        width: Of states.
+    """
+
+    layers: ClassVar[int] = 0
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(width) / width**0.5)
+
+    def forward(self, states: Tensor, hops: list[Hop]) -> Tensor:
+        """See ``AttentionEmbedding.forward``; one hop without interactions."""
+        days = (hops[0].gap_s / DAY_S).unsqueeze(1)
+        return (1 + days * self.weight) * rows(states, hops[0].own)
+
+
+class AttentionEmbedding(nn.Module):
+    """Layers of temporal graph attention; h⁰ = s (TGN equations 8 to 11).
+
+    Args:
+        width: Of states.
+        edges: Of edge inputs.
+        time: The time encoder.
+        layers: How many.
+        heads: Of each.
+        dropout: Of attention weights.
+        merge: See ``TemporalAttention``.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        edges: int,
+        time: TimeEncoder,
+        *,
+        layers: int,
+        heads: int,
+        dropout: float,
+        merge: Merge,
+    ) -> None:
+        super().__init__()
+        if layers < 1:
+            raise ValueError(f"layers must be at least 1, found {layers}")
+        self.layers = layers
+        self.time = time
+        self.attention = nn.ModuleList(
+            TemporalAttention(width, edges, time.width, heads, dropout, merge) for _ in range(layers)
+        )
+
+    def forward(self, states: Tensor, hops: list[Hop]) -> Tensor:
+        """Embeddings of the first hop's rows.
+
+        Args:
+            states: (n, width), of the nodes below the last hop, and maybe of others.
+            hops: From the wanted rows down to the states; the nodes of each are the rows of the next.
+
+        Returns:
+            (R, width).
+        """
+        x = states
+        for attention, hop in zip(self.attention, reversed(hops), strict=True):
+            x = attention(x, hop.own, hop.place, hop.edge, hop.age_s, hop.there, self.time)
+        return x
+
+
+MOMENTS = ("event", "batch")
+
+LARGEST = {"memory": 4096, "time_width": 4096, "neighbours": 1000, "layers": 4, "heads": 64}
+"""Limits of a step's tables, which grow with the product of these, ``neighbours`` to the power of ``layers``."""
+
+EmbeddingName = Literal["identity", "projection", "attention"]
+
+
+class MemoryModel(EventModel):
+    """A node's state follows from its latest events; embeddings are made of states on demand.
+
+    A state before any event is zero. s(u) after a group of events = UPD(MSG(mail), state before), where the mail is
+    the aggregate of the group's mails to u. States are never stored, because they follow from the mail.
+
+    Args:
+        shape: Gives the width of edge features and the seed.
+        memory: Width d of states and embeddings.
+        time_width: Numbers per time span.
+        time: ``cosine`` (learned) or ``log`` (fixed bumps on a logarithmic scale).
+        message: Content of a mail: ``memory``, states of both ends; ``neighbourhood``, these and the other end's
+            neighbourhood; ``embedding``, embeddings of both.
+        own: Whether the message has the node's own vector beside the updater's.
+        aggregator: ``last`` or ``mean``.
+        updater: ``gru`` or ``rnn``.
+        embedding: ``identity``, ``projection`` or ``attention``.
+        neighbours: K, interactions sampled per node.
+        how: ``recent`` or ``uniform``.
+        layers: Of attention.
+        heads: Of attention.
+        dropout: Of attention weights.
+        merge: Module over attention and the node's own vector, ``mlp`` or ``linear``.
+        moment: When a node is embedded: at the time of each ``event`` that asks for it, or once per ``batch``, at its
+            first time: a third of the work at 200 events, and less in larger batches.
+        roles: Whether an edge input says which end of the event a node was.
+        history: Whether the decoder sees encounters of the pair.
+        walks: Whether the decoder sees counts of temporal walks between the two.
+    """
+
+    name: ClassVar[str] = "memory"
+    remembers: ClassVar[bool] = True
+    dense: ClassVar[tuple[str, ...]] = ("states", "answer")
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        *,
+        memory: int,
+        time_width: int,
+        time: str,
+        message: Source,
+        own: bool,
+        aggregator: str,
+        updater: str,
+        embedding: EmbeddingName,
+        neighbours: int,
+        how: How,
+        layers: int,
+        heads: int,
+        dropout: float,
+        merge: Merge,
+        moment: str,
+        roles: bool,
+        history: bool,
+        walks: bool,
+    ) -> None:
+        super().__init__(shape, memory)
+        for key, value, known in (
+            ("time", time, TIME_ENCODERS),
+            ("message", message, SOURCES),
+            ("aggregator", aggregator, AGGREGATORS),
+            ("updater", updater, UPDATERS),
+            ("embedding", embedding, ("identity", "projection", "attention")),
+            ("how", how, HOWS),
+            ("merge", merge, MERGES),
+            ("moment", moment, MOMENTS),
+        ):
+            if value not in known:
+                raise ValueError(f"{key} must be one of {', '.join(known)}, found {value!r}")
+        numbers = (memory, time_width, neighbours, layers, heads)
+        for (key, largest), number in zip(LARGEST.items(), numbers, strict=True):
+            if not 1 <= number <= largest:
+                raise ValueError(f"{key} must be in 1 … {largest}, found {number}")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, found {dropout}")
+        self.neighbours = neighbours
+        self.how = how
+        self.once_a_batch = moment == "batch"
+        self.roles, self.walks, self.source = roles, walks, message
+        self.aggregate = AGGREGATORS[aggregator]
+        encoder = TIME_ENCODERS[time](time_width)
+        other = 2 * memory if message == "neighbourhood" else memory
+        self.mail_width = memory + other + self.edges
+        self.message = Message(memory, other, self.edges, encoder, own=own)
+        self.updater = UPDATERS[updater](self.message.width, memory, own=own)
+        self.attention: AttentionEmbedding | None = None
+        if embedding == "attention" or message == "embedding":
+            self.attention = AttentionEmbedding(
+                memory, self.edges, encoder, layers=layers, heads=heads, dropout=dropout, merge=merge
+            )
+        self.embedding: nn.Module | None = None
+        if embedding != "attention":
+            self.embedding = Identity() if embedding == "identity" else TimeProjection(memory)
+        self.decoder = EventDecoder(memory, history=history, walks=walk_width() if walks else 0)
+
+    @property
+    def layers(self) -> int:
+        """See ``EventModel.layers``."""
+        return 0 if self.embedding is not None or self.attention is None else self.attention.layers
+
+    @property
+    def mail_layers(self) -> int:
+        """Hops of interactions in a mail."""
+        if self.source == "embedding" and self.attention is not None:
+            return self.attention.layers
+        return 1 if self.source == "neighbourhood" else 0
+
+    def mails(self, node: Int64, count: int) -> Int64:
+        """Places of the mails of a group that ``aggregate`` reads; the others need not be made.
+
+        Args:
+            node: int64 (m,), the node of each, 0 … count − 1; every one occurs.
+            count: Nodes.
+        """
+        return latest(node, count) if self.aggregate is last else np.arange(len(node))
+
+    def states(self, mail: Mail) -> Tensor:
+        """States (n, d) after the events of the mails."""
+        updated: Tensor = self.updater(self.message(mail))
+        return updated
+
+    def embed(self, below: Tensor, hops: list[Hop]) -> Tensor:
+        """Embeddings (R, d) of single rows, from states; see ``EventModel.embed``."""
+        module = self.embedding if self.embedding is not None else self.attention
+        assert module is not None
+        embedded: Tensor = module(below, hops)
+        return embedded
+
+    def tell(self, states: Tensor, hops: list[Hop]) -> Tensor:
+        """What each end of an event sends to the other, (R, other), for mails with more than states.
+
+        It begins with what the end itself keeps as its own in its mail.
+        """
+        if self.source == "neighbourhood":
+            hop = hops[0]
+            return torch.cat([rows(states, hop.own), pooled(states, hop.place, hop.there)], dim=1)
+        assert self.attention is not None
+        embedded: Tensor = self.attention(states, hops)
+        return embedded
+
+
+COMMON: dict[str, Any] = {
+    "memory": 100,
+    "time_width": 100,
+    "time": "cosine",
+    "aggregator": "last",
+    "moment": "event",
+    "roles": False,
+    "history": False,
+    "walks": False,
+}
+SAMPLED: dict[str, Any] = {"neighbours": 10, "how": "recent"}
+ATTENTION: dict[str, Any] = {"layers": 1, "heads": 2, "dropout": 0.1, "merge": "mlp"}
+
+
+class Preset(MemoryModel):
+    """A memory model of which some parameters are fixed, and others have defaults that a configuration may change.
+
+    Attributes:
+        fixed: The parameters that define the model.
+        open: Its own parameters with their defaults, which make its signature.
+    """
+
+    fixed: ClassVar[dict[str, Any]]
+    open: ClassVar[dict[str, Any]]
+
+    def __init__(self, shape: ModelShape, **params: Any) -> None:
+        super().__init__(shape, **{**self.fixed, **self.open, **params})
+
+    def __init_subclass__(cls) -> None:
+        """Publish the own parameters in the signature."""
+        own = [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=value, annotation=type(value))
+            for name, value in cls.open.items()
+        ]
+        cls.__signature__ = Signature([Parameter("shape", Parameter.POSITIONAL_OR_KEYWORD), *own])  # type: ignore[attr-defined]  # what inspect reads
+
+
+@MODELS.register
+class Jodie(Preset):
+    """JODIE (Kumar et al. 2019): a recurrent cell per node, embeddings projected in time."""
+
+    name: ClassVar[str] = "jodie"
+    fixed: ClassVar[dict[str, Any]] = {
+        "message": "memory", "own": False, "updater": "rnn", "embedding": "projection", "neighbours": 1,
+        "how": "recent", "layers": 1, "heads": 1, "dropout": 0.0, "merge": "mlp",
+    }  # fmt: skip
+    open: ClassVar[dict[str, Any]] = COMMON
+
+
+@MODELS.register
+class DyRep(Preset):
+    """DyRep (Trivedi et al. 2019): messages carry the other end and its neighbourhood into a recurrent cell."""
+
+    name: ClassVar[str] = "dyrep"
+    fixed: ClassVar[dict[str, Any]] = {
+        "message": "neighbourhood", "own": False, "updater": "rnn", "embedding": "identity", "layers": 1,
+        "heads": 1, "dropout": 0.0, "merge": "mlp",
+    }  # fmt: skip
+    # The paper's Δt is linear. Cosines of seconds look like noise to a plain cell, which has no gate to keep it out.
+    open: ClassVar[dict[str, Any]] = {**COMMON, **SAMPLED, "time": "log"}
+
+
+@MODELS.register
+class Tgn(Preset):
+    """TGN (Rossi et al. 2020): a gated cell per node, embeddings by attention over recent neighbours."""
+
+    name: ClassVar[str] = "tgn"
+    fixed: ClassVar[dict[str, Any]] = {
+        "message": "memory", "own": True, "updater": "gru", "embedding": "attention",
+    }  # fmt: skip
+    open: ClassVar[dict[str, Any]] = {**COMMON, **SAMPLED, **ATTENTION}
+
+
+@MODELS.register
+class Tige(Preset):
+    """TIGE (Zhang et al. 2023): two memories; embeddings just before events make the messages."""
+
+    name: ClassVar[str] = "tige"
+    fixed: ClassVar[dict[str, Any]] = {**Tgn.fixed, "message": "embedding"}
+    open: ClassVar[dict[str, Any]] = Tgn.open
+
+
+@MODELS.register
+class TgnHistory(Preset):
+    """TGN with the pair's history, temporal walks, roles and log-spaced time: the recommended event model."""
+
+    name: ClassVar[str] = "tgn-history"
+    fixed: ClassVar[dict[str, Any]] = Tgn.fixed
+    open: ClassVar[dict[str, Any]] = {
+        **Tgn.open, "time_width": 24, "time": "log", "moment": "batch", "roles": True, "history": True, "walks": True,
+    }  # fmt: skip

@@ -1,0 +1,565 @@
+"""Recurrent units on the host, with compiled gates: over rows that begin with the state, and over all snapshots of a block.
+
+Gates and their gradients take one pass over a row, exponentials side by side. The gated unit has one product for all its
+weights. Of the LSTM and of T-GCN, rows of nodes that have not come keep their state, and only the state's own gradient passes
+through them.
+
+Nodes are independent, so a block of them passes over all snapshots before the next block does. Its products, gates and
+states stay in the processor's caches; tables of all nodes would be read from memory for each product and each gate.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from stream.kernels import njit
+from trainer.nn.compiled import kernels_fit
+from trainer.nn.products import Table, side_by_side
+
+_F = np.float32
+_ONE, _TWO, _HALF = _F(1), _F(2), _F(0.5)
+_LARGEST = _F(87)
+"""eˣ beyond it is not a float32; gates reach their limits long before."""
+_PER_LN2 = _F(1.4426950408889634)
+_LN2, _LN2_REST = _F(0.693359375), _F(-2.12194440e-4)
+"""ln 2 in two parts, the first of few bits, so that its multiples are exact (Cody and Waite)."""
+_C2, _C3, _C4, _C5, _C6, _C7 = (_F(1 / float(np.prod(np.arange(1.0, i + 1)))) for i in range(2, 8))
+_BIAS, _MANTISSA = np.int32(127), np.int32(23)
+
+_FUSED = {"contract", "nsz"}
+# A division that may raise is a branch.
+WIDE = {"cache": True, "nogil": True, "fastmath": _FUSED, "error_model": "numpy"}
+
+
+@njit(cache=True, nogil=True, inline="always")
+def exp(x):  # type: ignore[no-untyped-def]  # compiled
+    """eˣ of a float32: powers of two, and Taylor's polynomial on half of ln 2 to either side; NaN stays NaN."""
+    x = min(max(x, -_LARGEST), _LARGEST)
+    twos = np.floor(x * _PER_LN2 + _HALF)
+    r = (x - twos * _LN2) - twos * _LN2_REST
+    far = _C4 + r * (_C5 + r * (_C6 + r * _C7))
+    near = _ONE + r * (_ONE + r * (_C2 + r * (_C3 + r * far)))
+    return near * np.int32((np.int32(twos) + _BIAS) << _MANTISSA).view(np.float32)
+
+
+@njit(**WIDE)
+def _open(gate, bias):  # type: ignore[no-untyped-def]  # compiled
+    for j in range(len(gate)):
+        gate[j] = _ONE / (_ONE + exp(-(gate[j] + bias[j])))
+
+
+@njit(**WIDE)
+def _renew(reset, keep, new, told, bias, told_bias, state, out):  # type: ignore[no-untyped-def]  # compiled
+    for j in range(len(new)):
+        told[j] += told_bias[j]
+        pre = new[j] + bias[j] + reset[j] * told[j]
+        new[j] = _ONE - _TWO / (exp(_TWO * pre) + _ONE)  # tanh
+        out[j] = new[j] + keep[j] * (state[j] - new[j])
+
+
+@njit(**WIDE)
+def gates_open(gates, told, bias, told_bias, state, out):  # type: ignore[no-untyped-def]  # compiled
+    """From products to the next states.
+
+    Args:
+        gates: float32 (n, 3 d), products of reset, update and new gate; becomes the gates' outputs.
+        told: float32 (n, d), W_hn · state; its bias is added.
+        bias: float32 (3 d,), of the gates.
+        told_bias: float32 (d,).
+        state: float32 (n, ≥ d), states in front.
+        out: float32 (n, d), filled.
+    """
+    d = told.shape[1]
+    for i in range(len(told)):
+        gate = gates[i]
+        _open(gate[: 2 * d], bias[: 2 * d])
+        _renew(
+            gate[:d], gate[d : 2 * d], gate[2 * d :], told[i], bias[2 * d :], told_bias, state[i, :d], out[i]
+        )
+
+
+@njit(**WIDE)
+def _by_new(gradient, reset, keep, new, by_new, by_told):  # type: ignore[no-untyped-def]  # compiled
+    for j in range(len(new)):
+        by_new[j] = gradient[j] * (_ONE - keep[j]) * (_ONE - new[j] * new[j])
+        by_told[j] = by_new[j] * reset[j]
+
+
+@njit(**WIDE)
+def _by_keep(gradient, keep, new, state, by_keep):  # type: ignore[no-untyped-def]  # compiled
+    for j in range(len(new)):
+        by_keep[j] = gradient[j] * (state[j] - new[j]) * keep[j] * (_ONE - keep[j])
+
+
+@njit(**WIDE)
+def _by_reset(by_told, told, reset, by_reset):  # type: ignore[no-untyped-def]  # compiled
+    for j in range(len(reset)):
+        by_reset[j] = by_told[j] * told[j] * (_ONE - reset[j])
+
+
+@njit(**WIDE)
+def _add(to, what):  # type: ignore[no-untyped-def]  # compiled
+    for j in range(len(to)):
+        to[j] += what[j]
+
+
+@njit(cache=True, nogil=True)
+def gates_back(gradient, gates, told, state, by_gates, by_told, sums):  # type: ignore[no-untyped-def]  # compiled
+    """Gradients of the products of ``gates_open``.
+
+    Args:
+        gradient: float32 (n, d), of the next states.
+        gates: float32 (≥ n, 3 d), as ``gates_open`` left them.
+        told: float32 (≥ n, d), as ``gates_open`` left it.
+        state: float32 (≥ n, ≥ d).
+        by_gates: float32 (≥ n, 3 d), filled.
+        by_told: float32 (≥ n, d), filled.
+        sums: float32 (4 d,), to which the sums over rows of the two are added.
+    """
+    d = told.shape[1]
+    for i in range(len(gradient)):
+        gate, by_gate = gates[i], by_gates[i]
+        reset, keep, new = gate[:d], gate[d : 2 * d], gate[2 * d :]
+        _by_new(gradient[i], reset, keep, new, by_gate[2 * d :], by_told[i])
+        _by_keep(gradient[i], keep, new, state[i, :d], by_gate[d : 2 * d])
+        _by_reset(by_told[i], told[i], reset, by_gate[:d])
+        _add(sums[: 3 * d], by_gate)
+        _add(sums[3 * d :], by_told[i])
+
+
+class GatedUnit(torch.autograd.Function):
+    """Next states from [state ‖ rest ‖ φ]; the message is that, or the same without the state.
+
+    W_i · message + W_h · state is one product of the whole row with the sum of both weights. Only the new gate's part of
+    W_h is separate, because its result is multiplied by the reset gate. Gradients of W_i and W_h are cut out of one
+    product, too.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        row: Tensor,
+        timed: Tensor,
+        weight_ih: Tensor,
+        weight_hh: Tensor,
+        bias_ih: Tensor,
+        bias_hh: Tensor,
+        own: bool,
+        products: torch.dtype | None,
+    ) -> Tensor:
+        """Next states (n, d).
+
+        Args:
+            ctx: Of autograd.
+            row: (n, d + rest), states in front; without gradient.
+            timed: (n, T), φ.
+            weight_ih: (3 d, message), as ``torch.nn.GRUCell`` has it.
+            weight_hh: (3 d, d).
+            bias_ih: (3 d,).
+            bias_hh: (3 d,).
+            own: Whether the state is part of the message.
+            products: Type of products; None: that of the rows.
+        """
+        count, d = len(row), weight_hh.shape[1]
+        weight = weight_ih.clone() if own else pad(weight_ih, (d, 0))
+        weight[: 2 * d, :d] += weight_hh[: 2 * d]
+        table = side_by_side(row, timed)
+        state = table[:, :d].contiguous()
+        gates = Table(table, products).times(weight)
+        told = Table(state, products).times(weight_hh[2 * d :])
+        bias = bias_ih + pad(bias_hh[: 2 * d], (0, d))
+        if kernels_fit(row) and row.dtype == torch.float32:
+            updated = row.new_empty(count, d)
+            arrays = (gates[:count], told[:count], bias, bias_hh[2 * d :], state, updated)
+            gates_open(*(each.detach().numpy() for each in arrays))
+        else:
+            gates.add_(bias)
+            told.add_(bias_hh[2 * d :])
+            reset, keep = gates[:, : 2 * d].sigmoid_().chunk(2, dim=1)
+            new = gates[:, 2 * d :].addcmul_(reset, told).tanh_()
+            updated = torch.lerp(new, state, keep)[:count]
+        ctx.save_for_backward(table, state, weight, gates, told)
+        ctx.own, ctx.products, ctx.timed = own, products, timed.shape[1]
+        return updated
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of φ, weights and biases."""
+        table, state, weight, gates, told = ctx.saved_tensors
+        (gradient,), d = gradients, told.shape[1]
+        count = len(gradient)
+        by_gates, by_told = torch.empty_like(gates), torch.empty_like(told)
+        by_gates[count:] = 0
+        by_told[count:] = 0
+        if kernels_fit(gradient) and gradient.dtype == torch.float32:
+            sums = gradient.new_zeros(4 * d)
+            arrays = (gradient.contiguous(), gates, told, state, by_gates, by_told, sums)
+            gates_back(*(each.numpy() for each in arrays))
+            by_bias, by_told_bias = sums[: 3 * d], sums[3 * d :]
+        else:
+            gradient = pad(gradient, (0, 0, 0, len(gates) - count))
+            reset, keep, new = gates.chunk(3, dim=1)
+            by_reset, by_keep, by_new = by_gates.chunk(3, dim=1)
+            by_new.copy_(gradient * (1 - keep) * (1 - new * new))
+            by_keep.copy_(gradient * (state - new) * keep * (1 - keep))
+            torch.mul(by_new, reset, out=by_told)
+            by_reset.copy_(by_told * told * (1 - reset))
+            by_bias, by_told_bias = by_gates.sum(dim=0), by_told.sum(dim=0)
+        g = Table(by_gates, ctx.products)
+        by_weight = g.summed_with(Table(table, ctx.products))
+        by_new_weight = Table(by_told, ctx.products).summed_with(Table(state, ctx.products))
+        by_timed = g.times(weight[:, -ctx.timed :].t())[:count] if ctx.needs_input_grad[1] else None
+        return (
+            None,
+            by_timed,
+            by_weight if ctx.own else by_weight[:, d:],
+            torch.cat([by_weight[: 2 * d, :d], by_new_weight]),
+            by_bias,
+            torch.cat([by_bias[: 2 * d], by_told_bias]),
+            None,
+            None,
+        )
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _sigmoid(x):  # type: ignore[no-untyped-def]  # compiled
+    return _ONE / (_ONE + exp(-x))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _tanh(x):  # type: ignore[no-untyped-def]  # compiled
+    return _ONE - _TWO / (exp(_TWO * x) + _ONE)
+
+
+@njit(**WIDE)
+def _sigmoids(gate):  # type: ignore[no-untyped-def]  # compiled
+    for j in range(len(gate)):
+        gate[j] = _sigmoid(gate[j])
+
+
+@njit(**WIDE)
+def _remember(taken, kept, new, shown, c, cell, h):  # type: ignore[no-untyped-def]  # compiled
+    for j in range(len(c)):
+        new[j] = _tanh(new[j])
+        cell[j] = kept[j] * c[j] + taken[j] * new[j]
+        h[j] = shown[j] * _tanh(cell[j])
+
+
+@njit(**WIDE)
+def lstm_open(gates, there, h, c, h_after, c_after):  # type: ignore[no-untyped-def]  # compiled
+    """From products to the next states.
+
+    Args:
+        gates: float32 (n, 4 d), products of i, f, g and o; becomes the gates' outputs.
+        there: bool (n,).
+        h: float32 (n, d), before.
+        c: float32 (n, d), before.
+        h_after: float32 (n, d), filled.
+        c_after: float32 (n, d), filled.
+    """
+    d = c.shape[1]
+    for i in range(len(c)):
+        if there[i]:
+            gate = gates[i]
+            _sigmoids(gate[: 2 * d])
+            _sigmoids(gate[3 * d :])
+            _remember(
+                gate[:d], gate[d : 2 * d], gate[2 * d : 3 * d], gate[3 * d :], c[i], c_after[i], h_after[i]
+            )
+        else:
+            h_after[i] = h[i]
+            c_after[i] = c[i]
+
+
+@njit(**WIDE)
+def _by_output(by_h, shown, cell, by_shown, by_c):  # type: ignore[no-untyped-def]  # compiled
+    for j in range(len(cell)):
+        seen = _tanh(cell[j])
+        by_shown[j] = by_h[j] * seen * shown[j] * (_ONE - shown[j])
+        by_c[j] += by_h[j] * shown[j] * (_ONE - seen * seen)
+
+
+@njit(**WIDE)
+def _by_memory(by_c, taken, kept, new, c, by_taken, by_kept, by_new):  # type: ignore[no-untyped-def]  # compiled
+    for j in range(len(c)):
+        by_taken[j] = by_c[j] * new[j] * taken[j] * (_ONE - taken[j])
+        by_kept[j] = by_c[j] * c[j] * kept[j] * (_ONE - kept[j])
+        by_new[j] = by_c[j] * taken[j] * (_ONE - new[j] * new[j])
+        by_c[j] *= kept[j]
+
+
+@njit(cache=True, nogil=True)
+def lstm_back(by_h, by_c, gates, there, c, c_after, by_gates):  # type: ignore[no-untyped-def]  # compiled
+    """Gradients of the products of ``lstm_open``.
+
+    Args:
+        by_h: float32 (n, d), of h afterwards; becomes the part of h before that passes around the gates.
+        by_c: float32 (n, d), of c afterwards; becomes that of c before.
+        gates: float32 (n, 4 d), as ``lstm_open`` left them.
+        there: bool (n,).
+        c: float32 (n, d), before.
+        c_after: float32 (n, d).
+        by_gates: float32 (n, 4 d), filled.
+    """
+    d = c.shape[1]
+    for i in range(len(c)):
+        by_gate = by_gates[i]
+        if there[i]:
+            gate = gates[i]
+            _by_output(by_h[i], gate[3 * d :], c_after[i], by_gate[3 * d :], by_c[i])
+            _by_memory(
+                by_c[i], gate[:d], gate[d : 2 * d], gate[2 * d : 3 * d], c[i],
+                by_gate[:d], by_gate[d : 2 * d], by_gate[2 * d : 3 * d],
+            )  # fmt: skip
+            by_h[i] = 0
+        else:
+            by_gate[:] = 0
+
+
+@njit(**WIDE)
+def _reset(reset, h, kept):  # type: ignore[no-untyped-def]  # compiled
+    for j in range(len(h)):
+        kept[j] = reset[j] * h[j]
+
+
+@njit(**WIDE)
+def gru_open(gates, h, kept):  # type: ignore[no-untyped-def]  # compiled
+    """The update and reset gates, and the state after reset.
+
+    Args:
+        gates: float32 (n, 2 d), products of both; becomes their outputs.
+        h: float32 (n, d), before.
+        kept: float32 (n, d), filled.
+    """
+    d = h.shape[1]
+    for i in range(len(h)):
+        _sigmoids(gates[i])
+        _reset(gates[i, d:], h[i], kept[i])
+
+
+@njit(**WIDE)
+def _mix(update, new, h, after):  # type: ignore[no-untyped-def]  # compiled
+    for j in range(len(h)):
+        new[j] = _tanh(new[j])
+        after[j] = new[j] + update[j] * (h[j] - new[j])
+
+
+@njit(**WIDE)
+def gru_renew(gates, new, there, h, after):  # type: ignore[no-untyped-def]  # compiled
+    """The next states.
+
+    Args:
+        gates: float32 (n, 2 d), as ``gru_open`` left them.
+        new: float32 (n, d), products of the candidate; becomes the candidate.
+        there: bool (n,).
+        h: float32 (n, d), before.
+        after: float32 (n, d), filled.
+    """
+    d = h.shape[1]
+    for i in range(len(h)):
+        if there[i]:
+            _mix(gates[i, :d], new[i], h[i], after[i])
+        else:
+            after[i] = h[i]
+
+
+@njit(**WIDE)
+def _by_renewed(by_h, update, new, h, by_update, by_new):  # type: ignore[no-untyped-def]  # compiled
+    for j in range(len(h)):
+        by_update[j] = by_h[j] * (h[j] - new[j]) * update[j] * (_ONE - update[j])
+        by_new[j] = by_h[j] * (_ONE - update[j]) * (_ONE - new[j] * new[j])
+        by_h[j] *= update[j]
+
+
+@njit(cache=True, nogil=True)
+def gru_back_new(by_h, gates, new, there, h, by_gates, by_new):  # type: ignore[no-untyped-def]  # compiled
+    """Gradients of the products of the candidate and of the update gate.
+
+    Args:
+        by_h: float32 (n, d), of the next states; becomes the part of those before that passes around the gates.
+        gates: float32 (n, 2 d), as ``gru_open`` left them.
+        new: float32 (n, d), as ``gru_renew`` left it.
+        there: bool (n,).
+        h: float32 (n, d), before.
+        by_gates: float32 (n, 2 d), its first half filled.
+        by_new: float32 (n, d), filled.
+    """
+    d = h.shape[1]
+    for i in range(len(h)):
+        if there[i]:
+            _by_renewed(by_h[i], gates[i, :d], new[i], h[i], by_gates[i, :d], by_new[i])
+        else:
+            by_gates[i, :d] = 0
+            by_new[i] = 0
+
+
+@njit(**WIDE)
+def _by_kept_state(by_kept, reset, h, by_h, by_gate):  # type: ignore[no-untyped-def]  # compiled
+    for j in range(len(h)):
+        by_gate[j] = by_kept[j] * h[j] * reset[j] * (_ONE - reset[j])
+        by_h[j] += by_kept[j] * reset[j]
+
+
+@njit(cache=True, nogil=True)
+def gru_back_reset(by_h, by_kept, gates, h, by_gates):  # type: ignore[no-untyped-def]  # compiled
+    """Gradients of the products of the reset gate; those of absent rows are zero because ``by_kept`` is.
+
+    Args:
+        by_h: float32 (n, d), added to.
+        by_kept: float32 (n, d), of the state after reset.
+        gates: float32 (n, 2 d), as ``gru_open`` left them.
+        h: float32 (n, d), before.
+        by_gates: float32 (n, 2 d), its second half filled.
+    """
+    d = h.shape[1]
+    for i in range(len(h)):
+        _by_kept_state(by_kept[i], gates[i, d:], h[i], by_h[i], by_gates[i, d:])
+
+
+_BLOCK = 2048
+"""Nodes: 64 wide, their gates are two mebibytes."""
+
+
+def units_fit(rows: Tensor) -> bool:
+    """Whether the units of this module can take rows (t, n, w): float32 in the host's memory, of one snapshot or more."""
+    return kernels_fit(rows) and rows.dtype == torch.float32 and len(rows) > 0
+
+
+class UnrolledLstm(torch.autograd.Function):
+    """States (t, n, d) and the last memory (n, d) of an LSTM."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: Tensor,
+        of_inputs: Tensor,
+        bias: Tensor,
+        of_state: Tensor,
+        there: Tensor,
+        h: Tensor,
+        c: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Pass over the snapshots.
+
+        Args:
+            ctx: Of autograd.
+            rows: (t, n, w).
+            of_inputs: (4 d, w), of i, f, g and o.
+            bias: (4 d,).
+            of_state: (4 d, d).
+            there: bool (t, n).
+            h: (n, d), before.
+            c: (n, d), before.
+        """
+        states, saved, memory = rows.new_empty(len(rows), *h.shape), [], torch.empty_like(c)
+        for nodes in _blocks(h):
+            before, kept = h[nodes], c[nodes]
+            for x, come, state in zip(rows[:, nodes], there[:, nodes], states[:, nodes], strict=True):
+                gates = torch.addmm(bias, x, of_inputs.t()).addmm_(before, of_state.t())
+                after = torch.empty_like(kept)
+                _call(lstm_open, gates, come, before, kept, state, after)
+                saved += [gates, kept, after]
+                before, kept = state, after
+            memory[nodes] = kept
+        ctx.save_for_backward(rows, of_inputs, of_state, there, h, states, *saved)
+        return states, memory
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of what ``forward`` took."""
+        rows, of_inputs, of_state, there, h, states, *saved = ctx.saved_tensors
+        by_states, by_c = gradients[0], gradients[1].clone(memory_format=torch.contiguous_format)
+        by_rows, by_h = torch.empty_like(rows), torch.zeros_like(h)
+        by_inputs, by_state = torch.zeros_like(of_inputs), torch.zeros_like(of_state)
+        by_bias = of_inputs.new_zeros(len(of_inputs))
+        for number, nodes in enumerate(_blocks(h)):
+            by_before, by_kept = by_h[nodes], by_c[nodes]
+            by_gates = h.new_empty(len(by_before), len(of_inputs))
+            for t in reversed(range(len(rows))):
+                gates, kept, after = saved[3 * (number * len(rows) + t) :][:3]
+                by_before += by_states[t, nodes]
+                _call(lstm_back, by_before, by_kept, gates, there[t, nodes], kept, after, by_gates)
+                torch.mm(by_gates, of_inputs, out=by_rows[t, nodes])
+                by_inputs.addmm_(by_gates.t(), rows[t, nodes])
+                by_state.addmm_(by_gates.t(), states[t - 1, nodes] if t else h[nodes])
+                by_bias += by_gates.sum(dim=0)
+                by_before.addmm_(by_gates, of_state)
+        return by_rows, by_inputs, by_bias, by_state, None, by_h, by_c
+
+
+class UnrolledGru(torch.autograd.Function):
+    """States (t, n, d) of T-GCN's recurrence."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weights: Tensor, biases: Tensor, there: Tensor, h: Tensor) -> Tensor:
+        """Pass over the snapshots.
+
+        Args:
+            ctx: Of autograd.
+            rows: (t, n, d), or (t, n, 3 d) if each gate has its own.
+            weights: (3 d, 2 d), of update, reset and candidate, for [input ‖ state].
+            biases: (3 d,).
+            there: bool (t, n).
+            h: (n, d), before.
+        """
+        d, states = h.shape[1], rows.new_empty(len(rows), *h.shape)
+        of_state, saved = weights[:, d:].contiguous(), []
+        for nodes in _blocks(h):
+            before = h[nodes]
+            for x, come, state in zip(rows[:, nodes], there[:, nodes], states[:, nodes], strict=True):
+                gates, new, kept = h.new_empty(len(x), 2 * d), h.new_empty(len(x), d), h.new_empty(len(x), d)
+                for gate, out in enumerate((gates[:, :d], gates[:, d:], new)):
+                    of = slice(gate * d, (gate + 1) * d)
+                    torch.addmm(biases[of], _of_gate(x, gate, d), weights[of, :d].t(), out=out)
+                gates.addmm_(before, of_state[: 2 * d].t())
+                _call(gru_open, gates, before, kept)
+                new.addmm_(kept, of_state[2 * d :].t())
+                _call(gru_renew, gates, new, come, before, state)
+                saved += [gates, new, kept]
+                before = state
+        ctx.save_for_backward(rows, weights, there, h, states, *saved)
+        return states
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of what ``forward`` took."""
+        (by_states,), (rows, weights, there, h, states, *saved) = gradients, ctx.saved_tensors
+        d, shared = h.shape[1], rows.shape[2] == h.shape[1]
+        of_state = weights[:, d:].contiguous()
+        by_rows, by_h = torch.zeros_like(rows) if shared else torch.empty_like(rows), torch.zeros_like(h)
+        by_weights, by_biases = torch.zeros_like(weights), weights.new_zeros(3 * d)
+        for number, nodes in enumerate(_blocks(h)):
+            by_before = by_h[nodes]
+            by_gates, by_new = h.new_empty(len(by_before), 2 * d), torch.empty_like(by_before)
+            for t in reversed(range(len(rows))):
+                gates, new, kept = saved[3 * (number * len(rows) + t) :][:3]
+                before = states[t - 1, nodes] if t else h[nodes]
+                by_before += by_states[t, nodes]
+                _call(gru_back_new, by_before, gates, new, there[t, nodes], before, by_gates, by_new)
+                by_kept = by_new @ of_state[2 * d :]
+                _call(gru_back_reset, by_before, by_kept, gates, before, by_gates)
+                by_before.addmm_(by_gates, of_state[: 2 * d])
+                by_weights[: 2 * d, d:] += by_gates.t() @ before
+                by_weights[2 * d :, d:] += by_new.t() @ kept
+                for gate, by in enumerate((by_gates[:, :d], by_gates[:, d:], by_new)):
+                    of = slice(gate * d, (gate + 1) * d)
+                    by_weights[of, :d] += by.t() @ _of_gate(rows[t, nodes], gate, d)
+                    by_biases[of] += by.sum(dim=0)
+                    _of_gate(by_rows[t, nodes], gate, d).addmm_(by, weights[of, :d], beta=float(shared))
+        return by_rows, by_weights, by_biases, None, by_h
+
+
+def _blocks(h: Tensor) -> list[slice]:
+    return [slice(begin, begin + _BLOCK) for begin in range(0, len(h), _BLOCK)]
+
+
+def _of_gate(x: Tensor, gate: int, d: int) -> Tensor:
+    """The part of a row that a gate sees: all of it, or a slice of its own."""
+    return x if x.shape[1] == d else x[:, gate * d : (gate + 1) * d]
+
+
+def _call(kernel: Any, *tensors: Tensor) -> None:
+    kernel(*(tensor.detach().numpy() for tensor in tensors))
