@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from schemas.events import US_PER_S, Op
 from stream.decode.files import read_events
 from stream.partition.interface import create
-from stream.partition.vertex.quality import foreign_parts
+from stream.partition.vertex.foreign_rows import foreign_parts
 from stream.snapshots.delta import SnapshotDelta
 from stream.snapshots.graph import LiveGraph
 from stream.snapshots.slicing import densify, slice_events

@@ -32,9 +32,9 @@ from schemas.events import US_PER_S, Op, event_schema
 from schemas.store import LaneHeader
 from stream.decode.files import read_events
 from stream.partition.interface import OnlinePartitioner, PartitionError
-from stream.partition.vertex import metis_library
-from stream.partition.vertex.distdy_base import REFERENCE_BYTES
-from stream.partition.vertex.quality import foreign_parts
+from stream.partition.vertex import metis
+from stream.partition.vertex.distdy import REFERENCE_BYTES
+from stream.partition.vertex.foreign_rows import foreign_parts
 from stream.snapshots.slicing import densify, slice_events
 from stream.store.lane.state import LaneState
 from stream.synthetic import PAPER_GRAPHS, paper_snapshots
@@ -195,7 +195,7 @@ BY_DEFAULT = ("as733", "sx", "slashdot", "uni50k")
 
 def cpu_s() -> float:
     """CPU seconds of this thread and of METIS's process."""
-    child = metis_library._PROCESS._child
+    child = metis._PROCESS._child
     used = int(Path(f"/proc/{child.pid}/schedstat").read_text().split()[0]) / 1e9 if child else 0.0
     return time.thread_time() + used
 

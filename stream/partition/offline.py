@@ -27,7 +27,7 @@ from stream.partition.interface import (
 )
 from stream.partition.parameters import own_parameters
 from stream.partition.quality import share
-from stream.partition.vertex.quality import foreign_parts
+from stream.partition.vertex.foreign_rows import foreign_parts
 from stream.snapshots.graph import LiveGraph
 from stream.snapshots.slicing import densify, slice_events
 

@@ -36,11 +36,11 @@ def _named(takers: Sequence[Callable[..., Any]]) -> tuple[dict[str, inspect.Para
     """Keyword parameters of the first taker, and of the following ones as long as they are passed on."""
     named: dict[str, inspect.Parameter] = {}
     for taker in takers:
-        found = inspect.signature(taker).parameters
-        for name, parameter in found.items():
+        parameters = inspect.signature(taker).parameters
+        for name, parameter in parameters.items():
             if parameter.kind in _BY_NAME and name not in ("self", *_OF_ALL):
                 named.setdefault(name, parameter)
-        if not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in found.values()):
+        if not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
             return named, False
     return named, True
 
@@ -72,7 +72,7 @@ def check_parameters(algorithm: str, factory: Callable[..., Any], given: Mapping
         try:
             TypeAdapter(annotation, config=_STRICT).validate_python(value)
         except ValidationError as error:
-            reasons = " or ".join(dict.fromkeys(must_be(found) for found in error.errors()))
+            reasons = " or ".join(dict.fromkeys(must_be(fault) for fault in error.errors()))
             raise PartitionError(f"{algorithm} cannot take {name} = {value!r}: it {reasons}") from error
         numbers = value if isinstance(value, Sequence) else [value]
         if any(isinstance(number, int) and abs(number) >= _INT64_END for number in numbers):

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream.partition.interface import PartitionError, create
-from stream.partition.vertex.annealing import COLUMNS, DRAWS, anneal
-from stream.partition.vertex.byte_lp_kernels import shed, traffic
-from stream.partition.vertex.quality import sampled_share
+from stream.partition.vertex.base import sampled_share
+from stream.partition.vertex.byte_lp import COLUMNS, DRAWS, anneal, shed, traffic
 from stream.snapshots.adjacency import build_adjacency
 from stream.snapshots.delta import Csr
 from stream.snapshots.graph import LiveGraph

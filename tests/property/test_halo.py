@@ -20,7 +20,7 @@ from trainer_streams import SECOND, make_lane, meetings
 
 from schemas.config import Lane
 from schemas.events import event_schema
-from stream.partition.vertex.quality import foreign_parts
+from stream.partition.vertex.foreign_rows import foreign_parts
 from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
 from stream.store.window.view import WindowView

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream.partition.interface import PartitionError, create
-from stream.partition.vertex.load_aware_kernels import deal_again
+from stream.partition.vertex.load_aware import deal_again
 from stream.snapshots.graph import LiveGraph
 
 ends = st.integers(0, 9)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from stream.partition.interface import CapacityError
-from stream.partition.vertex.distdy_base import REFERENCE_BYTES
+from stream.partition.vertex.distdy import REFERENCE_BYTES
 from stream.snapshots.delta import Csr, delta_of
 
 

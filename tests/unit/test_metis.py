@@ -13,9 +13,8 @@ import pytest
 from edge_events import edge_events
 
 from stream.partition.interface import PartitionError, create
-from stream.partition.vertex import metis_library
-from stream.partition.vertex.metis import relabel
-from stream.partition.vertex.metis_library import metis
+from stream.partition.vertex import metis as metis_module
+from stream.partition.vertex.metis import metis, relabel
 from stream.snapshots.adjacency import build_adjacency
 from stream.snapshots.graph import LiveGraph
 from stream.snapshots.pairs import pair_keys
@@ -88,7 +87,7 @@ def test_other_seeds_may_give_other_parts():
 def test_a_process_that_was_killed_is_told_and_the_next_call_starts_another():
     graph = random_graph(100, 400)
     before = metis(*graph, 3, 0)
-    os.kill(metis_library._PROCESS._child.pid, signal.SIGKILL)
+    os.kill(metis_module._PROCESS._child.pid, signal.SIGKILL)
     with pytest.raises(PartitionError, match="METIS's process ended with status -9 on a graph of 100 nodes"):
         metis(*graph, 3, 0)
     np.testing.assert_array_equal(metis(*graph, 3, 0), before)
@@ -102,7 +101,7 @@ def test_an_interrupted_call_leaves_no_answer_for_the_next(monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(metis_library, "receive", interrupted)
+        patch.setattr(metis_module, "receive", interrupted)
         with pytest.raises(KeyboardInterrupt):
             metis(*random_graph(100, 300, seed=1), 3, 0)
     np.testing.assert_array_equal(metis(*graph, 3, 0), before)
@@ -120,7 +119,7 @@ def test_listing_the_partitioners_loads_no_library_of_theirs():
 PROGRAM = """
 import os, signal, threading, time
 import numpy as np
-from stream.partition.vertex.metis_library import metis
+from stream.partition.vertex.metis import metis
 from stream.snapshots.adjacency import build_adjacency
 from stream.snapshots.pairs import pair_keys
 asked = []
@@ -152,11 +151,8 @@ def test_sigterm_during_metis_goes_to_the_program_and_nothing_is_printed_for_it(
 
 
 def test_the_process_ends_with_the_one_that_asked():
-    program = (
-        "from stream.partition.vertex.metis_library import metis, _PROCESS\nimport numpy as np, os\n"
-        + (
-            "metis(np.zeros(9, np.int64), np.empty(0, np.int32), 2, 0)\nprint(_PROCESS._child.pid, flush=True)\nos._exit(1)"
-        )
+    program = "from stream.partition.vertex.metis import metis, _PROCESS\nimport numpy as np, os\n" + (
+        "metis(np.zeros(9, np.int64), np.empty(0, np.int32), 2, 0)\nprint(_PROCESS._child.pid, flush=True)\nos._exit(1)"
     )
     found = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False

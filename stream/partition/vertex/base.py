@@ -1,5 +1,6 @@
-"""The base of all vertex partitioners: owners over snapshots, their changes, quality and state."""
+"""The base of all vertex partitioners: owners over snapshots, their changes, state, and the running quality."""
 
+import math
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
@@ -8,12 +9,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from stream.arrays.growing import grown
-from stream.arrays.kinds import Bool, Int32, Int64
+from stream.arrays.kinds import Bool, Float64, Int32, Int64
+from stream.kernels import njit
 from stream.partition.interface import Assignment, Kind, Quality, Why, foreign_state
+from stream.partition.quality import Mean, balance, share
 from stream.partition.vertex.pair_totals import PairTotals
-from stream.partition.vertex.quality import DEFAULT_FANOUT, VertexQuality
-from stream.snapshots.delta import SnapshotDelta
+from stream.snapshots.delta import Rows, SnapshotDelta
 from stream.snapshots.state_table import pack, unpack
+
+DEFAULT_FANOUT = 10
+"""Neighbours that a trainer samples per node; determines the edge weights of the utility (DistDy section 3.4)."""
 
 
 class VertexPartitioner(ABC):
@@ -142,3 +147,71 @@ class VertexPartitioner(ABC):
         self._num_nodes = max(num_nodes, self._num_nodes)
         self._owner = grown(self._owner, self._num_nodes, -1)
         self._marks = grown(self._marks, self._num_nodes)
+
+
+class VertexQuality:
+    """Quality of a vertex partition: every live node has one owner.
+
+    ``cut_final`` is the latest snapshot's cut. Each node is in its owner's part only, so both replication factors are 1.
+    ``edge_balance`` counts the pairs stored with a part: those with an end in it.
+    """
+
+    def __init__(self) -> None:
+        self._cut, self._utility, self._moved = Mean(), Mean(), Mean()
+        self._snapshots = 0
+        self._last_cut = self._node_balance = self._edge_balance = math.nan
+
+    def observe(self, totals: PairTotals, node_count: Int64, moved: int) -> None:
+        """Add a snapshot.
+
+        Args:
+            totals: Pairs and weights under the owners after it.
+            node_count: int64 (K,) nodes per part.
+            moved: Nodes that changed their owner.
+        """
+        self._last_cut = share(totals.cross, totals.pairs)
+        self._cut.add(self._last_cut)
+        self._utility.add(share(totals.inside, totals.weight))
+        if self._snapshots:
+            self._moved.add(share(moved, int(node_count.sum())))
+        self._snapshots += 1
+        self._node_balance = balance(node_count)
+        self._edge_balance = balance(totals.stored)
+
+    def quality(self) -> Quality:
+        """All snapshots so far."""
+        present = 1.0 if self._snapshots else math.nan
+        return Quality(
+            cut=self._cut.value(),
+            cut_final=self._last_cut,
+            replication_factor=present,
+            training_replication_factor=present,
+            shared_share=0.0 if self._snapshots else math.nan,
+            node_balance=self._node_balance,
+            edge_balance=self._edge_balance,
+            utility=self._utility.value(),
+            moved_share=self._moved.value(of_none=0.0),
+        )
+
+    def state(self) -> Float64:
+        """The values that the next figures depend on, float64 (10,)."""
+        means = [x for mean in (self._cut, self._utility, self._moved) for x in (mean.total, mean.count)]
+        return np.array([*means, self._snapshots, self._last_cut, self._node_balance, self._edge_balance])
+
+    def restore(self, state: Float64) -> None:
+        """Continue from a ``state()``."""
+        for i, mean in enumerate((self._cut, self._utility, self._moved)):
+            mean.total, mean.count = float(state[2 * i]), int(state[2 * i + 1])
+        self._snapshots = int(state[6])
+        self._last_cut, self._node_balance, self._edge_balance = (float(x) for x in state[7:])
+
+
+@njit(cache=True, nogil=True)
+def sampled_share(rows: Rows, nodes: Int64, fanout: int) -> Float64:
+    """``min(d, f) / d`` of nodes: the chance that a training node samples a given neighbour, float64 like ``nodes``."""
+    out = np.zeros(len(nodes), np.float64)
+    for i in range(len(nodes)):
+        degree = rows.end[nodes[i]] - rows.start[nodes[i]]
+        if degree > 0:
+            out[i] = min(degree, fanout) / degree
+    return out

@@ -2,6 +2,10 @@
 
 A node is worth to a part the reduction of what trainers fetch if it is there: uses·(min(d, f)/d of either end) vectors per
 neighbour, the edge weights of DistDy section 3.4, plus ``pair_cost`` for the pair itself. Moving it costs ``move_cost`` vectors.
+
+The local search sweeps over nodes: some sweeps take the best part, and heated ones escape local optima. A node is known to the
+loops by float32 (≥ N, 2): its part, −1 for none, and its half, its contribution to the cost of each of its pairs. A pair whose
+ends are in different parts costs the halves of both.
 """
 
 import math
@@ -11,19 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream.arrays.growing import grown
-from stream.arrays.kinds import Float32, Float64, Int32, Int64
-from stream.kernels.mixing import mixed
+from stream.arrays.kinds import Bool, Float32, Float64, Int32, Int64
+from stream.kernels import njit
+from stream.kernels.mixing import mixed, splitmix64
 from stream.kernels.node_sets import union
 from stream.partition.interface import PartitionError, register
-from stream.partition.vertex.annealing import COLUMNS, anneal
-from stream.partition.vertex.base import VertexPartitioner
-from stream.partition.vertex.byte_lp_kernels import shed, traffic
+from stream.partition.vertex.base import DEFAULT_FANOUT, VertexPartitioner, sampled_share
 from stream.partition.vertex.ldg import place_new
 from stream.partition.vertex.live_rows import live_rows
-from stream.partition.vertex.metis import NEW_NODE_SLACK, metis_of_live, relabel
-from stream.partition.vertex.metis_library import metis
-from stream.partition.vertex.quality import DEFAULT_FANOUT, sampled_share
+from stream.partition.vertex.metis import NEW_NODE_SLACK, metis, metis_of_live, relabel
 from stream.snapshots.delta import Rows, SnapshotDelta
+from stream.snapshots.prefetch import ENTRIES, NODES_AHEAD, prefetch
 
 _SLACK = 1.05
 """Most nodes of a part, relative to the mean."""
@@ -42,12 +44,24 @@ _POSITIVE = 2**62 - 1
 _WORTH_IT = 0.05
 """Below this gain, the wait for the next METIS doubles."""
 
+_NUM_DRAWS = 1024
+DRAWS: Float32 = -np.log((np.arange(_NUM_DRAWS) + 0.5) / _NUM_DRAWS).astype(np.float32)
+"""Draws from the exponential distribution, the middle of each of ``_NUM_DRAWS`` equal shares."""
+_DRAW_BITS = np.uint64(64 - 10)
+_MULTIPLIER, _INCREMENT = np.uint64(6364136223846793005), np.uint64(1442695040888963407)
+"""Knuth's linear congruential generator modulo 2⁶⁴ (MMIX); its high bits are good."""
+
+COLUMNS = 3
+"""Columns of a work row before the worths of the K parts."""
+_STATE, _HALF, _START, _WORTH = 0, 1, 2, COLUMNS
+_ABSENT, _IDLE, _DUE = 0.0, 1.0, 2.0
+
 
 @register
 class ByteLp(VertexPartitioner):
     """METIS on the first snapshot, then new nodes join their neighbours, and a search starts from what the delta touched.
 
-    The search sweeps over nodes and gives each its best part; some sweeps are heated (``annealing``), because cold ones alone end
+    The search sweeps over nodes and gives each its best part; some sweeps are heated (``anneal``), because cold ones alone end
     in poor local optima. To limit drift, METIS runs again after ``refresh`` events per live pair, with each old node tied to its
     place: one weightless anchor per part, an edge of weight ``tie`` between an old node and its part's anchor, and the pairs
     with their weights. Its parts, renamed to the former ones and searched from, are taken if they send fewer vectors in fetches
@@ -146,14 +160,18 @@ class ByteLp(VertexPartitioner):
     def _tied(self, delta: SnapshotDelta, weight: float) -> Float32:
         """A copy of ``_known`` with parts by METIS, every old node tied to its former part, and searched from."""
         starts, neighbours = live_rows(delta.graph.indptr, delta.graph.indices, delta.live)
-        n, own, before = delta.num_live, self._known[delta.live, 1].astype(np.float64), self._home[delta.live]
+        n, half, before = (
+            delta.num_live,
+            self._known[delta.live, 1].astype(np.float64),
+            self._home[delta.live],
+        )
         row = np.repeat(np.arange(n), np.diff(starts))
-        pair_weight = self.uses * (own[row] + own[neighbours])
+        pair_weight = self.uses * (half[row] + half[neighbours])
         old = np.flatnonzero(before >= 0)
         anchor = n + before[old].astype(np.int64)
         ends = np.concatenate([row, old, anchor])
         order = np.argsort(ends, kind="stable")
-        found = metis(
+        metis_part = metis(
             np.concatenate([[0], np.cumsum(np.bincount(ends, minlength=n + self.parts))]),
             np.concatenate([neighbours, anchor, old])[order],
             self.parts,
@@ -162,7 +180,7 @@ class ByteLp(VertexPartitioner):
             tries=self.tries,
             edge_weights=_whole(np.concatenate([pair_weight, np.full(2 * len(old), self.tie)])[order]),
         )
-        part = relabel(before, found[:n], self.parts)
+        part = relabel(before, metis_part[:n], self.parts)
         known = self._known.copy()
         known[delta.live, 0] = part
         self._improve(delta, known, self._count(part), delta.live, weight)
@@ -242,3 +260,307 @@ class AnchorMetis(ByteLp):
 
     def __init__(self, *, refresh: float | None = 0.0, steps: int = 30, **shared: Any) -> None:
         super().__init__(refresh=refresh, steps=steps, **shared)
+
+
+@njit(cache=True, nogil=True)
+def anneal(
+    rows: Rows,
+    known: Float32,
+    work: Float32,
+    before: Int32,
+    count: Int64,
+    first: Int64,
+    move_cost: float,
+    gamma: float,
+    capacity: int,
+    sweeps: int,
+    temperature: float,
+    steps: int,
+    seed: int,
+) -> tuple[float, float, Int64]:
+    """Give nodes, one after the other, a better part, and for a while sometimes a worse one.
+
+    Part p is worth Σ half_u + half_v over the neighbours u in p, plus ``move_cost`` if p is the node's previous part, minus
+    ``gamma`` for each other node in p. A part with ``capacity`` nodes takes no more.
+
+    A cold sweep gives each node its best part; ties stay, then the lower part wins. A heated sweep gives it the best other part
+    if that gains more than −temperature·draw, with draws from the exponential distribution (Metropolis' rule); the temperature
+    falls linearly to 0. The search is one cold sweep, the heated ones, and cold ones until no node changes. If the heat has
+    increased the cost, gamma aside, every node returns to its part from before it. Without heat, all sweeps are cold.
+
+    Nodes take part from the first sweep after a neighbour changed to another part than theirs. Cold sweeps skip nodes whose
+    neighbours haven't changed since they were looked at.
+
+    Args:
+        rows: The live graph.
+        known: Parts and halves; parts are written to.
+        work: float32 (≥ N, COLUMNS + K), its first column 0 before and after.
+        before: int32 (≥ N,) part at the previous snapshot, −1 for none.
+        count: int64 (K,) nodes per part; written to.
+        first: int64, distinct: the nodes of the first sweep, in this order.
+        move_cost: In units of halves, as are the next two.
+        gamma: Reduction of a part's worth per node in it.
+        capacity: Most nodes of a part.
+        sweeps: Most cold sweeps after the heat.
+        temperature: Of the first heated sweep.
+        steps: Heated sweeps.
+        seed: Seed of the draws.
+
+    Returns:
+        Savings before the heat and by it, gamma aside, and the participating nodes outside of their previous part, int64,
+        distinct.
+    """
+    parts = len(count)
+    active = np.empty(len(work), np.int64)  # pages are touched only for participating nodes
+    size = len(first)
+    flat = known.reshape(-1)
+    for j in range(size):
+        active[j] = first[j]
+        if j + 2 * NODES_AHEAD < size:
+            prefetch(rows.indices, rows.start[first[j + 2 * NODES_AHEAD]])
+        if j + NODES_AHEAD < size:
+            w = first[j + NODES_AHEAD]
+            for i in range(rows.start[w], min(rows.end[w], rows.start[w] + ENTRIES)):
+                prefetch(flat, 2 * rows.indices[i])
+        _join(rows, known, work, first[j], parts)
+    draw = splitmix64(np.uint64(seed))
+    none = np.float32(0.0)
+    common = (rows, known, work, before, count, active, np.float32(move_cost), np.float32(gamma), capacity)
+    heated = steps > 0 and temperature > 0.0
+    saved, by_heat = 0.0, 0.0
+    for _ in range(1 if heated else sweeps):
+        moves, gained, size, draw = _sweep(*common, size, none, draw)
+        saved += gained
+        if moves == 0:
+            break
+    if heated:
+        for j in range(size):
+            work[active[j], _START] = known[active[j], 0]
+        for step in range(steps):
+            heat = np.float32(temperature * (1.0 - step / steps))
+            moves, gained, size, draw = _sweep(*common, size, heat, draw)
+            by_heat += gained
+        for j in range(size):
+            work[active[j], _STATE] = _DUE
+        for _ in range(sweeps):
+            moves, gained, size, draw = _sweep(*common, size, none, draw)
+            by_heat += gained
+            if moves == 0:
+                break
+        if by_heat < 0.0:
+            by_heat = 0.0
+            _go_back(known, work, count, active[:size])
+    changed = np.empty(size, np.int64)
+    moves = 0
+    for j in range(size):
+        v = active[j]
+        work[v, _STATE] = _ABSENT
+        if known[v, 0] != before[v]:
+            changed[moves] = v
+            moves += 1
+    return saved, by_heat, changed[:moves]
+
+
+@njit(cache=True, nogil=True)
+def _go_back(known: Float32, work: Float32, count: Int64, nodes: Int64) -> None:
+    """Return nodes to their parts from before the heat."""
+    for v in nodes:
+        count[int(known[v, 0])] -= 1
+        known[v, 0] = work[v, _START]
+        count[int(known[v, 0])] += 1
+
+
+@njit(cache=True, nogil=True)
+def _join(rows: Rows, known: Float32, work: Float32, v: int, parts: int) -> None:
+    """Let a node take part: sum up the worth of each part to it."""
+    half = known[v, 1]
+    work[v, _STATE], work[v, _HALF], work[v, _START] = _DUE, half, known[v, 0]
+    for p in range(parts):
+        work[v, _WORTH + p] = 0.0
+    for i in range(rows.start[v], rows.end[v]):
+        u = rows.indices[i]
+        work[v, _WORTH + int(known[u, 0])] += known[u, 1] + half
+
+
+@njit(cache=True, nogil=True)
+def _sweep(
+    rows: Rows,
+    known: Float32,
+    work: Float32,
+    before: Int32,
+    count: Int64,
+    active: Int64,
+    move_cost: np.float32,
+    gamma: np.float32,
+    capacity: int,
+    size: int,
+    heat: np.float32,
+    draw: np.uint64,
+) -> tuple[int, float, int, np.uint64]:
+    """One sweep over the first ``size`` active nodes: moves, savings, active nodes and the draws' state afterwards."""
+    parts = len(count)
+    hot = heat > 0.0
+    moves, saved, joined = 0, 0.0, size
+    for j in range(size):
+        v = active[j]
+        if not hot:
+            if work[v, _STATE] != _DUE:
+                continue
+            work[v, _STATE] = _IDLE
+        k, home = int(known[v, 0]), before[v]
+        best, best_score = -1, np.float32(-np.inf)
+        for p in range(parts):
+            if p != k and count[p] < capacity:
+                score = work[v, _WORTH + p] - gamma * np.float32(count[p])
+                if p == home:
+                    score += move_cost
+                if score > best_score:
+                    best, best_score = p, score
+        if best < 0:
+            continue
+        gain = best_score - work[v, _WORTH + k] + gamma * np.float32(count[k] - 1)
+        if k == home:
+            gain -= move_cost
+        if hot:
+            if gain <= -heat * DRAWS[0]:
+                continue
+            draw = draw * _MULTIPLIER + _INCREMENT
+            if gain <= -heat * DRAWS[draw >> _DRAW_BITS]:
+                continue
+        elif gain <= 0.0:
+            continue
+        known[v, 0] = best
+        saved += np.float64(gain) + np.float64(gamma) * (count[best] - (count[k] - 1))
+        count[k] -= 1
+        count[best] += 1
+        moves += 1
+        half = work[v, _HALF]
+        for i in range(rows.start[v], rows.end[v]):
+            u = rows.indices[i]
+            if work[u, _STATE] != _ABSENT:
+                pair = work[u, _HALF] + half
+                work[u, _WORTH + k] -= pair
+                work[u, _WORTH + best] += pair
+                work[u, _STATE] = _DUE
+            elif known[u, 0] != best:
+                _join(rows, known, work, u, parts)
+                active[joined] = u
+                joined += 1
+    return moves, saved, joined, draw
+
+
+def shed(
+    rows: Rows,
+    known: Float32,
+    uses: float,
+    before: Int32,
+    count: Int64,
+    move_cost: float,
+    capacity: int,
+) -> Int64:
+    """Take nodes out of parts above their capacity, those with the smallest loss first, until every part holds.
+
+    Losses are computed before the first node leaves; it goes to its best part with room (the lower one of equals). Equal losses
+    leave in the order of the ids.
+
+    Args:
+        rows: The live graph.
+        known: Parts and halves; parts are written to.
+        uses: w, number of trainings on a snapshot.
+        before: int32 (≥ N,) part at the previous snapshot, −1 for none.
+        count: int64 (K,) nodes per part; written to.
+        move_cost: Cost of a node away from its previous part.
+        capacity: Most nodes of a part; K·capacity ≥ the live nodes.
+
+    Returns:
+        Nodes that left their part, int64, distinct.
+    """
+    crowded = count > capacity
+    if not crowded.any():
+        return np.empty(0, np.int64)
+    # The last entry is for nodes without a part.
+    nodes = np.flatnonzero(np.append(crowded, False)[known[:, 0].astype(np.int64)])
+    loss = losses(rows, known, uses, nodes, before, crowded, move_cost)
+    order = nodes[np.argsort(loss, kind="stable")]
+    left: Int64 = _move_out(rows, known, uses, order, before, count, move_cost, capacity)
+    return left
+
+
+@njit(cache=True, nogil=True)
+def losses(
+    rows: Rows, known: Float32, uses: float, nodes: Int64, before: Int32, crowded: Bool, move_cost: float
+) -> Float64:
+    """Loss of each node if it goes to its best part that is not crowded, float64 of the shape of ``nodes``."""
+    inside = np.zeros(len(crowded), np.float64)
+    loss = np.empty(len(nodes), np.float64)
+    for i in range(len(nodes)):
+        v = nodes[i]
+        _worths(rows, known, uses, before[v], v, move_cost, inside)
+        best = -np.inf
+        for p in range(len(crowded)):
+            if not crowded[p] and inside[p] > best:
+                best = inside[p]
+        loss[i] = inside[int(known[v, 0])] - best
+    return loss
+
+
+@njit(cache=True, nogil=True)
+def _move_out(
+    rows: Rows,
+    known: Float32,
+    uses: float,
+    order: Int64,
+    before: Int32,
+    count: Int64,
+    move_cost: float,
+    capacity: int,
+) -> Int64:
+    inside = np.zeros(len(count), np.float64)
+    left = np.empty(len(order), np.int64)
+    size = 0
+    for v in order:
+        k = int(known[v, 0])
+        if count[k] <= capacity:
+            continue
+        _worths(rows, known, uses, before[v], v, move_cost, inside)
+        best = -1
+        for p in range(len(count)):
+            if count[p] < capacity and (best < 0 or inside[p] > inside[best]):
+                best = p
+        known[v, 0] = best
+        count[k] -= 1
+        count[best] += 1
+        left[size] = v
+        size += 1
+    return left[:size].copy()
+
+
+@njit(cache=True, nogil=True)
+def _worths(
+    rows: Rows, known: Float32, uses: float, home: int, v: int, move_cost: float, inside: Float64
+) -> None:
+    inside[:] = 0.0
+    half = np.float64(known[v, 1])
+    for i in range(rows.start[v], rows.end[v]):
+        u = rows.indices[i]
+        inside[int(known[u, 0])] += uses * (np.float64(known[u, 1]) + half)
+    if home >= 0:
+        inside[:] -= move_cost
+        inside[home] += move_cost
+
+
+@njit(cache=True, nogil=True)
+def traffic(rows: Rows, known: Float32, uses: float, before: Int32, move_cost: float) -> float:
+    """Vectors that a placement sends: those fetched across parts in ``uses`` uses, and those of moved nodes."""
+    fetched, moved = 0.0, 0
+    for v in range(len(rows.start)):
+        k = int(known[v, 0])
+        if k < 0:
+            continue
+        moved += before[v] >= 0 and before[v] != k
+        half = np.float64(known[v, 1])
+        for i in range(rows.start[v], rows.end[v]):
+            u = rows.indices[i]
+            if v < u and int(known[u, 0]) != k:
+                fetched += uses * (half + np.float64(known[u, 1]))
+    return fetched + move_cost * moved

@@ -24,6 +24,10 @@ prices of storage allow (Alg. 2), then new prices and rewards (Alg. 3). The pape
 - ``reward="stay"`` pays μ to a node that stays; ``reward="paper"`` charges it, as φ is printed, to those that the first sweep
   takes. That shakes nodes up by itself, so no thresholds are used once there are old nodes. Nodes looked at later, for a moved
   neighbour, are neither paid nor charged there, because charges would spread through the whole graph from any change.
+
+A node is known to the loops by int32 (≥ N, 2): its server, −1 for none, and the chance ``min(d, f) / d`` that a given neighbour
+of it is sampled, in multiples of 1 / ``FRACTION``. Side by side, a neighbour costs one cache miss instead of two, and sums of
+whole numbers don't depend on the order.
 """
 
 import math
@@ -35,14 +39,15 @@ from numpy.typing import NDArray
 
 from stream.arrays.growing import grown
 from stream.arrays.kinds import Bool, Float64, Int32, Int64
-from stream.kernels.node_sets import union
+from stream.kernels import njit
+from stream.kernels.node_sets import ascending, union
 from stream.partition.interface import CapacityError, PartitionError, register
-from stream.partition.vertex.base import VertexPartitioner
-from stream.partition.vertex.distdy_base import REFERENCE_BYTES, base_partition
-from stream.partition.vertex.distdy_kernels import refine
+from stream.partition.vertex.base import DEFAULT_FANOUT, VertexPartitioner, sampled_share
 from stream.partition.vertex.pair_totals import FRACTION
-from stream.partition.vertex.quality import DEFAULT_FANOUT, sampled_share
 from stream.snapshots.delta import Rows, SnapshotDelta
+
+REFERENCE_BYTES = 8
+"""Bytes of a node in a snapshot that doesn't change it: a reference to its vector."""
 
 _VALUE_BYTES = 4
 _SLACK = 4.0
@@ -51,6 +56,10 @@ _START = 2.0
 """First threshold of sweeps over all nodes, in mean weights of a pair."""
 _NEARLY_ALL = 0.9
 """Nodes touched, as a share of all, from which a sweep over them counts as one over all."""
+_KEPT = 1 << 24
+"""Most sums that are kept: 128 MiB."""
+_SETTLED = 8
+"""Sums are kept once fewer than one in this many nodes move, because updating them costs a row per move."""
 
 
 @register
@@ -134,8 +143,8 @@ class DistDy(VertexPartitioner):
         # A row per node: values known to kernels, bytes of its changed segments, marks.
         self._known: Int32 = np.empty((0, 2), np.int32)
         self._extra: Int64 = np.empty(0, np.int64)
-        self._ever: Bool = np.empty(0, np.bool_)
-        self._asked: Bool = np.empty(0, np.bool_)
+        self._has_moved: Bool = np.empty(0, np.bool_)
+        self._in_first: Bool = np.empty(0, np.bool_)
         self._slot: Int32 = np.empty(0, np.int32)
         # Of the current snapshot: bytes per server, capacities, and C·B/N.
         self._load: Int64 = np.zeros(parts, np.int64)
@@ -152,7 +161,7 @@ class DistDy(VertexPartitioner):
         full_bytes = self._set_extra(delta)
         capacity = self._capacity_now(live, full_bytes)
         free = capacity - self._stored.sum(axis=0)
-        start, held, most = free.copy(), self._held.copy(), self._most_nodes(live)
+        start, node_count, most = free.copy(), self._held.copy(), self._most_nodes(live)
         placed, without = base_partition(
             delta.entered,
             self._owner,
@@ -161,7 +170,7 @@ class DistDy(VertexPartitioner):
             self._bytes_if_all_stay(delta),
             full_bytes,
             free,
-            held,
+            node_count,
             most,
         )
         if without:
@@ -184,7 +193,7 @@ class DistDy(VertexPartitioner):
         log = math.log(2 * self.eta) - 1
         first = self._first_sweep(delta, placed, live)
         toll = (1 + log / live) * price * load.sum() / live
-        moved, free = self._refine(rows, first, scale, full_bytes, free, held, toll, most)
+        moved, free = self._refine(rows, first, scale, full_bytes, free, node_count, toll, most)
         self._extra[delta.feature_nodes] = 0
         self._capacity_used, self._load, self._scale = capacity, start - free, scale
         changed = union(placed, moved, self._marks)
@@ -197,7 +206,7 @@ class DistDy(VertexPartitioner):
         scale: float,
         full_bytes: int,
         free: Int64,
-        held: Int64,
+        node_count: Int64,
         toll: Float64,
         most: int,
     ) -> tuple[Int64, Int64]:
@@ -206,7 +215,7 @@ class DistDy(VertexPartitioner):
         stay = self.move_cost * mean_pair
         paid = self._reward + stay
         rewards = (paid, paid) if self.reward == "stay" else (stay - self._reward, np.full_like(paid, stay))
-        thresholds = self._thresholds(len(first) == held.sum(), mean_pair)
+        thresholds = self._thresholds(len(first) == node_count.sum(), mean_pair)
         while True:
             free_after = free.copy()
             gained, moved, came_from = refine(
@@ -218,15 +227,15 @@ class DistDy(VertexPartitioner):
                 self._extra,
                 full_bytes,
                 free_after,
-                held.copy(),
+                node_count.copy(),
                 *rewards,
                 toll,
                 thresholds,
                 most,
                 self.sweeps,
                 self._marks,
-                self._ever,
-                self._asked,
+                self._has_moved,
+                self._in_first,
                 self._slot,
             )
             if gained >= 0 or not len(thresholds):
@@ -285,8 +294,8 @@ class DistDy(VertexPartitioner):
         super()._grow(num_nodes)
         self._known = grown(self._known, num_nodes, -1)
         self._extra = grown(self._extra, num_nodes, 0)
-        self._ever = grown(self._ever, num_nodes)
-        self._asked = grown(self._asked, num_nodes)
+        self._has_moved = grown(self._has_moved, num_nodes)
+        self._in_first = grown(self._in_first, num_nodes)
         self._slot = grown(self._slot, num_nodes, -1)
 
     def _begin(self, delta: SnapshotDelta) -> None:
@@ -349,3 +358,281 @@ def _capacities(capacity: int | Sequence[int] | None, parts: int) -> Int64 | Non
     if len(given) not in (1, parts) or (given < 1).any():
         raise PartitionError(f"distdy takes one capacity or {parts}, each at least 1 byte, found {capacity}")
     return np.broadcast_to(given, parts).copy()
+
+
+def base_partition(
+    new: Int64,
+    before: Int32,
+    known: Int32,
+    extra: Int64,
+    stay: Int64,
+    full_bytes: int,
+    free: Int64,
+    node_count: Int64,
+    most: int,
+) -> tuple[Int64, int]:
+    """Keep each node in its place if its change fits, put the others where most memory is free (DistDy Alg. 1).
+
+    Beyond the paper, no server has more than ``most`` nodes as far as memory allows: other nodes go to servers below it first,
+    then kept nodes beyond it are moved, the youngest first, where they fit. If all old nodes fit again, only new nodes and those
+    beyond the limit are looked at.
+
+    Args:
+        new: int64 (m,), ascending: nodes without an owner.
+        before: int32 (≥ N,) owner of each live node at the previous snapshot, −1 for none.
+        known: int32 (≥ N, 2), first the server of each node, as in ``before``; written to.
+        extra: int64 (≥ N,) bytes of changed segments.
+        stay: int64 (K,) bytes of all nodes of each server if they stay.
+        full_bytes: Bytes of a node away from its place.
+        free: int64 (K,) free bytes per server; written to.
+        node_count: int64 (K,) nodes per server, without the new ones; written to.
+        most: Most nodes per server; K·most ≥ the number of live nodes.
+
+    Returns:
+        Nodes that did not stay, int64, distinct, and how many of them found no place because the next one fits nowhere.
+    """
+    waiting = new
+    if (stay <= free).all():
+        free -= stay
+    else:
+        waiting = np.sort(np.concatenate([new, _keep(before, known, extra, free, node_count)]))
+    placed = _spread(waiting, known, full_bytes, free, node_count, most)
+    if placed < len(waiting):
+        return waiting, len(waiting) - placed
+    left = _shed(before, known, extra, full_bytes, free, node_count, most)
+    return np.concatenate([waiting, left]), 0
+
+
+@njit(cache=True, nogil=True)
+def _keep(before: Int32, known: Int32, extra: Int64, free: Int64, node_count: Int64) -> Int64:
+    """Keep nodes in the order of their ids while their change fits; the others, int64, lose their server."""
+    homeless = np.empty(len(before), np.int64)
+    size = 0
+    for v in range(len(before)):
+        k = before[v]
+        if k < 0:
+            continue
+        need = REFERENCE_BYTES + extra[v]
+        if need <= free[k]:
+            free[k] -= need
+        else:
+            known[v, 0] = -1
+            node_count[k] -= 1
+            homeless[size] = v
+            size += 1
+    return homeless[:size].copy()
+
+
+@njit(cache=True, nogil=True)
+def _spread(waiting: Int64, known: Int32, full_bytes: int, free: Int64, node_count: Int64, most: int) -> int:
+    """Give nodes the server with most free memory, below the limit if possible; returns how many found one."""
+    for i in range(len(waiting)):
+        k = _roomiest(free, node_count, full_bytes, most)
+        if k < 0:
+            k = _roomiest(free, node_count, full_bytes, len(known))
+        if k < 0:
+            return i
+        known[waiting[i], 0] = k
+        free[k] -= full_bytes
+        node_count[k] += 1
+    return len(waiting)
+
+
+@njit(cache=True, nogil=True)
+def _shed(
+    before: Int32, known: Int32, extra: Int64, full_bytes: int, free: Int64, node_count: Int64, most: int
+) -> Int64:
+    """Move the youngest kept nodes from servers above the limit; returns these nodes, int64."""
+    over = 0
+    for k in range(len(node_count)):
+        over += max(node_count[k] - most, 0)
+    left = np.empty(over, np.int64)
+    size = 0
+    for v in range(len(before) - 1, -1, -1):
+        if size == over:
+            break
+        k = known[v, 0]
+        if k < 0 or node_count[k] <= most or k != before[v]:
+            continue
+        m = _roomiest(free, node_count, full_bytes, most)
+        if m < 0:
+            break
+        known[v, 0] = m
+        free[k] += REFERENCE_BYTES + extra[v]
+        free[m] -= full_bytes
+        node_count[k] -= 1
+        node_count[m] += 1
+        left[size] = v
+        size += 1
+    return left[:size]
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _roomiest(free: Int64, node_count: Int64, size: int, most: int) -> int:
+    """Server with most free memory among those with fewer than ``most`` nodes and room for ``size``; −1 for none."""
+    best = -1
+    for k in range(len(free)):
+        if node_count[k] < most and size <= free[k] and (best < 0 or free[k] > free[best]):
+            best = k
+    return best
+
+
+@njit(cache=True, nogil=True)
+def refine(
+    rows: Rows,
+    first: Int64,
+    known: Int32,
+    scale: float,
+    before: Int32,
+    extra: Int64,
+    full_bytes: int,
+    free: Int64,
+    node_count: Int64,
+    reward: Float64,
+    later_reward: Float64,
+    toll: Float64,
+    thresholds: Float64,
+    most: int,
+    sweeps: int,
+    marks: Bool,
+    has_moved: Bool,
+    in_first: Bool,
+    slot: Int32,
+) -> tuple[float, Int64, Int32]:
+    """Move nodes to better servers until none gains or the sweeps are used up (DistDy Alg. 2).
+
+    A node goes to the server with the best score among those where it fits and that have fewer than ``most`` nodes; ties stay,
+    then the lower server wins. Every move changes the payoff by the difference of the scores.
+
+    Sweeps with a threshold come first: they look at all of ``first`` and also accept a loss below the threshold (threshold
+    accepting: Dueck and Scheuer, J. Comput. Phys. 90, 1990). One more takes all of ``first``. Later ones take only nodes affected
+    by a neighbour's move: neighbours that are not on its new server.
+
+    If few nodes move, a node's weight on each server is summed up once, when it is first looked at, and updated by the moves of
+    its neighbours: the rows of hubs, which hardly ever move, are read once per snapshot, not once per sweep.
+
+    Args:
+        rows: Adjacency of the snapshot.
+        first: int64, ascending: nodes of the first sweep.
+        known: Servers and chances; servers are written to. An edge weighs scale·(chance_u + chance_v).
+        scale: C·B/N of the edge weights.
+        before: int32 (≥ N,) owner at the previous snapshot, −1 for none.
+        extra: int64 (≥ N,) bytes of a node on its previous server, beyond those of a reference.
+        full_bytes: Bytes of a node on any other server.
+        free: int64 (K,) bytes left on each server; written to.
+        node_count: int64 (K,) nodes on each server; written to.
+        reward: float64 (K,) gain of a node of the first sweep that stays on server k; negative: a charge.
+        later_reward: The same for all other nodes.
+        toll: float64 (K,) increase of a server's price with each node on it: the j-th pays j tolls.
+        thresholds: float64, limit of a move's loss per sweep.
+        most: Most nodes of a server after a move.
+        sweeps: M, most sweeps; more than there are thresholds.
+        marks: bool (≥ N,), all false before and after.
+        has_moved: bool (≥ N,), nodes that have moved; all false before and after.
+        in_first: bool (≥ N,), nodes of the first sweep; all false before and after.
+        slot: int32 (≥ N,), all −1 before and after.
+
+    Returns:
+        Increase of the payoff, the nodes that moved at least once, int64, distinct, and their previous servers, int32.
+    """
+    parts = len(free)
+    unit = scale / FRACTION
+    # Pages are touched only for nodes looked at and moves. The last row is for nodes without their own.
+    room = min(len(marks), _KEPT // parts)
+    sums = np.empty((room + 1) * parts, np.int64)
+    summed = np.empty(room, np.int64)
+    num_kept = 0
+    queue = np.empty(len(marks), np.int64)
+    movers = np.empty(len(marks), np.int64)
+    came_from = np.empty(len(marks), np.int32)
+    gained = 0.0
+    queued = num_movers = 0
+    due = first
+    for v in first:
+        in_first[v] = True
+    everything = len(first) == node_count.sum()
+    settled = not everything
+    for made in range(sweeps):
+        again = made < len(thresholds)  # the next sweep takes all of ``first``, too
+        threshold = thresholds[made] if again else 0.0
+        moved = 0
+        for v in due:
+            row: int = slot[v] * parts
+            if row < 0:
+                row = num_kept * parts
+                if settled and num_kept < room and rows.end[v] - rows.start[v] > parts // 4:
+                    slot[v] = num_kept
+                    summed[num_kept] = v
+                    num_kept += 1
+                _sum_up(rows, v, known, sums[row : row + parts])
+            k, home = int(known[v, 0]), before[v]
+            best = k
+            best_score = unit * sums[row + k] - toll[k] * node_count[k]
+            gain = 0.0 if home < 0 else reward[home] if in_first[v] else later_reward[home]
+            if k == home:
+                best_score += gain
+            here = best_score
+            best_score -= threshold
+            stay_bytes = REFERENCE_BYTES + extra[v]
+            for m in range(parts):
+                if m == k or node_count[m] >= most:
+                    continue
+                score = unit * sums[row + m] - toll[m] * (node_count[m] + 1)
+                size = full_bytes
+                if m == home:
+                    score += gain
+                    size = stay_bytes
+                if score > best_score and size <= free[m]:
+                    best, best_score = m, score
+            if best == k:
+                continue
+            gained += best_score - here
+            free[k] += stay_bytes if k == home else full_bytes
+            free[best] -= stay_bytes if best == home else full_bytes
+            node_count[k] -= 1
+            node_count[best] += 1
+            known[v, 0] = best
+            moved += 1
+            if not has_moved[v]:
+                has_moved[v] = True
+                movers[num_movers] = v
+                came_from[num_movers] = k
+                num_movers += 1
+            if again and everything and num_kept == 0:
+                continue
+            for i in range(rows.start[v], rows.end[v]):
+                u = rows.indices[i]
+                if slot[u] >= 0:
+                    weight = np.int64(known[u, 1]) + np.int64(known[v, 1])
+                    sums[np.int64(slot[u]) * parts + k] -= weight
+                    sums[np.int64(slot[u]) * parts + best] += weight
+                if known[u, 0] != best and not marks[u] and not (again and in_first[u]):
+                    marks[u] = True
+                    queue[queued] = u
+                    queued += 1
+        settled = settled or moved * _SETTLED < len(due)
+        if again:
+            continue
+        due = ascending(queue, queued, marks)
+        queued = 0
+        for v in due:
+            marks[v] = False
+        if len(due) == 0:
+            break
+    for v in first:
+        in_first[v] = False
+    for i in range(num_movers):
+        has_moved[movers[i]] = False
+    for i in range(num_kept):
+        slot[summed[i]] = -1
+    return gained, movers[:num_movers].copy(), came_from[:num_movers].copy()
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _sum_up(rows: Rows, v: int, known: Int32, sums: Int64) -> None:
+    """Weight of a node on each server, in fractions: int64 (K,)."""
+    sums[:] = 0
+    chance = np.int64(known[v, 1])
+    for i in range(rows.start[v], rows.end[v]):
+        u = rows.indices[i]
+        sums[known[u, 0]] += np.int64(known[u, 1]) + chance

@@ -1,4 +1,4 @@
-"""Σ λ of a vertex partition, updated by changes: the rows that ranks fetch of a snapshot, each once."""
+"""Σ λ of a vertex partition, of a snapshot or updated by changes: the rows that ranks fetch of a snapshot, each once."""
 
 import math
 
@@ -10,6 +10,30 @@ from stream.kernels import njit
 from stream.snapshots.delta import Rows, SnapshotDelta
 
 _TOTAL, _LINKED = range(2)
+
+
+@njit(cache=True, nogil=True)
+def foreign_parts(rows: Rows, home: Int32, parts: int) -> int:
+    """Sum over nodes of λ, the number of parts other than a node's own with a neighbour of it. O(pairs).
+
+    A vertex partition sends this many rows for one convolution of the snapshot, each row once to each part that needs it: km1
+    of the hypergraph whose nets are nodes with their neighbours (ESDG section 4.1).
+
+    Args:
+        rows: Neighbours of every node.
+        home: int32 (≥ nodes,) owners; −1 only for nodes without a row.
+        parts: K.
+    """
+    total = 0
+    seen_by = np.full(parts, -1, np.int64)
+    for v in range(len(rows.start)):
+        owner = home[v]
+        for i in range(rows.start[v], rows.end[v]):
+            part = home[rows.indices[i]]
+            if part != owner and seen_by[part] != v:
+                seen_by[part] = v
+                total += 1
+    return total
 
 
 class ForeignRows:
@@ -72,12 +96,12 @@ def _count(v, rows, home, done, seen_by, of, sums):  # type: ignore[no-untyped-d
     of[v] = -1
     if rows.start[v] == rows.end[v]:
         return
-    found = 0
+    foreign = 0
     for i in range(rows.start[v], rows.end[v]):
         part = home[rows.indices[i]]
         if part != home[v] and seen_by[part] != v:
             seen_by[part] = v
-            found += 1
-    of[v] = found
-    sums[_TOTAL] += found
+            foreign += 1
+    of[v] = foreign
+    sums[_TOTAL] += foreign
     sums[_LINKED] += 1

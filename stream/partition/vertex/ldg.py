@@ -35,7 +35,7 @@ class Ldg(VertexPartitioner):
 
 
 @njit(cache=True, nogil=True)
-def place_new(rows: Rows, new: Int64, owner: Int32, held: Int64, slack: float, seed: int) -> Int32:
+def place_new(rows: Rows, new: Int64, owner: Int32, node_count: Int64, slack: float, seed: int) -> Int32:
     """Give each new node the part with the largest ``neighbours·(1 − size/capacity)``, with capacity slack·n/K.
 
     A part at or over its capacity gets a node only if no other has room; ties go to the smallest part, then to the next one
@@ -45,15 +45,15 @@ def place_new(rows: Rows, new: Int64, owner: Int32, held: Int64, slack: float, s
         rows: The live graph.
         new: int64 (m,), in the order of placement.
         owner: int32 (≥ N,), −1 for none and for new nodes; restored at the end.
-        held: int64 (K,) nodes already in the parts.
+        node_count: int64 (K,) nodes already in the parts.
         slack: Capacity relative to the mean of all n nodes.
         seed: Seed of the draws.
 
     Returns:
         Parts of the new nodes, int32 (m,).
     """
-    parts = len(held)
-    sizes = held.copy()
+    parts = len(node_count)
+    sizes = node_count.copy()
     capacity = slack * (sizes.sum() + len(new)) / parts
     near = np.zeros(parts, np.int64)
     for v in new:

@@ -25,8 +25,8 @@ def live_rows(indptr: Int64, indices: Int32, live: Int64) -> tuple[Int64, Int64]
         starts[i + 1] = starts[i] + indptr[live[i] + 1] - indptr[live[i]]
     neighbours = np.empty(starts[-1], np.int64)
     for i in range(len(live)):
-        at = starts[i]
+        entry = starts[i]
         for j in range(indptr[live[i]], indptr[live[i] + 1]):
-            neighbours[at] = place[indices[j]]
-            at += 1
+            neighbours[entry] = place[indices[j]]
+            entry += 1
     return starts, neighbours

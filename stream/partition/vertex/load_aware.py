@@ -8,11 +8,14 @@ from numpy.typing import NDArray
 
 from stream.arrays.growing import grown
 from stream.arrays.kinds import Bool, Float64, Int32, Int64
+from stream.kernels import njit
 from stream.kernels.node_sets import nodes_of
 from stream.partition.interface import PartitionError, register
 from stream.partition.vertex.base import VertexPartitioner
-from stream.partition.vertex.load_aware_kernels import EXACT, advance_labels, deal_again, weigh
-from stream.snapshots.delta import SnapshotDelta
+from stream.snapshots.delta import Rows, SnapshotDelta
+
+EXACT = 2.0**53
+"""Sums of whole numbers below this are exact, whatever their order."""
 
 
 @register
@@ -55,17 +58,19 @@ class LoadAware(VertexPartitioner):
         step = np.arange(len(new)) % (2 * self.parts)
         part = lightest[np.minimum(step, 2 * self.parts - 1 - step)]
         self.part_load += np.bincount(part, self.load[new], self.parts)
-        held = self._held + self._count(part)
+        node_count = self._held + self._count(part)
         mean = float(self.part_load.sum()) / self.parts
-        most_nodes = math.ceil((1 + self.tolerance) * int(held.sum()) / self.parts)
+        most_nodes = math.ceil((1 + self.tolerance) * int(node_count.sum()) / self.parts)
         heavy = self.part_load > (1 + self.tolerance) * mean
-        crowded = heavy | (held > most_nodes)
+        crowded = heavy | (node_count > most_nodes)
         if not crowded.any():
             return new, part
         self._owner[new] = part
         nodes = nodes_of(self._home, crowded)
         order = nodes[np.argsort(-self.load[nodes], kind="stable")]
-        again, to = deal_again(order, self.load, self._owner, self.part_load, held, heavy, mean, most_nodes)
+        again, to = deal_again(
+            order, self.load, self._owner, self.part_load, node_count, heavy, mean, most_nodes
+        )
         self._owner[new] = -1
         once = ~np.isin(new, again)
         return np.concatenate([new[once], again]), np.concatenate([part[once], to])
@@ -96,3 +101,148 @@ class LoadAware(VertexPartitioner):
     def _remember(self, memory: dict[str, NDArray[Any]]) -> None:
         self._labels, self.load = np.ascontiguousarray(memory["labels"].T), memory["load"]
         self.part_load = memory["part_load"]
+
+
+@njit(cache=True, nogil=True)
+def advance_labels(rows: Rows, touched: Int64, labels: Float64, marks: Bool, fixed: Bool) -> Int64:
+    """Update label sums after a delta: ``labels[v, l] = Σ labels[u, l − 1]`` over v's neighbours u.
+
+    Nodes with a changed row are summed again. All others still have their neighbours, so these pass their change one layer up
+    (DynaHB Alg. 1 lines 3 to 7, for the changes of a delta): work is proportional to the rows of changed nodes.
+
+    Args:
+        rows: The live graph.
+        touched: int64, distinct, every node with a changed row.
+        labels: float64 (≥ N, L + 1), labels[:, 0] all 1; written to. Whole numbers.
+        marks: bool (≥ N,), all false before and after.
+        fixed: bool (≥ N,), nodes whose sums are computed again; all false before and after.
+
+    Returns:
+        Nodes with a label that may have changed, int64, distinct.
+    """
+    due = np.empty(len(marks), np.int64)  # pages are touched only for changes
+    size = len(touched)
+    for i in range(size):
+        due[i] = touched[i]
+        marks[touched[i]] = fixed[touched[i]] = True
+    changed = np.empty(0, np.int64)
+    change = np.empty(0, np.float64)
+    for layer in range(1, labels.shape[1]):
+        for i in range(len(changed)):
+            for j in range(rows.start[changed[i]], rows.end[changed[i]]):
+                u = rows.indices[j]
+                if not marks[u]:
+                    marks[u] = True
+                    due[size] = u
+                    size += 1
+        # Changes one layer below are added to unchanged rows; sums that may have lost digits are computed again.
+        old = np.empty(size, np.float64)
+        for i in range(size):
+            old[i] = labels[due[i], layer]
+        for i in range(len(changed)):
+            for j in range(rows.start[changed[i]], rows.end[changed[i]]):
+                labels[rows.indices[j], layer] += change[i]
+        count = 0
+        for i in range(size):
+            v = due[i]
+            if fixed[v] or not (abs(labels[v, layer]) < EXACT and old[i] < EXACT):
+                total = 0.0
+                for j in range(rows.start[v], rows.end[v]):
+                    total += labels[rows.indices[j], layer - 1]
+                labels[v, layer] = total
+            count += labels[v, layer] != old[i]
+        changed = np.empty(count, np.int64)
+        change = np.empty(count, np.float64)
+        count = 0
+        for i in range(size):
+            v = due[i]
+            if labels[v, layer] != old[i]:
+                changed[count], change[count] = v, labels[v, layer] - old[i]
+                count += 1
+    for i in range(size):
+        marks[due[i]] = fixed[due[i]] = False
+    return due[:size].copy()
+
+
+@njit(cache=True, nogil=True)
+def weigh(nodes: Int64, labels: Float64, before: Int32, load: Float64, part_load: Float64) -> None:
+    """Loads of nodes by their labels, Σ_{l ≥ 1} (L − l + 1)·labels[v, l], and of the parts that hold them.
+
+    Args:
+        nodes: int64, without repeats.
+        labels: float64 (≥ N, L + 1).
+        before: int32 (≥ N,) parts, −1 for none.
+        load: float64 (≥ N,); written to.
+        part_load: float64 (K,) loads of the parts; written to.
+    """
+    layers = labels.shape[1] - 1
+    for v in nodes:
+        total = 0.0
+        for layer in range(1, layers + 1):  # layer l is in the sums of all layers from l on
+            total += (layers - layer + 1) * labels[v, layer]
+        if before[v] >= 0:
+            part_load[before[v]] += total - load[v]
+        load[v] = total
+
+
+@njit(cache=True, nogil=True)
+def deal_again(
+    order: Int64,
+    load: Float64,
+    owner: Int32,
+    part_load: Float64,
+    count: Int64,
+    heavy: Bool,
+    mean: float,
+    most_nodes: int,
+) -> tuple[Int64, Int32]:
+    """Take the excess from overloaded parts, and deal it to the lightest parts.
+
+    A heavy part gives up nodes, the heaviest first, each only if it leaves the part at the mean or above. Then a part above
+    ``most_nodes`` gives up its lightest. The nodes given up are dealt heaviest first, each to the part with the least load (then
+    the lower) that has fewer than ``most_nodes``.
+
+    Args:
+        order: int64 (n,) at least the nodes of heavy parts and of those above ``most_nodes``, heaviest first.
+        load: float64 (≥ N,).
+        owner: int32 (≥ N,).
+        part_load: float64 (K,); written to.
+        count: int64 (K,) nodes per part; written to.
+        heavy: bool (K,).
+        mean: Mean of the parts' loads.
+        most_nodes: K·most_nodes ≥ the nodes of all parts.
+
+    Returns:
+        Nodes given up, heaviest first, int64, and their new parts, int32.
+    """
+    given = np.zeros(len(order), np.bool_)
+    total = 0
+    for i in range(len(order)):
+        v = order[i]
+        k = owner[v]
+        if heavy[k] and load[v] > 0.0 and part_load[k] - load[v] >= mean:
+            given[i] = True
+            part_load[k] -= load[v]
+            count[k] -= 1
+            total += 1
+    for i in range(len(order) - 1, -1, -1):
+        k = owner[order[i]]
+        if not given[i] and count[k] > most_nodes:
+            given[i] = True
+            part_load[k] -= load[order[i]]
+            count[k] -= 1
+            total += 1
+    node, part = np.empty(total, np.int64), np.empty(total, np.int32)
+    n = 0
+    for i in range(len(order)):
+        if not given[i]:
+            continue
+        best = -1
+        for p in range(len(count)):
+            if count[p] < most_nodes and (best < 0 or part_load[p] < part_load[best]):
+                best = p
+        node[n], part[n] = order[i], best
+        n += 1
+        part_load[best] += load[order[i]]
+        count[best] += 1
+    return node, part

@@ -1,7 +1,7 @@
 """The program that runs METIS: requests on standard input, answers on standard output.
 
 METIS draws from one generator per process, takes over SIGTERM and SIGABRT while it runs and writes to standard output, and its
-binding holds the interpreter for the whole run. So it has its own process, which ``stream.partition.vertex.metis_library``
+binding holds the interpreter for the whole run. So it has its own process, which ``stream.partition.vertex.metis``
 starts and asks; nothing but numpy and pymetis is imported here.
 
 A request is int64 ``[nodes, entries, parts, seed, recursive, tries, node weights?, edge weights?]``, then int64 arrays:
@@ -22,12 +22,12 @@ HEADER = 8
 def receive(stream: BinaryIO, count: int) -> NDArray[np.int64] | None:
     """The next ``count`` int64 values; None if the other side has ended."""
     values = np.empty(count, np.int64)
-    at, view = 0, values.view(np.uint8).data
-    while at < len(view):
-        got = stream.readinto(view[at:])  # type: ignore[attr-defined]  # of every buffered stream
+    filled, view = 0, values.view(np.uint8).data
+    while filled < len(view):
+        got = stream.readinto(view[filled:])  # type: ignore[attr-defined]  # of every buffered stream
         if not got:
             return None
-        at += got
+        filled += got
     return values
 
 
@@ -43,7 +43,7 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
         if starts is None or neighbours is None:
             return
         try:
-            found = pymetis.part_graph(
+            partition = pymetis.part_graph(
                 parts,
                 pymetis.CSRAdjacency(starts, neighbours),
                 vweights=node_weights,
@@ -55,7 +55,7 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
             text = f"METIS: {error}".encode()
             answers.write(np.array([len(text)], np.int64).tobytes() + text)
         else:
-            answers.write(np.concatenate([[0], np.asarray(found.vertex_part, np.int64)]).tobytes())
+            answers.write(np.concatenate([[0], np.asarray(partition.vertex_part, np.int64)]).tobytes())
         answers.flush()
 
 
