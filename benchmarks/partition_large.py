@@ -21,7 +21,7 @@ from stream.snapshots.prefetch import AHEAD, prefetch
 from stream.synthetic.rmat import A, B, C
 
 PIECE = 1 << 22
-NAMES = ("hdrf", "sep two-pass", "sep need cover")
+NAMES = ("hdrf", "sep-two-pass", "sep")
 
 
 @njit(nogil=True)
@@ -68,8 +68,7 @@ def stream(edges: int, levels: int) -> tuple[np.ndarray, np.ndarray, int]:
 
 def kept_bytes(used: object, nodes: int) -> float:
     """Bytes a node in the arrays that have a row for each."""
-    state = vars(getattr(used, "_used", used)).values()
-    return sum(x.nbytes for x in state if isinstance(x, np.ndarray) and len(x) >= nodes) / nodes
+    return sum(x.nbytes for x in vars(used).values() if isinstance(x, np.ndarray) and len(x) >= nodes) / nodes
 
 
 def measure(
@@ -79,7 +78,7 @@ def measure(
     snapshots = -(-len(src) // PIECE)
     clock, top = Clock(), Clock()
     records, used = np.zeros(nodes, np.uint64), partitioner(name, parts)
-    if name == "sep two-pass":
+    if name == "sep-two-pass":
         for delta in deltas(src, dst, snapshots):
             clock.time(lambda d=delta: used.foresee(d.src, d.dst, d.t, d.num_nodes))  # type: ignore[attr-defined]
     for delta in deltas(src, dst, snapshots):
@@ -104,7 +103,7 @@ def main() -> None:
     for name in arguments.only:
         for parts in arguments.parts:
             used = partitioner(name, parts)
-            if name == "sep two-pass":
+            if name == "sep-two-pass":
                 used.foresee(*warm, np.arange(5_000), 1 << 10)  # type: ignore[attr-defined]
             for delta in deltas(*warm, 3):
                 used.update(delta)

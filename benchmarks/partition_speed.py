@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from stream.kernels import njit
-from stream.partition.edge import copying, two_pass
+from stream.partition.edge import hdrf, sep
 from stream.partition.interface import OnlinePartitioner, create
 from stream.service.memory import keep_memory
 from stream.snapshots.delta import Csr, SnapshotDelta, delta_of
@@ -135,14 +135,14 @@ class Clock:
 def partitioner(name: str, parts: int) -> OnlinePartitioner:
     """A partitioner by the name it has in the tables; SEP weighs events with a time constant, as commands do."""
     if name.startswith("sep"):
-        return create("sep", parts=parts, time_constant=DAY_S / 10)
+        return create(name, parts=parts, time_constant=DAY_S / 10)
     return create(name, parts=parts)
 
 
 def run(clock: Clock, name: str, src: np.ndarray, dst: np.ndarray, snapshots: int, parts: int) -> None:
     """One partitioner over the stream: its public methods are timed."""
     used = partitioner(name, parts)
-    if name == "sep two-pass":
+    if name == "sep-two-pass":
         whole = next(deltas(src, dst, 1))
         clock.time(lambda: used.foresee(whole.src, whole.dst, whole.t, whole.num_nodes))  # type: ignore[attr-defined]
     for delta in deltas(src, dst, snapshots):
@@ -159,16 +159,16 @@ def main() -> None:
     arguments = parser.parse_args()
     keep_memory()
     clock = Clock()
-    clock.watch(copying, "assign_planes", "count_edges")
-    clock.watch(two_pass, "assign_lanes", "add_centrality")
+    clock.watch(hdrf, "assign_records", "count_edges")
+    clock.watch(sep, "assign_marked", "add_centrality")
     works = [
         ("hdrf", 1),
         ("hdrf", SNAPSHOTS),
         ("powergraph-greedy", 1),
         ("powergraph-greedy", SNAPSHOTS),
-        ("sep two-pass", 1),
-        ("sep two-pass", SNAPSHOTS),
-        ("sep need cover", SNAPSHOTS),
+        ("sep-two-pass", 1),
+        ("sep-two-pass", SNAPSHOTS),
+        ("sep", SNAPSHOTS),
     ]
     works = [work for work in works if not arguments.only or work[0] in arguments.only]
 

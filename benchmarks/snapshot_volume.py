@@ -132,7 +132,7 @@ def size_of(stream: Stream) -> Size:
 def online(name: str, parts: int, stream: Stream) -> Owners:
     """Owners by one of the project's partitioners, as the stream job runs it."""
     partitioner: Any = create(name, parts=parts)
-    if getattr(partitioner, "needs_whole_file", False):
+    if hasattr(partitioner, "foresee"):
         is_insert = stream.events["op"].to_numpy() == int(Op.INSERT)
         partitioner.foresee(
             *(stream.events[column].to_numpy()[is_insert] for column in ("src_node", "dst_node", "t")),

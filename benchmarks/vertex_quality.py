@@ -32,6 +32,7 @@ from schemas.events import US_PER_S, Op, event_schema
 from schemas.store import LaneHeader
 from stream.decode.files import read_events
 from stream.partition.interface import OnlinePartitioner, PartitionError
+from stream.partition.offline import WholeFile
 from stream.partition.vertex import metis
 from stream.partition.vertex.distdy import REFERENCE_BYTES
 from stream.partition.vertex.foreign_rows import foreign_parts
@@ -283,10 +284,10 @@ def by_hypergraph(stream: Stream, parts: int) -> Any:
 
 
 def foresee(partitioner: OnlinePartitioner, events: pa.Table) -> None:
-    if getattr(partitioner, "needs_whole_file", False):
+    if isinstance(partitioner, WholeFile):
         inserts = events.filter(pa.compute.equal(events["op"], int(Op.INSERT)))
         src, dst, t = (inserts[name].to_numpy() for name in ("src_node", "dst_node", "t"))
-        partitioner.foresee(src, dst, t, int(max(src.max(), dst.max())) + 1)  # type: ignore[attr-defined]
+        partitioner.foresee(src, dst, t, int(max(src.max(), dst.max())) + 1)
 
 
 def table(title: str, parts: int, rows: Iterable[tuple[str, dict[str, float]]]) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from schemas.events import US_PER_S
 from stream.partition.interface import check_parts, create
-from stream.partition.offline import Mode, OfflineResult, partition_events
+from stream.partition.offline import OfflineResult, partition_events
 from stream.store.store_events import read_source
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ def partition_file(
     parts: int,
     interval_s: float | None = None,
     snapshots: int | None = None,
-    mode: Mode = "online",
     seed: int = 0,
     window: int = 4,
     params: dict[str, Any] | None = None,
@@ -36,7 +35,6 @@ def partition_file(
         parts: K.
         interval_s: Length of a snapshot in seconds, aligned to the epoch.
         snapshots: Or their number, of equal event count. Neither: the file is one snapshot.
-        mode: two-pass: look at the whole file first, if the algorithm can.
         seed: Of all draws.
         window: w, snapshots that trainers look back.
         params: The algorithm's own parameters.
@@ -49,19 +47,16 @@ def partition_file(
         Failure: The file can't be read or has no events.
         StoreError: The store can't be read, or not so far back.
     """
-    create(algorithm, params or {}, parts=parts, seed=seed, window=window)  # refuses before the file is read
+    chosen = params or {}
+    partitioner = create(algorithm, chosen, parts=parts, seed=seed, window=window)  # before the file is read
     read = read_source(str(source), as_of, columns)
     return partition_events(
         read.events,
-        algorithm,
-        parts=parts,
+        partitioner,
         interval_us=None if interval_s is None else round(interval_s * US_PER_S),
         num_slices=snapshots,
-        mode=mode,
-        seed=seed,
-        window=window,
+        by_span="time_constant" not in chosen,
         node_features=read.node_features,
-        params=params,
         progress=lambda done: progress(done, read.events.num_rows),
     )
 
@@ -72,7 +67,6 @@ def compare_file(
     parts: int,
     interval_s: float | None,
     snapshots: int | None,
-    mode: Mode,
     seed: int,
     window: int,
     params: dict[str, Any],
@@ -91,7 +85,6 @@ def compare_file(
         parts=parts,
         interval_us=None if interval_s is None else round(interval_s * US_PER_S),
         num_slices=snapshots,
-        mode=mode,
         seed=seed,
         window=window,
         node_features=read.node_features,

@@ -7,7 +7,7 @@ import torch
 
 from schemas.errors import FreshetError
 from schemas.trainer_config import Budget, TrainerConfig
-from stream.partition.interface import create
+from stream.partition.interface import create_for_lane
 from stream.service.failure import Failure
 from trainer.models.interface import MODELS
 from trainer.session.session import new_model
@@ -77,7 +77,7 @@ def require_evaluable(config: TrainerConfig, ranks: int) -> None:
     require_workable(config, ranks)
     parts = config.parts or ranks
     with _key("lane"):
-        create(config.lane, config.lane_params, parts=parts, seed=config.seed, window=config.window)
+        create_for_lane(config.lane, config.lane_params, parts=parts, seed=config.seed, window=config.window)
 
 
 @contextmanager

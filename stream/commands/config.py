@@ -26,13 +26,13 @@ def require_parts(config: StreamConfig) -> None:
         Failure: One cannot; the sentence names the topic or lane.
     """
     from stream.decode.formats.interface import create_format
-    from stream.partition.interface import PartitionError, create
+    from stream.partition.interface import PartitionError, create_for_lane
 
     for topic in config.kafka.topics:
         create_format(topic, config.kafka, config.ids)
     for lane in config.lanes:
         try:
-            create(lane.algorithm, lane.params, parts=lane.parts, seed=lane.seed, window=lane.window)
+            create_for_lane(lane.algorithm, lane.params, parts=lane.parts, seed=lane.seed, window=lane.window)
         except PartitionError as error:
             raise Failure(f"lanes[{lane.name}]: {error}") from error
 

@@ -1,18 +1,24 @@
-"""``freshet-stream partition``: a file through any partitioner, with its quality."""
+"""``freshet-stream partition``: a file through any partitioner or all of them, as figures, a table and a picture."""
 
+import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
 
 from schemas.errors import system_call
+from schemas.quality import FIGURES, Shown
 from stream.commands.options import AsOfMoment, Params, parameters
-from stream.commands.partition_table import comparison, draw_comparison, print_comparison
 from stream.service.failure import Failure
 from stream.service.logs import configure_logs
 from stream.service.output import Columns, Debug, Json, finish, note, print_json, print_table
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # matplotlib is loaded only once there is something to draw
+    from matplotlib.axes import Axes
+
     from stream.partition.comparison import Compared
     from stream.partition.offline import OfflineResult
 
@@ -20,6 +26,12 @@ _ALL = "all"
 
 _LONGEST_INTERVAL_S = 9e12
 """Snapshots are cut in int64 microseconds."""
+
+_SHOWN = FIGURES | {"seconds": Shown(column=("s", ",.2f"), panel="Seconds in all")}
+_COLUMNS = [(*shown.column, name, shown.scale) for name, shown in _SHOWN.items() if shown.column is not None]
+_PANELS = [(name, shown.scale, shown.panel) for name, shown in _SHOWN.items() if shown.panel is not None]
+_COLOURS = {"vertex": "#2f6f9f", "edge": "#c8713a"}
+_INK, _FAINT = "#1f2933", "#9aa5b1"
 
 
 def partition(
@@ -51,23 +63,6 @@ def partition(
             help="Or this many snapshots of equal event count. Neither: the file is one snapshot.",
         ),
     ] = None,
-    hubs: Annotated[
-        float | None,
-        typer.Option(
-            "--hubs", help="k, share of the nodes that may be in several parts. Default of sep: 0.05."
-        ),
-    ] = None,
-    time_constant: Annotated[
-        float | None,
-        typer.Option(
-            "--time-constant",
-            help="Seconds after which an event counts 1/e. Default: a tenth of the file's span.",
-        ),
-    ] = None,
-    mode: Annotated[
-        Literal["online", "two-pass"],
-        typer.Option("--mode", help="two-pass: look at the whole file first, if the algorithm can."),
-    ] = "online",
     param: Params = None,
     window: Annotated[int, typer.Option("--window", min=1, help="w, snapshots that trainers look back.")] = 4,
     seed: Annotated[
@@ -113,26 +108,20 @@ def partition(
         configure_logs(level="WARNING", as_json=False)
         source = place_of(file)
         params = parameters(param)
-        if mode == "two-pass" and params.get("rule") == "need":
-            raise Failure("--mode two-pass is the paper's rule: leave rule=need out, or take --mode online")
-        given = {"hubs": hubs, "time_constant": time_constant}
-        own = {name: value for name, value in given.items() if value is not None and name not in params}
         cut = {"interval_s": interval, "snapshots": snapshots, "as_of": as_of, "columns": columns}
-        how: dict[str, Any] = {"parts": parts, "mode": mode, "window": window, "seed": seed, "params": params}
+        how: dict[str, Any] = {"parts": parts, "window": window, "seed": seed, "params": params}
         if algorithm == _ALL:
-            params |= own
             picture = _writable("--plot", plot or Path(f"{source.stem}-partitioners.png"))
             title, compared = f"{source.name} in {parts} parts", _compare(file, **cut, **how)
-            draw_comparison(title, compared, picture)
+            _draw_comparison(title, compared, picture)
             if json:
-                print_json({**comparison(compared), "plot": str(picture)})
+                print_json({**_comparison(compared), "plot": str(picture)})
             else:
-                print_comparison(title, compared)
+                _print_comparison(title, compared)
                 note(f"drawn in {picture}")
             return
         if out is not None:
             _writable("--out", out)
-        params |= _taken(algorithm, own)
         result = _partitioned(file, algorithm, **cut, **how)
         if out is not None:
             import pyarrow.parquet as pq
@@ -174,19 +163,113 @@ def _compare(file: str, **how: Any) -> "list[Compared]":
         return compare_file(file, **how, begun=begun, progress=progress)
 
 
-def _taken(algorithm: str, options: dict[str, float]) -> dict[str, float]:
-    """The options that are parameters of an algorithm; of the others a note says that they change nothing."""
-    from stream.partition.offline import accepted_params
-
-    takes = accepted_params(algorithm)
-    for name in options:
-        if takes and name not in takes:
-            note(f"{algorithm} has no --{name.replace('_', '-')}: it changes nothing")
-    return {name: value for name, value in options.items() if not takes or name in takes}
-
-
 def _writable(option: str, path: Path) -> Path:
     """A file to write at the end, checked before hours of work."""
     if path.is_dir() or not path.parent.is_dir():
         raise Failure(f"{option} {path}: it must be a file in a folder that exists")
     return path
+
+
+def _comparison(compared: "list[Compared]") -> dict[str, Any]:
+    """The comparison as one object: shared figures, then each partitioner's figures or its refusal."""
+    figures = [c.figures for c in compared if c.figures is not None]
+    shared = ("parts", "nodes", "edges", "snapshots")
+    return {
+        "algorithm": "all",
+        **{key: figures[0][key] if figures else None for key in shared},
+        "algorithms": [
+            {"algorithm": c.algorithm, "kind": c.kind, "error": c.refusal} if c.figures is None else c.figures
+            for c in compared
+        ],
+    }
+
+
+def _print_comparison(title: str, compared: "list[Compared]") -> None:
+    """Print one table on standard output, vertex partitioners first, the lowest cut first; refusals below it."""
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("algorithm", no_wrap=True)
+    table.add_column("kind", no_wrap=True)
+    for name, *_ in _COLUMNS:
+        table.add_column(name, justify="right", no_wrap=True)
+    for one in _ordered(compared):
+        assert one.figures is not None
+        cells = (_cell(one.figures[key], scale, form) for _, form, key, scale in _COLUMNS)
+        table.add_row(one.algorithm, one.kind, *cells)
+    console = Console()
+    console.print(table)
+    for one in compared:
+        if one.refusal is not None:
+            console.print(f"{one.algorithm}: {one.refusal}", highlight=False, markup=False)
+
+
+def _draw_comparison(title: str, compared: "list[Compared]", path: Path) -> None:
+    """Draw the comparison as bars, a PNG."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    style = {
+        "font.size": 9,
+        "font.family": "DejaVu Sans",
+        "axes.edgecolor": _FAINT,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.titlelocation": "left",
+        "axes.titlesize": 10,
+        "axes.titlecolor": _INK,
+        "xtick.color": _INK,
+        "ytick.color": _INK,
+    }
+    rows = _ordered(compared)[::-1]
+    with mpl.rc_context(style):
+        figure, panels = plt.subplots(
+            1, len(_PANELS), sharey=True, figsize=(16, 1.6 + 0.32 * len(rows)), layout="constrained"
+        )
+        for axes, (key, scale, name) in zip(panels, _PANELS, strict=True):
+            _bars(axes, rows, key, scale)
+            axes.set_title(name)
+        figure.suptitle(
+            f"{title}; vertex partitioners blue, edge partitioners orange",
+            x=0.008,
+            ha="left",
+            fontsize=12,
+            fontweight="bold",
+            color=_INK,
+        )
+        with system_call("write", path):
+            figure.savefig(path, dpi=130, facecolor="white", format="png")
+        plt.close(figure)
+
+
+def _bars(axes: "Axes", rows: "list[Compared]", key: str, scale: float) -> None:
+    values = [_number((row.figures or {})[key], scale) for row in rows]
+    axes.barh(
+        [row.algorithm for row in rows], values, color=[_COLOURS[str(row.kind)] for row in rows], height=0.7
+    )
+    for row_number, value in enumerate(values):
+        axes.annotate(
+            f"{value:.3g}",
+            (value, row_number),
+            xytext=(3, 0),
+            textcoords="offset points",
+            va="center",
+            color=_INK,
+        )
+    axes.set_xlim(0, 1.2 * max(values, default=0.0) or 1.0)
+    axes.tick_params(length=0)
+
+
+def _ordered(compared: "list[Compared]") -> "list[Compared]":
+    """Those with figures, vertex partitioners first, the lowest cut first."""
+    rows = [one for one in compared if one.figures is not None]
+    return sorted(rows, key=lambda one: (one.kind != "vertex", _number((one.figures or {})["cut"], 1.0)))
+
+
+def _number(value: float | None, scale: float) -> float:
+    """0 for NaN and None, figures without a meaning: a missing bar."""
+    return 0.0 if value is None or math.isnan(value) else scale * value
+
+
+def _cell(value: float | None, scale: float, form: str) -> str:
+    return "–" if value is None or math.isnan(value) else format(scale * value, form)

@@ -61,12 +61,14 @@ def savings(
     def body() -> None:
         from stream.commands.progress import counting
         from stream.decode.files import FileColumns, read_events
-        from stream.partition.interface import create
+        from stream.partition.interface import create_for_lane
         from stream.store.savings import measure
 
         configure_logs(level="WARNING", as_json=False)
         params = parameters(param)
-        create(algorithm, params, parts=parts, seed=seed, window=window)  # refuses before the file is read
+        create_for_lane(
+            algorithm, params, parts=parts, seed=seed, window=window
+        )  # refuses before the file is read
         read = read_events(file, columns=FileColumns.parse(columns))
         if read.events.num_rows == 0:
             raise Failure(f"{file} has no events")

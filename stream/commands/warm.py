@@ -49,7 +49,7 @@ def _sessions() -> None:
     """A small job for every kind of ids and messages, through Kafka's protocol; the first with all partitioners."""
     from stream.commands.run import quiet_beam
     from stream.kafka.embedded import EmbeddedBroker
-    from stream.partition.interface import algorithms
+    from stream.partition.interface import lane_algorithms
     from stream.service.scratch import scratch_folder
 
     quiet_beam(debug=False)
@@ -57,7 +57,7 @@ def _sessions() -> None:
         all_ids: tuple[IdKind, ...] = ("int", "string")
         kinds = [(ids, form) for ids in all_ids for form in TOPICS]
         for number, (ids, form) in enumerate(kinds):
-            lanes = sorted(algorithms()) if number == 0 else ["hash"]
+            lanes = sorted(lane_algorithms()) if number == 0 else ["hash"]
             topic = f"{TOPIC}-{ids}-{form}"
             config = _configuration(folder / topic, broker.address, topic, ids, form, lanes)
             events = _events(ids)

@@ -7,8 +7,16 @@ from typing import Any
 import pyarrow as pa
 
 from stream.nearest import did_you_mean
-from stream.partition.interface import Kind, PartitionError, algorithms, broken_algorithms, check_parts
-from stream.partition.offline import Mode, TwoPass, accepted_params, partition_events
+from stream.partition.interface import (
+    Kind,
+    PartitionError,
+    algorithms,
+    broken_algorithms,
+    check_parts,
+    create,
+)
+from stream.partition.offline import partition_events
+from stream.partition.parameters import own_parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +42,6 @@ def compare(
     parts: int,
     interval_us: int | None = None,
     num_slices: int | None = None,
-    mode: Mode = "online",
     seed: int = 0,
     window: int = 4,
     node_features: int = 0,
@@ -44,14 +51,11 @@ def compare(
 ) -> list[Compared]:
     """Run every partitioner on the same snapshots, vertex partitioners first.
 
-    For arguments not listed, and errors, see ``partition_events``.
-
     Args:
         events: Canonical events.
         parts: K.
         interval_us: Length of a snapshot.
         num_slices: Or their number.
-        mode: two-pass: partitioners with such a mode see the whole file first.
         seed: Seed of all draws.
         window: w.
         node_features: Width of node feature vectors.
@@ -61,29 +65,25 @@ def compare(
     """
     check_parts("every partitioner", parts)
     known = algorithms()
-    takes = {name: accepted_params(name) for name in known}
-    for given in params or {}:
-        if not any(given in taken for taken in takes.values()):
+    takes = {name: set(own_parameters(factory)[0]) for name, factory in known.items()}
+    for key in params or {}:
+        if not any(key in parameters for parameters in takes.values()):
             raise PartitionError(
-                f"no partitioner takes {given}{did_you_mean(given, set().union(*takes.values()))}"
+                f"no partitioner takes {key}{did_you_mean(key, set().union(*takes.values()))}"
             )
     compared: list[Compared] = []
     for name in sorted(known, key=lambda name: (known[name].kind != "vertex", name)):  # type: ignore[attr-defined]
         kind: Kind = known[name].kind  # type: ignore[attr-defined]
         begun(name)
-        own = {key: value for key, value in (params or {}).items() if key in takes[name]}
+        chosen = {key: value for key, value in (params or {}).items() if key in takes[name]}
         try:
             result = partition_events(
                 events,
-                name,
-                parts=parts,
+                create(name, chosen, parts=parts, seed=seed, window=window),
                 interval_us=interval_us,
                 num_slices=num_slices,
-                mode=mode if hasattr(known[name], TwoPass.foresee.__name__) else "online",
-                seed=seed,
-                window=window,
+                by_span="time_constant" not in chosen,
                 node_features=node_features,
-                params=own,
                 progress=progress,
             )
         except PartitionError as error:

@@ -26,7 +26,9 @@ __all__ = [
     "algorithms",
     "broken_algorithms",
     "create",
+    "create_for_lane",
     "foreign_state",
+    "lane_algorithms",
     "register",
 ]
 
@@ -110,7 +112,7 @@ def _require_partitioner(factory: Any) -> None:
 
 
 _VERTEX = ("byte_lp", "distdy", "hash", "kl", "ldg", "load_aware", "metis")
-_EDGE = ("copying", "sep")
+_EDGE = ("hdrf", "need_cover", "sep")
 PARTITIONERS: Registry[Factory] = Registry(
     "partitioner",
     "freshet.partitioners",
@@ -162,16 +164,42 @@ def create(
     Raises:
         PartitionError: The name or a parameter is unknown, or a value has another type or is out of range.
     """
-    found = PARTITIONERS.find(name)
+    factory = PARTITIONERS.find(name)
     check_parts(name, parts)
     if not 0 <= seed < _SEEDS:
         raise PartitionError(f"{name} takes a seed from 0 to {_SEEDS - 1}, found {seed}")
-    own = {**(given or {}), **params}
-    check_parameters(name, found, own)
+    chosen = {**(given or {}), **params}
+    check_parameters(name, factory, chosen)
     try:
-        return found(parts=parts, seed=seed, window=window, **own)
+        return factory(parts=parts, seed=seed, window=window, **chosen)
     except (TypeError, ValueError) as error:  # types that a constructor doesn't annotate
-        raise PartitionError(f"{name} cannot take {own}: {error}") from error
+        raise PartitionError(f"{name} cannot take {chosen}: {error}") from error
+
+
+def create_for_lane(
+    name: str, given: Mapping[str, Any], /, *, parts: int, seed: int, window: int
+) -> OnlinePartitioner:
+    """``create`` for a stream, which has no whole that a partitioner could see first.
+
+    Raises:
+        PartitionError: As of ``create``, or the partitioner is for files only.
+    """
+    partitioner = create(name, given, parts=parts, seed=seed, window=window)
+    if _is_for_files(PARTITIONERS.find(name)):
+        raise PartitionError(
+            f"{name} is for files only, because it sees a whole file before its first snapshot. "
+            f"Choose one of {', '.join(sorted(lane_algorithms()))}"
+        )
+    return partitioner
+
+
+def lane_algorithms() -> dict[str, Factory]:
+    """Those of ``algorithms()`` that a stream can have: the others have a true class attribute ``files_only``."""
+    return {name: factory for name, factory in algorithms().items() if not _is_for_files(factory)}
+
+
+def _is_for_files(factory: Factory) -> bool:
+    return getattr(factory, "files_only", False)
 
 
 def foreign_state(name: str, missing: KeyError) -> PartitionError:

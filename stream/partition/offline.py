@@ -1,10 +1,11 @@
 """Run a whole event file through any partitioner and measure its quality, for ``freshet-stream partition``."""
 
 import contextlib
+import copy
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -13,25 +14,19 @@ import pyarrow.compute as pc
 from schemas.events import US_PER_S, Op, log_event_schema
 from schemas.quality import FIGURES
 from stream.arrays.kinds import Int32, Int64, UInt64
+from stream.partition.edge.base import uncovered_share
 from stream.partition.edge.part_sets import in_several
-from stream.partition.edge.quality import uncovered_share
 from stream.partition.interface import (
     Assignment,
     CapacityError,
     Kind,
     OnlinePartitioner,
-    PartitionError,
     Why,
-    algorithms,
-    create,
 )
-from stream.partition.parameters import own_parameters
 from stream.partition.quality import share
 from stream.partition.vertex.foreign_rows import foreign_parts
 from stream.snapshots.graph import LiveGraph
 from stream.snapshots.slicing import densify, slice_events
-
-Mode = Literal["online", "two-pass"]
 
 _TIME_CONSTANTS_A_SPAN = 10
 """Default for algorithms with a time constant: this many per span of the file. SPEED's β = 0.1 has no unit; this value
@@ -39,11 +34,8 @@ reproduces its published discards (``docs/partitioning.md``)."""
 
 
 @runtime_checkable
-class TwoPass(Protocol):
-    """A partitioner that can look at a whole file before its first update.
-
-    With a true class attribute ``needs_whole_file``, it does so in any mode.
-    """
+class WholeFile(Protocol):
+    """A partitioner that sees a whole file before its first update."""
 
     def foresee(self, src: Int64, dst: Int64, t: Int64, num_nodes: int) -> None:
         """Take in all inserts: dense ids and µs, (E,) each, and the number of distinct nodes."""
@@ -71,17 +63,13 @@ class OfflineResult:
 
 def partition_events(
     events: pa.Table,
-    algorithm: str,
+    partitioner: OnlinePartitioner,
     *,
-    parts: int,
     interval_us: int | None = None,
     num_slices: int | None = None,
-    mode: Mode = "online",
-    seed: int = 0,
-    window: int = 4,
+    by_span: bool = True,
     node_features: int = 0,
     segments: int = 4,
-    params: dict[str, Any] | None = None,
     progress: Callable[[int], None] = lambda events: None,
 ) -> OfflineResult:
     """Partition a file's events snapshot by snapshot and measure.
@@ -90,35 +78,29 @@ def partition_events(
 
     Args:
         events: Canonical events (``schemas.events.event_schema``) in file order.
-        algorithm: A name of ``stream.partition.interface.algorithms``.
-        parts: K.
+        partitioner: From ``create``; used up.
         interval_us: Length of a snapshot in µs.
         num_slices: Or the number of snapshots, of equal event count. Neither: the file is one snapshot.
-        mode: two-pass: a partitioner with such a mode looks at the whole file first.
-        seed: Seed of all draws.
-        window: w, snapshots that trainers look back.
+        by_span: Give a partitioner with a ``time_constant`` that of a tenth of the file's span.
         node_features: Width of node feature vectors.
         segments: S slices of them.
-        params: The algorithm's own parameters.
         progress: Called with the number of events done after every snapshot.
 
     Raises:
-        PartitionError: The algorithm or a parameter is unknown or out of range, or nothing fits.
+        PartitionError: Nothing fits.
         ValueError: ``interval_us`` or ``num_slices`` is out of range, or both are given.
     """
     ordered, ids = densify(events)
-    params = {**default_params(algorithm, ordered), **(params or {})}
-    partitioner = create(algorithm, params, parts=parts, seed=seed, window=window)
-    foresees = mode == "two-pass" or getattr(partitioner, "needs_whole_file", False)
-    if foresees and not isinstance(partitioner, TwoPass):
-        raise PartitionError(f"{algorithm} has no two-pass mode. Leave --mode out")
-    _warm_up(create(algorithm, params, parts=parts, seed=seed, window=window), foresees)
+    parts = partitioner.parts
+    if by_span and hasattr(partitioner, "time_constant") and ordered.num_rows:
+        span_s = (ordered["t"][-1].as_py() - ordered["t"][0].as_py()) / US_PER_S
+        partitioner.time_constant = span_s / _TIME_CONSTANTS_A_SPAN if span_s > 0 else None
+    _warm_up(copy.deepcopy(partitioner))
 
     inserts = ordered.filter(pc.equal(ordered["op"], int(Op.INSERT)))
     src, dst, t = (np.array(inserts[name].to_numpy()) for name in ("src_node", "dst_node", "t"))
     foresee_s = 0.0
-    if foresees:
-        assert isinstance(partitioner, TwoPass)
+    if isinstance(partitioner, WholeFile):
         start = time.perf_counter()
         partitioner.foresee(src, dst, t, len(ids))
         foresee_s = time.perf_counter() - start
@@ -154,7 +136,7 @@ def partition_events(
         quality = replace(quality, foreign_parts=share(foreign, linked))
     total_s = foresee_s + sum(seconds)
     figures = {
-        "algorithm": algorithm,
+        "algorithm": partitioner.name,
         "kind": partitioner.kind,
         "parts": parts,
         "nodes": len(ids),
@@ -173,27 +155,13 @@ def partition_events(
     return OfflineResult(figures, partitioner.kind, placement)
 
 
-def default_params(algorithm: str, ordered: pa.Table) -> dict[str, Any]:
-    """Parameters suggested by a file: a time constant of a tenth of its span, if the algorithm has one."""
-    if "time_constant" not in accepted_params(algorithm) or ordered.num_rows == 0:
-        return {}
-    span_s = (ordered["t"][-1].as_py() - ordered["t"][0].as_py()) / US_PER_S
-    return {"time_constant": span_s / _TIME_CONSTANTS_A_SPAN} if span_s > 0 else {}
-
-
-def accepted_params(algorithm: str) -> set[str]:
-    """Names of an algorithm's own parameters; none for an unknown one."""
-    factory = algorithms().get(algorithm)
-    return set(own_parameters(factory)[0]) if factory else set()
-
-
 def _follow(masks: UInt64, assignment: Assignment) -> None:
     """Update the parts of each node of an edge partitioner, as bits."""
     bit = np.uint64(1) << (assignment.part & 63).astype(np.uint64)
-    at = assignment.node, assignment.part >> 6
+    node, word = assignment.node, assignment.part >> 6
     ends = assignment.why == Why.DEMOTED
-    np.bitwise_and.at(masks, (at[0][ends], at[1][ends]), ~bit[ends])
-    np.bitwise_or.at(masks, (at[0][~ends], at[1][~ends]), bit[~ends])
+    np.bitwise_and.at(masks, (node[ends], word[ends]), ~bit[ends])
+    np.bitwise_or.at(masks, (node[~ends], word[~ends]), bit[~ends])
 
 
 def _edge_placement(inserts: pa.Table, part: Int32) -> pa.Table:
@@ -205,13 +173,13 @@ def _edge_placement(inserts: pa.Table, part: Int32) -> pa.Table:
     return pa.table(columns).take(order)
 
 
-def _warm_up(partitioner: OnlinePartitioner, foresees: bool) -> None:
+def _warm_up(partitioner: OnlinePartitioner) -> None:
     """Run a toy stream through a throw-away partitioner, so that its kernels are compiled."""
     rows = [
         {"op": int(op), "src": src, "dst": dst, "t": i, "weight": 1.0, "src_node": src, "dst_node": dst}
         for i, (op, src, dst) in enumerate([(1, 0, 1), (1, 1, 2), (1, 2, 2), (-1, 0, 1), (1, 3, 0)])
     ]
-    if foresees and isinstance(partitioner, TwoPass):
+    if isinstance(partitioner, WholeFile):
         ends = np.arange(4)
         partitioner.foresee(ends, ends, ends, 4)
     graph = LiveGraph()

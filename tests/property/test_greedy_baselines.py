@@ -65,4 +65,4 @@ def test_ldg_without_room_is_refused():
 def test_hdrf_takes_a_weight_of_balance_above_one_and_sep_does_not():
     create("hdrf", parts=2, balance_weight=4.0)
     with pytest.raises(PartitionError, match="found 4"):
-        create("sep", parts=2, balance_weight=4.0)
+        create("sep-centrality", parts=2, balance_weight=4.0)

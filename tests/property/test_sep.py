@@ -1,5 +1,6 @@
-"""SEP by centrality against plain Python, event by event; and the bounds that SPEED proves."""
+"""SEP by centrality, online and in two passes, against plain Python, event by event; and the bounds that SPEED proves."""
 
+import itertools
 import math
 from dataclasses import astuple
 
@@ -10,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sep_streams import batches, seal, snapshot, splitmix64, streams, tie_order
 
-from stream.partition.edge import two_pass
-from stream.partition.edge.sep import Sep
+from stream.partition.edge import sep
+from stream.partition.edge.load_planes import smallest_flipped
+from stream.partition.edge.sep import SepCentrality, SepTwoPass, better_end
 from stream.partition.interface import PartitionError, Why, create
 
 
@@ -108,7 +110,8 @@ def test_every_event_equals_the_plain_algorithm(
     stream, parts, hubs, constant, weight, seed, whole_file, restart
 ):
     params = {"parts": parts, "seed": seed, "hubs": hubs, "time_constant": constant, "balance_weight": weight}
-    fast, plain = Sep(**params, rule="centrality"), PlainSep(**params)
+    kind = SepTwoPass if whole_file else SepCentrality
+    fast, plain = kind(**params), PlainSep(**params)
     nodes = max([0, *(max(i, j) + 1 for events in stream for _, i, j, _ in events)])
     if whole_file:
         inserts = [(i, j, t) for _, events in batches(stream) for op, i, j, t in events if op > 0]
@@ -120,7 +123,7 @@ def test_every_event_equals_the_plain_algorithm(
     for tau, events in batches(stream):
         if tau == restart:
             state = fast.state()
-            fast = Sep(**params, rule="centrality")
+            fast = kind(**params)
             fast.restore(state)
         seen = max([seen, *(max(i, j) + 1 for _, i, j, _ in events)])
         before, homes = {v: set(parts_) for v, parts_ in plain.A.items()}, set(plain.home)
@@ -160,7 +163,7 @@ def test_both_ends_of_every_assigned_insert_are_in_its_part_when_the_snapshot_is
         draws = np.random.default_rng(seed)
         parts = int(draws.integers(2, 9))
         partitioner, parts_of = (
-            Sep(parts=parts, hubs=hubs, time_constant=constant, seed=seed, rule="centrality"),
+            SepCentrality(parts=parts, hubs=hubs, time_constant=constant, seed=seed),
             {},
         )
         for tau in range(12):
@@ -182,7 +185,7 @@ def test_both_ends_of_every_assigned_insert_are_in_its_part_when_the_snapshot_is
 @settings(max_examples=25, deadline=None)
 @given(streams(12), st.sampled_from([0.1, 0.5]))
 def test_nodes_that_were_never_hubs_stay_in_one_part_for_ever(stream, hubs):
-    partitioner = Sep(parts=4, hubs=hubs, time_constant=5.0, rule="centrality")
+    partitioner = SepCentrality(parts=4, hubs=hubs, time_constant=5.0)
     first, copied = {}, set()
     for tau, events in batches(stream):
         a = partitioner.update(snapshot(tau, 12, events))
@@ -202,7 +205,7 @@ def test_former_hubs_give_up_their_parts_only_when_a_hub_may_need_the_room():
 
     parts: 0 {0 2 4 …}  1 {1 3 5 …}; the pair (1, 2) makes node 1 a hub with an edge to the other part.
     """
-    partitioner = Sep(parts=2, hubs=0.1, time_constant=1.0, seed=1, rule="centrality")
+    partitioner = SepCentrality(parts=2, hubs=0.1, time_constant=1.0, seed=1)
     partitioner.update(snapshot(0, 10, [(1, v, v, 0) for v in range(10)]))  # a home for each
     home = partitioner.home().copy()
     assert sorted(np.bincount(home).tolist()) == [5, 5]
@@ -225,18 +228,18 @@ def test_former_hubs_give_up_their_parts_only_when_a_hub_may_need_the_room():
 
 def test_decay_moves_its_origin_and_keeps_the_order():
     """Ten thousand time constants pass; without a new origin e^x would overflow."""
-    partitioner = Sep(parts=2, hubs=0.5, time_constant=1.0, rule="centrality")
+    partitioner = SepCentrality(parts=2, hubs=0.5, time_constant=1.0)
     for tau in range(10):
         partitioner.update(snapshot(tau, 4, [(1, tau % 4, (tau + 1) % 4, 1000 * tau)]))
-        assert np.isfinite(partitioner.used.centrality).all()
-    assert set(np.argsort(partitioner.used.centrality)[-2:].tolist()) == {9 % 4, 10 % 4}
+        assert np.isfinite(partitioner.centrality).all()
+    assert set(np.argsort(partitioner.centrality)[-2:].tolist()) == {9 % 4, 10 % 4}
 
 
 def test_ties_vary_with_the_event_and_with_the_seed():
     """Parts of equal size and nothing else to choose by: the first edges don't all go to part 0."""
     firsts = []
     for seed in range(20):
-        a = Sep(parts=4, seed=seed, rule="centrality").update(snapshot(0, 2, [(1, 0, 1, 0)]))
+        a = SepCentrality(parts=4, seed=seed).update(snapshot(0, 2, [(1, 0, 1, 0)]))
         firsts.append(a.event_part[0])
     assert set(firsts) == {0, 1, 2, 3}
 
@@ -254,7 +257,7 @@ def test_hubs_are_the_most_central_nodes_and_equal_ones_are_drawn(centrality, sh
     count = int(share * len(centrality))
     start = splitmix64(3)
     order = sorted(range(len(centrality)), key=lambda v: (-centrality[v], splitmix64(start ^ v)))
-    hub = two_pass.most_central(np.array(centrality), count, 3)
+    hub = sep.most_central(np.array(centrality), count, 3)
     assert set(np.flatnonzero(hub).tolist()) == set(order[:count])
 
 
@@ -266,17 +269,17 @@ def test_a_file_may_be_given_in_pieces_and_a_snapshot_cut_anywhere(parts, monkey
     t = np.arange(400) * 1_000_000
     events = [(1, int(i), int(j), s) for s, (i, j) in enumerate(zip(src, dst, strict=True))]
     snapshots = [snapshot(0, 50, events[:200]), snapshot(1, 50, events[200:])]
-    params = {"parts": parts, "hubs": 0.2, "time_constant": 100.0, "rule": "centrality"}
-    whole, pieces = Sep(**params), Sep(**params)
+    params = {"parts": parts, "hubs": 0.2, "time_constant": 100.0}
+    whole, pieces = SepTwoPass(**params), SepTwoPass(**params)
     whole.foresee(src, dst, t, 50)
     expected = [whole.update(delta) for delta in snapshots]
-    monkeypatch.setattr(two_pass, "_CHUNK", 7)
-    monkeypatch.setattr(two_pass, "_WEIGHED", 11)
+    monkeypatch.setattr(sep, "_CHUNK", 7)
+    monkeypatch.setattr(sep, "_WEIGHED", 11)
     for rows in (slice(0, 150), slice(150, 399), slice(399, 400)):
         pieces.foresee(src[rows], dst[rows], t[rows], 50)
     # Forward decay weighs by the first piece's end: the order of centralities is the same, their scale is not.
     for delta, one in zip(snapshots, expected, strict=True):
-        again = Sep(**params)
+        again = SepTwoPass(**params)
         again.restore(pieces.state())
         pieces = again
         other = pieces.update(delta)
@@ -286,7 +289,7 @@ def test_a_file_may_be_given_in_pieces_and_a_snapshot_cut_anywhere(parts, monkey
 
 def test_state_packs_the_sets_of_parts():
     """100 parts take two words a node, and the state survives an Arrow file."""
-    partitioner = Sep(parts=100, hubs=0.5, rule="centrality")
+    partitioner = SepCentrality(parts=100, hubs=0.5)
     partitioner.update(snapshot(0, 50, [(1, v, (7 * v) % 50, v) for v in range(50)]))
     state = partitioner.state()
     assert len(state["masks"][0]) == 50 * 2
@@ -296,7 +299,7 @@ def test_state_packs_the_sets_of_parts():
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"hubs": 1.5}, r"sep takes hubs, a share of the nodes, in \[0, 1\], found 1.5"),
+        ({"hubs": 1.5}, r"sep-centrality takes hubs, a share of the nodes, in \[0, 1\], found 1.5"),
         ({"hubs": -0.1}, r"in \[0, 1\], found -0.1"),
         (
             {"balance_weight": 1.01},
@@ -308,4 +311,62 @@ def test_state_packs_the_sets_of_parts():
 )
 def test_parameters_out_of_range_are_refused(params, message):
     with pytest.raises(PartitionError, match=message):
-        create("sep", parts=2, **params)
+        create("sep-centrality", parts=2, **params)
+
+
+def test_two_passes_without_the_first_are_refused():
+    partitioner = create("sep-two-pass", parts=2)
+    with pytest.raises(PartitionError, match="needs the whole file before its first snapshot"):
+        partitioner.update(snapshot(0, 2, [(1, 0, 1, 0)]))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from([1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 63, 64]),
+    st.integers(1, 2**64 - 1),
+    st.integers(0, 63),
+)
+def test_ties_go_to_the_part_whose_number_is_nearest_to_the_draw(parts, among, draw):
+    among &= (1 << parts) - 1
+    if among:
+        bit = int(smallest_flipped(np.uint64(among), np.uint64(draw), parts))
+        members = [part for part in range(parts) if among >> part & 1]
+        assert bit == 1 << min(members, key=lambda part: part ^ draw)
+
+
+@pytest.mark.parametrize(("parts", "apart"), [(4, 3), (4, 12), (32, 9), (63, 500)])
+@pytest.mark.parametrize("kind", [SepCentrality, SepTwoPass])
+@pytest.mark.parametrize("weight", [1.0, 0.5])
+def test_loads_within_the_levels_and_beyond_give_the_same_parts(kind, parts, apart, weight):
+    """From loads that are some edges apart, levels saturate, are made anew, go down, and parts catch up."""
+    draws = np.random.default_rng(parts + apart)
+    sizes = draws.integers(0, apart + 1, parts)
+    params = {"parts": parts, "seed": 2, "hubs": 0.6, "time_constant": None, "balance_weight": weight}
+    fast, plain = kind(**params), PlainSep(**params)
+    fast.sizes[:] = plain.sizes[:] = sizes.tolist()
+    ends = np.minimum(draws.integers(0, 120, (1600, 2)), draws.integers(0, 120, (1600, 2)))
+    if kind is SepTwoPass:
+        fast.foresee(ends[:, 0].copy(), ends[:, 1].copy(), np.zeros(1600, np.int64), 120)
+        plain.pass_one([(1, int(i), int(j), 0) for i, j in ends])
+        plain.all_nodes = 120
+    for tau in range(4):
+        events = [(1, int(i), int(j), tau) for i, j in ends[400 * tau : 400 * tau + 400]]
+        assert fast.update(snapshot(tau, 120, events)).event_part.tolist() == plain.update(events, 120)
+    assert fast.sizes.tolist() == plain.sizes
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.5, 0.3])
+def test_scores_that_only_rounding_tells_apart_are_those_of_the_loads(weight):
+    """Levels may count from below the smallest load; scores round as with the loads themselves."""
+    everywhere, in_a, in_b = (np.uint64(parts) for parts in (0b111111, 0b000011, 0b001100))
+    for lowest, span in itertools.product(range(3), range(1, 4)):
+        for room_a, room_b in itertools.product(range(span + 1), repeat=2):
+            loads = lowest + np.array([span - room_a, span, span - room_b, span, 0, span])
+            planes = tuple(
+                np.uint64(sum((int(x) >> k & 1) << p for p, x in enumerate(loads))) for k in range(3)
+            )
+            scale = weight / (1.0 + span)
+            theta = (1.0 - scale * (room_b - room_a)) / 2
+            first = 2.0 - theta + scale * room_a >= 1.0 + theta + scale * room_b
+            chosen = better_end(planes, loads, in_a, in_b, everywhere, theta, weight)
+            assert chosen == (in_a if first else in_b)

@@ -7,6 +7,7 @@ import pytest
 from real_data import real_file
 
 from stream.decode.files import read_events
+from stream.partition.interface import create
 from stream.partition.offline import partition_events
 from stream.snapshots.graph import LiveGraph
 from stream.snapshots.slicing import densify, slice_events
@@ -41,7 +42,7 @@ def test_the_live_graph_of_as733_is_the_published_one():
     [("jodie_wikipedia", 0.086), ("email_eu", 0.259), ("slashdot_reply", 0.052)],
 )
 def test_two_pass_sep_discards_what_was_published(name, published):
-    figures = partition_events(events(name), "sep", parts=4, mode="two-pass").figures
+    figures = partition_events(events(name), create("sep-two-pass", parts=4)).figures
     assert figures["cut"] == pytest.approx(published, rel=0.06)
     assert figures["shared_share"] <= 0.05
     assert figures["replication_factor"] <= 0.05 * 4 + 0.95
@@ -52,7 +53,7 @@ def test_two_pass_sep_discards_what_was_published(name, published):
 @pytest.mark.parametrize("hubs", [0.01, 0.05, 0.1])
 def test_online_sep_keeps_its_bound_in_every_snapshot(parts, hubs):
     figures = partition_events(
-        events("sx_mathoverflow"), "sep", parts=parts, num_slices=50, params={"hubs": hubs}
+        events("sx_mathoverflow"), create("sep", parts=parts, hubs=hubs), num_slices=50
     ).figures
     assert figures["shared_share"] <= hubs
     assert figures["replication_factor"] <= hubs * parts + (1 - hubs)
@@ -61,7 +62,7 @@ def test_online_sep_keeps_its_bound_in_every_snapshot(parts, hubs):
 def test_distdy_cuts_far_less_than_hash_and_moves_little():
     data = events("as733_deltas")
     distdy, hashed = (
-        partition_events(data, algorithm, parts=4, interval_us=DAY_US).figures
+        partition_events(data, create(algorithm, parts=4), interval_us=DAY_US).figures
         for algorithm in ("distdy", "hash")
     )
     assert hashed["cut"] == pytest.approx(0.75, abs=0.01)
@@ -74,7 +75,7 @@ def test_thresholds_cut_less_and_paying_for_staying_moves_less():
     """Why ``cooling`` is 16 and ``reward: stay`` the default (``docs/partitioning.md``)."""
     data = events("as733_deltas")
     stay, paper, without = (
-        partition_events(data, "distdy", parts=4, interval_us=DAY_US, params=params).figures
+        partition_events(data, create("distdy", params, parts=4), interval_us=DAY_US).figures
         for params in ({}, {"reward": "paper"}, {"cooling": 0})
     )
     assert stay["cut"] < without["cut"] - 0.03

@@ -47,7 +47,13 @@ PACKAGES = ("schemas", "stream", "trainer")
             "stream.store.inspect; from stream.commands.config import EXAMPLE, StreamConfig, require_parts; "
             "EXAMPLE['lanes'][0] = {**EXAMPLE['lanes'][0], 'algorithm': 'hash', 'params': {}}; "
             "require_parts(StreamConfig(**EXAMPLE))",
-            {"apache_beam", "kafka", "torch", "stream.partition.vertex.distdy", "stream.partition.edge.sep"},
+            {
+                "apache_beam",
+                "kafka",
+                "torch",
+                "stream.partition.vertex.distdy",
+                "stream.partition.edge.need_cover",
+            },
         ),
     ],
 )

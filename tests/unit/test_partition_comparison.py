@@ -16,12 +16,12 @@ from stream.partition.interface import algorithms
 app = typer.Typer()
 app.command()(partition)
 
-FEW = ("distdy", "hash", "kl", "metis", "sep")
+FEW = ("distdy", "hash", "kl", "metis", "sep", "sep-two-pass")
 
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
-    """Five of the registered partitioners: every kind, and one that refuses."""
+    """Six of the registered partitioners: every kind, and one that refuses."""
     known = algorithms()
     monkeypatch.setattr(comparison, "algorithms", lambda: {name: known[name] for name in FEW})
 
@@ -51,7 +51,7 @@ def test_every_partitioner_is_in_the_object_with_its_figures_or_why_not(file):
         "plot": "events-partitioners.png",
     }
     by_name = {one["algorithm"]: one for one in found["algorithms"]}
-    assert list(by_name) == ["distdy", "hash", "kl", "metis", "sep"]
+    assert list(by_name) == ["distdy", "hash", "kl", "metis", "sep", "sep-two-pass"]
     assert by_name["kl"]["error"].startswith("kl takes 5 live pairs at most")
     assert all(0 <= one["cut"] <= 1 for name, one in by_name.items() if name != "kl")
 
@@ -64,9 +64,11 @@ def test_the_table_has_the_lowest_cut_first_and_the_picture_is_a_png(file, tmp_p
     lines = result.stdout.splitlines()
     assert "events.parquet in 3 parts" in lines[0]
     rows = [line.split() for line in lines if line.split() and line.split()[0] in FEW and ":" not in line]
-    assert sorted(row[0] for row in rows) == ["distdy", "hash", "metis", "sep"]
-    assert rows[-1][:2] == ["sep", "edge"], "vertex partitioners come first"
-    cuts = [float(row[2]) for row in rows[:-1]]
+    assert [row[:2] for row in rows[3:]] == [["sep", "edge"], ["sep-two-pass", "edge"]], (
+        "vertex partitioners come first"
+    )
+    assert sorted(row[0] for row in rows[:3]) == ["distdy", "hash", "metis"]
+    cuts = [float(row[2]) for row in rows[:3]]
     assert cuts == sorted(cuts)
     assert all("…" not in line for line in lines)
     assert "kl: kl takes 5 live pairs at most" in result.stdout
@@ -81,18 +83,6 @@ def test_kl_has_the_limit_that_it_has_alone(tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     (kl,) = [one for one in json.loads(result.stdout)["algorithms"] if one["algorithm"] == "kl"]
     assert 0 <= kl["cut"] <= 1
-
-
-def test_two_pass_is_for_those_that_can(file):
-    result = call(file, "--parts", 3, "--mode", "two-pass", "--json")
-    assert result.exit_code == 0, result.output
-    assert [one["algorithm"] for one in json.loads(result.stdout)["algorithms"]] == [
-        "distdy",
-        "hash",
-        "kl",
-        "metis",
-        "sep",
-    ]
 
 
 @pytest.mark.parametrize(

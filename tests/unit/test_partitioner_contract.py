@@ -10,7 +10,15 @@ import pytest
 from delta_stream import snapshot, stream
 
 from stream.partition import interface
-from stream.partition.interface import OnlinePartitioner, PartitionError, Why, algorithms, create, register
+from stream.partition.interface import (
+    OnlinePartitioner,
+    PartitionError,
+    Why,
+    algorithms,
+    create,
+    create_for_lane,
+    register,
+)
 from stream.partition.vertex.hash import Hash
 from stream.snapshots.graph import LiveGraph
 
@@ -19,6 +27,15 @@ ALGORITHMS = sorted(name for name, found in algorithms().items() if found.__modu
 VERTEX = [name for name in ALGORITHMS if algorithms()[name].kind == "vertex"]
 EDGE = [name for name in ALGORITHMS if algorithms()[name].kind == "edge"]
 PARTS = [1, 2, 5, 64, 100]
+
+
+def begun(algorithm, **options):
+    """A partitioner before its first snapshot; those for files have seen ``stream()``, whichever snapshots follow."""
+    partitioner = create(algorithm, **options)
+    if getattr(partitioner, "files_only", False):
+        inserts = [np.stack([d.src, d.dst, d.t])[:, d.op > 0] for d in stream()]
+        partitioner.foresee(*np.concatenate(inserts, axis=1), stream()[-1].num_nodes)
+    return partitioner
 
 
 def same_assignment(a, b):
@@ -84,7 +101,7 @@ def test_it_satisfies_the_protocol(algorithm):
 
 def test_assignments_tell_every_placement(algorithm, parts):
     """Following the assignments gives the homes that the partitioner reports, in [0, K)."""
-    partitioner = create(algorithm, parts=parts, seed=3)
+    partitioner = begun(algorithm, parts=parts, seed=3)
     known = Placements()
     for delta in stream():
         assignment = partitioner.update(delta)
@@ -101,7 +118,7 @@ def test_assignments_tell_every_placement(algorithm, parts):
 
 @pytest.mark.parametrize("algorithm", VERTEX)
 def test_vertex_partitioners_own_exactly_the_live_nodes(algorithm, parts):
-    partitioner = create(algorithm, parts=parts)
+    partitioner = begun(algorithm, parts=parts)
     left = 0
     for delta in stream():
         before = partitioner.home().copy()
@@ -117,7 +134,7 @@ def test_vertex_partitioners_own_exactly_the_live_nodes(algorithm, parts):
 
 @pytest.mark.parametrize("algorithm", EDGE)
 def test_edge_partitioners_give_every_insert_a_part_or_discard_it_and_place_its_ends(algorithm, parts):
-    partitioner = create(algorithm, parts=parts)
+    partitioner = begun(algorithm, parts=parts)
     known = Placements()
     for delta in stream():
         assignment = partitioner.update(delta)
@@ -135,7 +152,7 @@ def test_edge_partitioners_give_every_insert_a_part_or_discard_it_and_place_its_
 
 
 def test_the_same_seed_gives_the_same_assignments(algorithm):
-    first, second = (create(algorithm, parts=4, seed=9) for _ in range(2))
+    first, second = (begun(algorithm, parts=4, seed=9) for _ in range(2))
     for delta in stream():
         same_assignment(first.update(delta), second.update(delta))
     same_quality(first.quality(), second.quality())
@@ -143,7 +160,7 @@ def test_the_same_seed_gives_the_same_assignments(algorithm):
 
 @pytest.mark.parametrize("restart", [0, 1, 5, 11])
 def test_a_restart_from_the_state_changes_nothing_that_follows(algorithm, restart):
-    whole, stopped = create(algorithm, parts=4, seed=1), create(algorithm, parts=4, seed=1)
+    whole, stopped = begun(algorithm, parts=4, seed=1), begun(algorithm, parts=4, seed=1)
     for i, delta in enumerate(stream()):
         if i == restart:
             sink = pa.BufferOutputStream()
@@ -166,7 +183,7 @@ def test_a_state_of_a_former_release_is_refused_with_what_to_do(name, lacks):
 
 
 def test_asking_for_quality_or_state_changes_nothing(algorithm):
-    asked, silent = create(algorithm, parts=3), create(algorithm, parts=3)
+    asked, silent = begun(algorithm, parts=3), begun(algorithm, parts=3)
     for delta in stream():
         same_assignment(asked.update(delta), silent.update(delta))
         asked.quality()
@@ -175,7 +192,7 @@ def test_asking_for_quality_or_state_changes_nothing(algorithm):
 
 
 def test_the_delta_is_left_as_it_is(algorithm):
-    partitioner = create(algorithm, parts=3)
+    partitioner = begun(algorithm, parts=3)
     for delta in stream(snapshots=4):
         arrays = (delta.src, delta.dst, delta.op, delta.live, delta.touched, delta.graph.indptr)
         before = [array.copy() for array in arrays]
@@ -186,7 +203,7 @@ def test_the_delta_is_left_as_it_is(algorithm):
 
 
 def test_one_part_cuts_and_moves_nothing(algorithm):
-    partitioner = create(algorithm, parts=1)
+    partitioner = begun(algorithm, parts=1)
     for delta in stream():
         assignment = partitioner.update(delta)
         assert (assignment.part[assignment.why != Why.GONE] == 0).all()
@@ -219,7 +236,7 @@ ODD = {
 )
 def test_small_and_odd_snapshots(algorithm, events, parts):
     graph = LiveGraph(node_features=4)
-    partitioner = create(algorithm, parts=parts)
+    partitioner = begun(algorithm, parts=parts)
     for tau, rows in enumerate([events, [], [(1, 4, 5), (1, 5, 5)], [(-1, 4, 5)], [(-1, 5, 5)]]):
         delta = graph.apply(tau, snapshot(rows))
         assignment = partitioner.update(delta)
@@ -236,6 +253,14 @@ def test_small_and_odd_snapshots(algorithm, events, parts):
 def test_an_unknown_name_is_refused_with_the_known_ones():
     with pytest.raises(PartitionError, match=r"unknown partitioner 'metsi'; expected one of .*hash"):
         create("metsi", parts=2)
+
+
+def test_those_for_files_are_refused_to_lanes_with_the_others():
+    with pytest.raises(
+        PartitionError, match=r"sep-two-pass is for files only, .* Choose one of .*, sep, sep-cent"
+    ):
+        create_for_lane("sep-two-pass", {}, parts=2, seed=0, window=4)
+    assert create_for_lane("sep-centrality", {"hubs": 0.1}, parts=2, seed=0, window=4).hubs == 0.1
 
 
 def test_no_parts_are_refused(algorithm):
@@ -268,7 +293,7 @@ def test_a_seed_that_kernels_cannot_hold_is_refused(seed):
 
 
 def test_the_largest_seed_is_taken(algorithm):
-    partitioner = create(algorithm, parts=3, seed=2**63 - 1)
+    partitioner = begun(algorithm, parts=3, seed=2**63 - 1)
     for delta in stream(snapshots=3):
         partitioner.update(delta)
     assert set(partitioner.home().tolist()) <= {-1, 0, 1, 2}
@@ -277,7 +302,7 @@ def test_the_largest_seed_is_taken(algorithm):
 @pytest.mark.parametrize(
     ("name", "params", "sentence"),
     [
-        ("sep", {"x": 1}, "sep does not take x. It takes hubs, time_constant, balance_weight"),
+        ("sep", {"x": 1}, "sep does not take x. It takes hubs, time_constant, past_weight"),
         ("hash", {"x": 1}, "hash does not take x. It takes fanout"),
         ("ldg", {"x": 1}, "ldg does not take x. It takes slack, fanout"),
         ("sep", {"hubs": "x"}, "sep cannot take hubs = 'x': it must be a number"),

@@ -15,14 +15,14 @@ from numba.extending import intrinsic
 from stream.arrays.kinds import Int64
 from stream.kernels import njit
 
-PLANE_PARTS = 64
-"""Most parts that a word has bits for."""
-
 Planes = tuple[np.uint64, np.uint64, np.uint64]
 """Bits 0, 1 and 2 of each part's level."""
 
 TOP = 7
 """The largest level."""
+
+_EVEN = tuple(np.uint64((2**64 - 1) // (2**2**digit + 1)) for digit in range(6))
+"""Of each binary digit, the parts whose number has it clear; moved up by the digit's value, those that have it set."""
 
 _NONE, _ONE, _WORD = np.uint64(0), np.uint64(1), np.uint64(64)
 STEP = np.uint64(0x9E3779B97F4A7C15)
@@ -96,15 +96,25 @@ def full(planes: Planes) -> np.uint64:
 
 
 @njit(cache=True, nogil=True)
+def loads_of(sizes: Int64, among: np.uint64) -> tuple[int, int]:
+    """Smallest and largest load of a set of parts, (2⁶², −1) for an empty set."""
+    least, most = 2**62, -1
+    for p in range(len(sizes)):
+        if among >> np.uint64(p) & _ONE:
+            least, most = min(least, sizes[p]), max(most, sizes[p])
+    return least, most
+
+
+@njit(cache=True, nogil=True)
 def least_loaded(sizes: Int64, among: np.uint64) -> np.uint64:
     """The parts with the smallest load in a non-empty set, from the loads themselves."""
-    least, found = sizes.max(), _NONE
+    least, lightest = sizes.max(), _NONE
     for p in range(len(sizes)):
         bit = among & _ONE << np.uint64(p)
         if bit != _NONE and sizes[p] <= least:
-            found = bit if sizes[p] < least else found | bit
+            lightest = bit if sizes[p] < least else lightest | bit
             least = sizes[p]
-    return found
+    return lightest
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -114,6 +124,28 @@ def next_part(among: np.uint64, first: np.uint64) -> np.uint64:
     turned = among >> first | among << back
     turned &= _NONE - turned
     return turned << first | turned >> back
+
+
+@njit(cache=True, nogil=True, inline="always")
+def smallest_flipped(among: np.uint64, draw: np.uint64, parts: int) -> np.uint64:
+    """The part of a non-empty set with the smallest ``part XOR draw``, as a bit; the draw is in [0, 64)."""
+    if parts > 4:
+        if parts > 8:
+            if parts > 16:
+                if parts > 32:
+                    among = _half(among, draw, np.uint64(32), _EVEN[5])
+                among = _half(among, draw, np.uint64(16), _EVEN[4])
+            among = _half(among, draw, np.uint64(8), _EVEN[3])
+        among = _half(among, draw, np.uint64(4), _EVEN[2])
+    among = _half(among, draw, np.uint64(2), _EVEN[1])
+    return _half(among, draw, _ONE, _EVEN[0])
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _half(among: np.uint64, draw: np.uint64, digit: np.uint64, even: np.uint64) -> np.uint64:
+    """The parts that have the draw's value of a binary digit, or all if there are none."""
+    equal = among & even << (draw & digit)
+    return choose(equal != _NONE, equal, among)
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -129,6 +161,6 @@ def raised(planes: Planes, bit: np.uint64, everywhere: np.uint64) -> tuple[Plane
     high ^= carry
     above = low & middle & high
     lowered = high == everywhere
-    anew = (above & risen != _NONE) | ((above != _NONE) & lowered)
+    is_stale = (above & risen != _NONE) | ((above != _NONE) & lowered)
     high = _NONE if lowered else high
-    return (low, middle, high), anew
+    return (low, middle, high), is_stale

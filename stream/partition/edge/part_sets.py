@@ -1,14 +1,80 @@
-"""Sets of parts as bit masks: their changes, and which hold several parts."""
+"""Sets of parts as bit masks of any length: their changes, which hold several parts, and the least loaded part of classes."""
 
 import numpy as np
 
+from schemas.fields import MAX_PARTS
 from stream.arrays.kinds import Bool, Int8, Int32, Int64, Words
 from stream.kernels import njit
 from stream.partition.interface import Why
 
 _NEW, _REPLICATED = np.int8(Why.NEW), np.int8(Why.REPLICATED)
+_NONE, _ONE = np.uint64(0), np.uint64(1)
+_ORDER_BITS = (MAX_PARTS - 1).bit_length()
+_ORDERS = (1 << _ORDER_BITS) - 1
+_NO_KEY = 2**63 - 1
 _NOTED_NODE = np.uint64(24)
 """A note is ``node << 24 | part << 1 | copy``."""
+
+
+@njit(cache=True, nogil=True)
+def least_by_class(
+    a: Words, b: Words, sizes: Int64, first: int, draw: int
+) -> tuple[tuple[int, int, int, int], int, int]:
+    """The least loaded part of those in both sets, in the first only, in the second only and in neither; −1 for none.
+
+    A minimum of one number ``load, order`` for each class, so that the loop has no branch.
+
+    Args:
+        a: uint64 (words,).
+        b: uint64 (words,).
+        sizes: int64 (P,) loads.
+        first: The part that wins ties; the others follow in a circle.
+        draw: Number in [0, 64), by which this order is changed (XOR).
+
+    Returns:
+        The four parts, and the largest and the smallest load.
+    """
+    parts = len(sizes)
+    both = one = other = neither = np.int64(_NO_KEY)
+    largest = smallest = sizes[0]
+    for word in range(len(a)):
+        begin = 64 * word
+        for p in range(begin, min(begin + 64, parts)):
+            bit = np.uint64(p - begin)
+            in_a, in_b = np.int64(a[word] >> bit & _ONE), np.int64(b[word] >> bit & _ONE)
+            key = sizes[p] << _ORDER_BITS | ((p - first + (parts if p < first else 0)) ^ draw)
+            # −in_a has all bits where the part is in the set, in_a − 1 where it is not: such a key is the largest.
+            both = min(both, key | ((in_a - 1) | (in_b - 1)) & _NO_KEY)
+            one = min(one, key | ((in_a - 1) | -in_b) & _NO_KEY)
+            other = min(other, key | (-in_a | (in_b - 1)) & _NO_KEY)
+            neither = min(neither, key | (-in_a | -in_b) & _NO_KEY)
+            largest, smallest = max(largest, sizes[p]), min(smallest, sizes[p])
+    classes = (
+        _part_of(both, first, draw, parts),
+        _part_of(one, first, draw, parts),
+        _part_of(other, first, draw, parts),
+        _part_of(neither, first, draw, parts),
+    )
+    return classes, largest, smallest
+
+
+@njit(cache=True, nogil=True)
+def _part_of(key: int, first: int, draw: int, parts: int) -> int:
+    return -1 if key == _NO_KEY else (((key & _ORDERS) ^ draw) + first) % parts
+
+
+@njit(cache=True, nogil=True)
+def add_part(masks: Words, v: int, part: int) -> tuple[bool, bool]:
+    """Add a part to node v; returns whether it is new to the node, and whether it is the node's second."""
+    word, bit = part >> 6, np.uint64(1) << np.uint64(part & 63)
+    if masks[v, word] & bit != _NONE:
+        return False, False
+    parts = 0
+    for w in range(masks.shape[1]):
+        one = masks[v, w]
+        parts += 0 if one == _NONE else (1 if one & (one - np.uint64(1)) == _NONE else 2)
+    masks[v, word] |= bit
+    return True, parts == 1
 
 
 @njit(cache=True, nogil=True)

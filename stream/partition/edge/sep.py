@@ -1,46 +1,97 @@
-"""``sep``: SPEED's streaming edge partitioning (SPEED, section II-B), with two rules to choose shared nodes.
+"""SPEED's streaming edge partitioning (SEP; SPEED, section II-B): nodes are shared by their centrality.
 
-``need``, the default, is the sealed-snapshot need cover; ``centrality`` is the paper's rule with a sealed snapshot as its batch.
-``foresee`` first gives the whole file to the paper's rule: SPEED's two passes. Both rules keep at most ⌊k · nodes seen⌋ nodes
-in more than one part, so ``RF ≤ k·P + (1 − k)`` (Theorem 1) always holds.
+``sep-centrality`` takes a sealed snapshot as its batch. Pass 1 adds the snapshot's inserts to the nodes' centralities and takes
+the top k of the nodes seen so far as hubs; pass 2 assigns the inserts in log order. It uses nothing from a later snapshot.
+``sep-two-pass`` takes pass 1 over the whole file first, as in the paper. Readings, as in ``docs/partitioning.md``:
+
+- At most ⌊k·seen⌋ nodes are ever in more than one part, so ``RF ≤ k·P + (1 − k)`` (Theorem 1) holds at every moment. A former
+  hub keeps its parts until a snapshot in which a hub may need its place, and returns to its home before that snapshot's first
+  event. Within a snapshot no node loses a part, so the ends of every assigned insert are in its part when it is sealed.
+- λ ≤ 1 keeps a non-hub in one part for ever, even after all of its edges are gone and it comes back: placements belong to seen
+  nodes and never end (there is no GONE).
+- With |A| > 1, lines 6 and 10 take the least loaded of A(i) ∩ A(j), or line 6 otherwise of the non-hub's parts.
+- Part sizes count all edges ever assigned; a discarded edge counts for centrality only.
+
+Up to 63 parts, a node takes 8 bytes in the assignment: its parts and whether it is a hub. Its centrality is read only if two
+hubs without a common part meet. The parts' loads are bit planes (``load_planes``). An edge whose ends have a part in common
+writes nothing but its own part. With more parts there is a loop over the parts.
 """
 
 import math
-from typing import ClassVar, Literal
+from typing import Any, ClassVar
 
-import pyarrow as pa
+import numpy as np
+from numpy.typing import NDArray
 
-from stream.arrays.kinds import Int32, Int64
-from stream.partition.edge.need_cover import NeedCover
-from stream.partition.edge.two_pass import TwoPassSep
-from stream.partition.interface import Assignment, Kind, PartitionError, Quality, register
+from schemas.events import US_PER_S
+from stream.arrays.growing import grown
+from stream.arrays.kinds import Bool, Float64, Int8, Int32, Int64, UInt64, Words
+from stream.kernels import njit
+from stream.kernels.bits import lowest_bit
+from stream.kernels.mixing import mixed, splitmix64
+from stream.partition.edge.base import EdgePartitioner, Placed, check_hubs
+from stream.partition.edge.load_planes import (
+    Planes,
+    choose,
+    full,
+    least_level,
+    least_loaded,
+    loads_of,
+    planes_of,
+    raised,
+    smallest_flipped,
+    spread,
+)
+from stream.partition.edge.part_sets import (
+    add_part,
+    gains,
+    in_several,
+    least_by_class,
+    note,
+    placement_changes,
+)
+from stream.partition.interface import Assignment, PartitionError, Why, register
 from stream.snapshots.delta import SnapshotDelta
+from stream.snapshots.prefetch import AHEAD, prefetch
 
-Rule = Literal["need", "centrality"]
+HUB = np.uint64(1 << 63)
+"""Bit of a hub, beside the bits of its parts."""
+
+MARKED_PARTS = 63
+"""Most parts that leave room for the hub's bit."""
+
+EPSILON = 1.0
+"""ε of the balance term, in edges."""
+
+_NONE = np.uint64(0)
+_OCTAVES = 1 << 15
+"""Buckets of ``candidates``: the sign, exponent and first bits of a float64, 8 per octave."""
+
+_CHUNK = 1 << 18
+"""Events per call of a kernel, so that its notes of changes stay in the cache."""
+
+_WEIGHED = 1 << 15
+"""Events whose weights are computed together, so that they stay in the nearest caches until they are added."""
+
+_LARGEST_EXPONENT = 500.0
+"""Forward decay moves its origin before e^x of the newest event approaches the largest float64."""
 
 
 @register
-class Sep:
-    """SPEED's SEP.
+class SepCentrality(EdgePartitioner):
+    """SPEED Alg. 1, with a sealed snapshot as its batch.
 
     Args:
         parts: P.
-        seed: Seed of the draws that break ties.
+        seed: Seed of the draws that break ties, between parts and between equally central nodes.
         window: Unused.
         hubs: k, share of the seen nodes that may be in more than one part.
         time_constant: 1/β in seconds of event time: an event counts 1/e of one this much later, half of one ln 2 times this
-            later. None: all count the same (β = 0).
-        balance_weight: λ of eq. 6, in (0, 1], for the rule ``centrality``.
-        rule: How shared nodes are chosen: by the edges saved, or by centrality.
-        past_weight: For the rule ``need``, in [0, 1]: weight of the need of past snapshots, relative to the edges of the
-            sealed one. 1 keeps the shared set steady, 0 discards least on arrival.
-
-    Attributes:
-        used: The partitioner of the rule in force.
+            later. None: plain degree (β = 0).
+        balance_weight: λ of eq. 6, in (0, 1].
     """
 
-    name: ClassVar[str] = "sep"
-    kind: ClassVar[Kind] = "edge"
+    name: ClassVar[str] = "sep-centrality"
 
     def __init__(
         self,
@@ -51,77 +102,466 @@ class Sep:
         hubs: float = 0.05,
         time_constant: float | None = None,
         balance_weight: float = 1.0,
-        rule: Rule = "need",
-        past_weight: float = 0.25,
     ) -> None:
-        if not 0 <= hubs <= 1:
-            raise PartitionError(f"{self.name} takes hubs, a share of the nodes, in [0, 1], found {hubs}")
+        check_hubs(self.name, hubs, time_constant)
         if not balance_weight > 0 or (balance_weight > 1 and hubs < 1):
             raise PartitionError(
                 f"{self.name} takes balance_weight (λ) in (0, 1], found {balance_weight}: "
                 "above 1, nodes that are no hubs would be copied, and the bound on copies would not hold"
             )
-        if time_constant is not None and not 0 < time_constant < math.inf:
-            raise PartitionError(
-                f"{self.name} takes a positive time_constant in seconds, found {time_constant}"
-            )
-        if not 0 <= past_weight <= 1:
-            raise PartitionError(f"{self.name} takes past_weight in [0, 1], found {past_weight}")
-        self.parts, self.seed, self.window, self.rule = parts, seed, window, rule
-        self._paper = TwoPassSep(
-            parts=parts, seed=seed, hubs=hubs, time_constant=time_constant, balance_weight=balance_weight
+        super().__init__(parts=parts, seed=seed, window=window)
+        self.hubs, self.time_constant, self.balance_weight = hubs, time_constant, balance_weight
+        self._num_nodes = 0
+        # Up to 63 parts and λ = 1, a node's parts and its hub bit are one word; otherwise words of parts alone.
+        self._marked = parts <= MARKED_PARTS and balance_weight <= 1
+        self._masks: UInt64 = np.empty((0, -(-parts // 64)), np.uint64)
+        self.centrality: Float64 = np.empty(0, np.float64)
+        self._shared = self._placed = 0  # nodes in more than one part, and in any
+        self._hub: Bool | None = None  # of the whole file, once it is known
+        self._origin: int | None = None  # t0 of the forward decay, µs
+        self._foreseen = 0  # nodes of the whole file, of ``sep-two-pass``
+
+    def _place(self, delta: SnapshotDelta) -> Placed:
+        self._num_nodes = delta.num_nodes
+        if not self._foreseen:
+            self._add(delta.op, delta.src, delta.dst, delta.t)
+        seen = max(delta.num_nodes, self._foreseen)
+        budget = int(self.hubs * seen)
+        hub, leaving = self._hub, np.empty(0, np.int64)
+        if hub is None or len(hub) < len(self._home):
+            hub = most_central(self.centrality, budget, self.seed)
+            leaving = self._without_room(delta, hub, budget)
+            if self._marked:
+                mark_hubs(self._masks.reshape(-1), hub)
+            if self._foreseen:
+                self._hub = hub
+        left = self._send_home(leaving)
+        event_part = np.empty(len(delta.op), np.int32)
+        room = np.empty(2 * min(len(delta.op), _CHUNK), np.int64)
+        noted = [
+            self._assign(delta, slice(begin, begin + _CHUNK), hub, event_part, room)
+            for begin in range(0, len(delta.op), _CHUNK)
+        ]
+        node, part, why = gains(noted, self._placements, self._home)
+        self._placed += int(np.count_nonzero(why == Why.NEW))
+        if len(leaving):
+            node, part = np.concatenate([node, left[0]]), np.concatenate([part, left[1]])
+            order = np.lexsort((part, node))
+            node, part, why = node[order], part[order], np.concatenate([why, left[2]])[order]
+        inserts = int(np.count_nonzero(delta.op > 0))
+        return Placed(
+            assignment=Assignment(node, part, why, event_part),
+            inserts=inserts,
+            discarded=inserts - int(np.count_nonzero(event_part >= 0)),
+            seen=seen,
+            shared=self._shared,
+            placed=self._placed,
         )
-        self.used: TwoPassSep | NeedCover = self._paper
-        if rule == "need":
-            self.used = NeedCover(
-                parts=parts, seed=seed, hubs=hubs, time_constant=time_constant, past_weight=past_weight
+
+    def _assign(self, delta: SnapshotDelta, rows: slice, hub: Bool, event_part: Int32, room: Int64) -> Int64:
+        """Assign these rows' inserts; returns the gains of nodes, for ``gains``."""
+        events = delta.op[rows], delta.src[rows], delta.dst[rows]
+        rule = (self.balance_weight, self.seed, self._events + rows.start)
+        out = (event_part[rows], room)
+        if self._marked:
+            marks = self._masks.reshape(-1)
+            rows_noted, shared = assign_marked(
+                *events, marks, self.centrality, self._home, self.sizes, *rule, *out
             )
+        else:
+            rows_noted, shared = assign_words(
+                *events, self._masks, hub, self.centrality, self._home, self.sizes, *rule, *out
+            )
+        self._shared += int(shared)
+        return room[: int(rows_noted)].copy()
+
+    def _sets(self, rows: Any = slice(None)) -> UInt64:
+        """Parts of these nodes, uint64 (n, words): a copy, without the hub's bit."""
+        sets: UInt64 = self._masks[rows] & ~HUB if self._marked else self._masks[rows].copy()
+        return sets
+
+    def _send_home(self, leaving: Int64) -> tuple[Int64, Int32, Int8]:
+        """Remove all parts but the home of these nodes; returns rows (node, part, why) of their losses."""
+        node = np.sort(leaving)  # no hubs
+        before = self._sets(node)
+        home = self._home[node]
+        self._masks[node] = 0
+        self._masks[node, home >> 6] = np.uint64(1) << (home & 63).astype(np.uint64)
+        self._shared -= len(node)
+        node, part, why, _ = placement_changes(node, home, home, before, self._masks[node], self._placements)
+        return node, part, why
+
+    def _without_room(self, delta: SnapshotDelta, hub: Bool, budget: int) -> Int64:
+        """Former hubs that must give up their parts so that these inserts can't break the budget.
+
+        A hub in one part can get a second one only by an insert whose ends don't have one home (SPEED eqs. 2 to 6: a part with
+        both ends scores 3, any other less). The least central former hubs leave first.
+        """
+        several = in_several(self._sets())
+        former = np.flatnonzero(several & ~hub)
+        if not len(former):
+            return former
+        needing = reach(delta.op, delta.src, delta.dst, self._home, hub & ~several)
+        excess = max(self._shared + needing - budget, 0)
+        return former[np.argsort(self.centrality[former], kind="stable")][:excess]
+
+    def home(self) -> Int32:
+        """First part of every dense id so far, fixed; int32 (num_nodes,), −1 for nodes without edges. A view."""
+        return self._home[: self._num_nodes]
+
+    def _memory(self) -> dict[str, NDArray[Any]]:
+        return {
+            "masks": self._sets(),
+            "centrality": self.centrality,
+            "origin": np.array([] if self._origin is None else [self._origin], np.int64),
+            "counts": np.array([self._num_nodes, self._events, self._foreseen]),
+        }
+
+    def _remember(self, memory: dict[str, NDArray[Any]]) -> None:
+        self._masks, self.centrality = memory["masks"], memory["centrality"]
+        self._shared = int(in_several(self._masks).sum())
+        self._placed = int(np.count_nonzero(self._home >= 0))
+        self._hub = None
+        self._origin = int(memory["origin"][0]) if len(memory["origin"]) else None
+        self._num_nodes, self._events, self._foreseen = (int(x) for x in memory["counts"])
+
+    def _grow(self, num_nodes: int) -> None:
+        super()._grow(num_nodes)
+        self._masks = grown(self._masks, num_nodes)
+        self.centrality = grown(self.centrality, num_nodes)
+
+    def _add(self, op: Int8 | None, src: Int64, dst: Int64, t: Int64) -> None:
+        """Pass 1: forward decay, ``e^((t − t0)/T)``; the order and θ don't depend on t0. Without ``op`` all are inserts."""
+        scale = math.inf
+        if self.time_constant is not None and len(t):
+            scale = self.time_constant * US_PER_S
+            latest = int(t.max())
+            if self._origin is None:
+                self._origin = latest
+            if (latest - self._origin) / scale > _LARGEST_EXPONENT:
+                self.centrality *= math.exp(-(latest - self._origin) / scale)
+                self._origin = latest
+        inserts, ones = np.ones(_WEIGHED, np.int8), np.ones(_WEIGHED)
+        for begin in range(0, len(src), _WEIGHED):
+            rows = slice(begin, min(begin + _WEIGHED, len(src)))
+            count = rows.stop - begin
+            weight = ones[:count] if self._origin is None else np.exp((t[rows] - self._origin) / scale)
+            kind = inserts[:count] if op is None else op[rows]
+            add_centrality(self.centrality, kind, src[rows], dst[rows], weight)
+
+
+@register
+class SepTwoPass(SepCentrality):
+    """SPEED's two passes; parameters are those of ``SepCentrality``. For files only, because a stream has no whole."""
+
+    name: ClassVar[str] = "sep-two-pass"
+    files_only: ClassVar[bool] = True
 
     def foresee(self, src: Int64, dst: Int64, t: Int64, num_nodes: int) -> None:
-        """Take pass 1 over all inserts of a file before its first update: SPEED's two passes.
+        """Take pass 1 over all inserts of a file, before its first update.
 
-        Switches to the rule ``centrality``, with the hubs of the whole file, whose nodes all count as seen.
+        The hubs are those of the whole file, and all its nodes count as seen. A file may be given in pieces, in order of time.
 
         Args:
             src: int64 (E,) dense ids of the inserts' ends.
             dst: int64 (E,).
             t: int64 (E,) microseconds.
-            num_nodes: Distinct nodes of the file.
+            num_nodes: Distinct nodes of the file, or of its pieces so far.
         """
-        self.used = self._paper
-        self._paper.foresee(src, dst, t, num_nodes)
+        self._grow(num_nodes)
+        self._add(None, src, dst, t)
+        self._foreseen = num_nodes
+        self._hub = None
 
-    def update(self, delta: SnapshotDelta) -> Assignment:
-        """See ``EdgePartitioner.update``."""
-        return self.used.update(delta)
-
-    def home(self) -> Int32:
-        """See ``EdgePartitioner.home``."""
-        return self.used.home()
-
-    def quality(self) -> Quality:
-        """See ``EdgePartitioner.quality``."""
-        return self.used.quality()
-
-    def state(self) -> pa.Table:
-        """See ``EdgePartitioner.state``."""
-        return self.used.state()
-
-    def restore(self, table: pa.Table) -> None:
-        """Continue from a ``state()``.
-
-        Raises:
-            PartitionError: The state is from the other rule, or from a lane before there were two rules.
-        """
-        of: Rule = "need" if "need" in table.column_names else "centrality"
-        if of == "centrality" and "masks" in table.column_names:
-            self._paper.restore(table)
-            if self._paper.foresees:
-                self.used = self._paper
-                return
-        if of != self.rule or "masks" not in table.column_names:
+    def _place(self, delta: SnapshotDelta) -> Placed:
+        if not self._foreseen and (delta.op > 0).any():
             raise PartitionError(
-                f"this state is of {self.name} with rule: {of}, or of a release before this shape, not with rule: "
-                f"{self.rule}. Remove the lane's folder and let the stream job build it again"
+                f"{self.name} needs the whole file before its first snapshot. Call foresee, or choose sep-centrality"
             )
-        self.used.restore(table)
+        return super()._place(delta)
+
+
+def most_central(centrality: Float64, count: int, seed: int) -> Bool:
+    """Mask of the ``count`` largest; ties are broken by a seeded draw."""
+    if count >= len(centrality):
+        return np.ones(len(centrality), np.bool_)
+    if count == 0:
+        return np.zeros(len(centrality), np.bool_)
+    threshold = np.partition(candidates(centrality, count), -count)[-count]
+    top: Bool = centrality > threshold
+    equal = np.flatnonzero(centrality == threshold)
+    drawn = equal[np.argsort(mixed(seed, equal), kind="stable")]
+    top[drawn[: count - int(np.count_nonzero(top))]] = True
+    return top
+
+
+@njit(cache=True, nogil=True)
+def add_centrality(centrality: Float64, op: Int8, src: Int64, dst: Int64, weight: Float64) -> None:
+    """Add each insert's weight to its ends, once to the end of a self-loop (SPEED eq. 1).
+
+    Args:
+        centrality: float64 (N,), written to.
+        op: int8 (E,).
+        src: int64 (E,).
+        dst: int64 (E,).
+        weight: float64 (E,).
+    """
+    last = len(op) - 1
+    for e in range(len(op)):
+        ahead = min(e + AHEAD, last)
+        prefetch(centrality, src[ahead])
+        prefetch(centrality, dst[ahead])
+        if op[e] > 0:
+            i, j = np.uint64(src[e]), np.uint64(dst[e])
+            centrality[i] += weight[e]
+            if i != j:
+                centrality[j] += weight[e]
+
+
+@njit(cache=True, nogil=True)
+def candidates(centrality: Float64, count: int) -> Float64:
+    """Whole buckets of an eighth of an octave that include the ``count`` largest centralities.
+
+    Args:
+        centrality: float64 (N,), none negative; N > count > 0.
+        count: Number wanted.
+    """
+    bits = centrality.view(np.int64)
+    in_bucket = np.zeros(_OCTAVES, np.int64)
+    for v in range(len(bits)):
+        in_bucket[bits[v] >> 49] += 1
+    bucket, size = _OCTAVES, 0
+    while size < count:
+        bucket -= 1
+        size += in_bucket[bucket]
+    out = np.empty(size, np.float64)
+    row = 0
+    for v in range(len(bits)):
+        if bits[v] >> 49 >= bucket:
+            out[row] = centrality[v]
+            row += 1
+    return out
+
+
+@njit(cache=True, nogil=True)
+def mark_hubs(marks: Words, hub: Bool) -> None:
+    """Set or clear every node's ``HUB``."""
+    for v in range(len(marks)):
+        marks[v] = (marks[v] & ~HUB) | (HUB if hub[v] else _NONE)
+
+
+@njit(cache=True, nogil=True)
+def reach(op: Int8, src: Int64, dst: Int64, home: Int32, may: Bool) -> int:
+    """Number of nodes marked in ``may`` with an insert to a node of another home, or before either has a home.
+
+    Args:
+        op: int8 (E,).
+        src: int64 (E,).
+        dst: int64 (E,).
+        home: int32 (N,), −1 for none.
+        may: bool (N,); the counted nodes are unmarked.
+    """
+    reached = 0
+    for e in range(len(op)):
+        i, j = src[e], dst[e]
+        if op[e] > 0 and (home[i] != home[j] or home[i] < 0):
+            reached += may[i]
+            may[i] = False
+            reached += may[j]
+            may[j] = False
+    return reached
+
+
+@njit(cache=True, nogil=True, inline="always")
+def better_end(
+    planes: Planes,
+    sizes: Int64,
+    in_a: np.uint64,
+    in_b: np.uint64,
+    everywhere: np.uint64,
+    theta: float,
+    weight: float,
+) -> np.uint64:
+    """The parts of the end whose least loaded part has the better score (HDRF's ``C_REP + λ·C_BAL``), ties to the first.
+
+    A part of neither end can't win up to λ = 1.
+
+    Args:
+        planes: Levels of the loads.
+        sizes: int64 (P,) the loads, read if a level stands for several.
+        in_a: Parts of the first end, at least one and none in common with the second.
+        in_b: Parts of the second end, at least one.
+        everywhere: All parts.
+        theta: θ of the first end.
+        weight: λ ≤ 1.
+    """
+    if full(planes) == _NONE:
+        range_of_loads = spread(planes, everywhere)
+        highest = range_of_loads + least_level(planes, everywhere)[1]
+        room_a, room_b = highest - least_level(planes, in_a)[1], highest - least_level(planes, in_b)[1]
+    else:
+        least, largest = loads_of(sizes, everywhere)
+        range_of_loads = largest - least
+        room_a, room_b = largest - loads_of(sizes, in_a)[0], largest - loads_of(sizes, in_b)[0]
+    scale = weight / (EPSILON + range_of_loads)
+    return choose(2.0 - theta + scale * room_a >= 1.0 + theta + scale * room_b, in_a, in_b)
+
+
+@njit(cache=True, nogil=True)
+def assign_marked(
+    op: Int8,
+    src: Int64,
+    dst: Int64,
+    marks: Words,
+    centrality: Float64,
+    home: Int32,
+    sizes: Int64,
+    weight: float,
+    seed: int,
+    drawn: int,
+    event_part: Int32,
+    gained: Int64,
+) -> tuple[np.int64, np.int64]:
+    """Second pass of SEP over one batch (SPEED Alg. 1, lines 2 to 16), for at most ``MARKED_PARTS`` parts and λ ≤ 1.
+
+    A node's first part is its home. Only hubs get further parts, and no node loses one, so both ends of an assigned edge are
+    in its part when the batch is done.
+
+    Args:
+        op: int8 (E,), rows other than inserts get −1.
+        src: int64 (E,).
+        dst: int64 (E,).
+        marks: uint64 (N,) parts, and ``HUB``; written to.
+        centrality: float64 (N,).
+        home: int32 (N,), −1 for nodes without a part; written to.
+        sizes: int64 (P,) edges assigned so far; written to.
+        weight: λ of eq. 6.
+        seed: Seed of the draws that break ties.
+        drawn: Events before this batch; the draw of an event depends on its number only.
+        event_part: int32 (E,), written: part of each event, −1 for a discarded one.
+        gained: int64 (2 E,), written: notes of the parts that nodes gained, in the order of the edges.
+
+    Returns:
+        Rows of ``gained``, and number of nodes that gained a second part.
+    """
+    parts = len(sizes)
+    everywhere = ~_NONE >> np.uint64(64 - parts)
+    planes = planes_of(sizes)
+    start = splitmix64(np.uint64(seed))
+    last = len(op) - 1
+    bits, bits_of = _NONE, -1
+    rows = shared = _NONE
+    for e in range(len(op)):
+        ahead = min(e + AHEAD, last)
+        prefetch(marks, src[ahead])
+        prefetch(marks, dst[ahead])
+        if op[e] <= 0:
+            event_part[e] = -1
+            continue
+        i, j = np.uint64(src[e]), np.uint64(dst[e])
+        if (drawn + e) >> 3 != bits_of:
+            bits_of = (drawn + e) >> 3
+            bits = splitmix64(start ^ np.uint64(bits_of))
+        draw = (bits >> np.uint64(8 * ((drawn + e) & 7))) & np.uint64(63)
+        a, b = marks[i], marks[j]
+        in_a, in_b = a & ~HUB, b & ~HUB
+        among = in_a & in_b
+        meets = among != _NONE
+        if not meets:
+            if not in_a or not in_b:
+                among = in_a | in_b
+                if among == _NONE:
+                    among = everywhere
+            elif (a & b) >= HUB:
+                total = centrality[i] + centrality[j]
+                theta = centrality[i] / total if total > 0.0 else 0.5
+                among = better_end(planes, sizes, in_a, in_b, everywhere, theta, weight)
+            elif (a | b) >= HUB:
+                among = in_b if a >= HUB else in_a
+            else:
+                event_part[e] = -1
+                continue
+        among = least_level(planes, among)[0]
+        if among & full(planes) != _NONE:
+            among = least_loaded(sizes, among)
+        bit = smallest_flipped(among, draw, parts)
+        part = lowest_bit(bit)
+        sizes[np.uint64(part)] += 1
+        planes, is_stale = raised(planes, bit, everywhere)
+        if is_stale:
+            planes = planes_of(sizes)
+        event_part[e] = part
+        if meets:
+            continue
+        marks[i], marks[j] = a | bit, b | bit
+        # Both ends gain a part only if neither is in it, and at most one otherwise: first the end that does.
+        is_new = in_a & bit == _NONE
+        node, its_parts = choose(is_new, i, j), choose(is_new, in_a, in_b)
+        known = its_parts != _NONE
+        gained[rows] = note(node, part, known)
+        rows += np.uint64(its_parts & bit == _NONE)
+        is_second = its_parts & (its_parts - np.uint64(1)) == _NONE
+        shared += np.uint64(known & is_second & (its_parts & bit == _NONE))
+        if (in_a | in_b) & bit == _NONE and i != j:
+            known = in_b != _NONE
+            gained[rows] = note(j, part, known)
+            rows += np.uint64(1)
+            shared += np.uint64(known & (in_b & (in_b - np.uint64(1)) == _NONE))
+    return np.int64(rows), np.int64(shared)
+
+
+@njit(cache=True, nogil=True)
+def assign_words(
+    op: Int8,
+    src: Int64,
+    dst: Int64,
+    masks: Words,
+    hub: Bool,
+    centrality: Float64,
+    home: Int32,
+    sizes: Int64,
+    weight: float,
+    seed: int,
+    drawn: int,
+    event_part: Int32,
+    gained: Int64,
+) -> tuple[int, int]:
+    """``assign_marked`` for any number of parts and any λ, with masks uint64 (N, words) and a separate array of hubs."""
+    start = splitmix64(np.uint64(seed))
+    rows = shared = 0
+    for e in range(len(op)):
+        event_part[e] = -1
+        if op[e] <= 0:
+            continue
+        i, j = src[e], dst[e]
+        bits = splitmix64(start ^ np.uint64((drawn + e) >> 3))
+        draw = np.int64((bits >> np.uint64(8 * ((drawn + e) & 7))) & np.uint64(63))
+        best, largest, smallest = least_by_class(masks[i], masks[j], sizes, 0, draw)
+        if home[i] < 0 or home[j] < 0 or (hub[i] and hub[j]):
+            total = centrality[i] + centrality[j]
+            theta = centrality[i] / total if total > 0.0 else 0.5
+            scale = weight / (EPSILON + largest - smallest)
+            part, best_score = -1, -1.0
+            for which in range(4):
+                worth = 3.0 if which == 0 else (2.0 - theta if which == 1 else 1.0 + theta)
+                if best[which] >= 0:
+                    score = (0.0 if which == 3 else worth) + scale * (largest - sizes[best[which]])
+                    if score > best_score:
+                        part, best_score = int(best[which]), score
+        elif best[0] >= 0:
+            part = int(best[0])
+        elif hub[i] != hub[j]:
+            part = int(best[2] if hub[i] else best[1])
+        else:
+            continue
+        sizes[part] += 1
+        event_part[e] = part
+        for v in (i, j):
+            added, second = add_part(masks, v, part)
+            if added:
+                gained[rows] = note(np.uint64(v), part, home[v] >= 0)
+                rows += 1
+                shared += second
+                if home[v] < 0:
+                    home[v] = part
+    return rows, shared

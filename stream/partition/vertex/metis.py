@@ -207,7 +207,6 @@ class Metis(_NewToNeighbours):
     """
 
     name: ClassVar[str] = "metis"
-    needs_whole_file: ClassVar[bool] = True
 
     def __init__(self, *, growth: float = 2.0, **shared: Any) -> None:
         super().__init__(**shared)

@@ -24,7 +24,7 @@ from stream.arrays.growing import Growing
 from stream.arrays.kinds import Bool, Float32, Int8, Int32, Int64, Words
 from stream.kernels import njit
 from stream.kernels.node_sets import distinct
-from stream.partition.interface import Assignment, OnlinePartitioner, PartitionError, Why, algorithms, create
+from stream.partition.interface import Assignment, OnlinePartitioner, PartitionError, Why, algorithms, create_for_lane
 from stream.partition.vertex.foreign_rows import ForeignRows
 from stream.snapshots.delta import Rows, SnapshotDelta
 from stream.snapshots.graph import LiveGraph
@@ -682,7 +682,7 @@ def lane_header(lane: Lane, log: LogHeader) -> LaneHeader:
     Raises:
         PartitionError: Unknown algorithm, or parameters it doesn't take.
     """
-    create(lane.algorithm, lane.params, parts=lane.parts, seed=lane.seed, window=lane.window)
+    create_for_lane(lane.algorithm, lane.params, parts=lane.parts, seed=lane.seed, window=lane.window)
     return LaneHeader(
         lane=lane.name,
         algorithm=lane.algorithm,
@@ -707,7 +707,9 @@ def new_partitioner(header: LaneHeader) -> OnlinePartitioner:
     Raises:
         PartitionError: Unknown algorithm, or parameters it doesn't take.
     """
-    return create(header.algorithm, header.params, parts=header.parts, seed=header.seed, window=header.window)
+    return create_for_lane(
+        header.algorithm, header.params, parts=header.parts, seed=header.seed, window=header.window
+    )
 
 
 def edge_batch_count(header: LaneHeader) -> int:

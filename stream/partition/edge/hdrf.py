@@ -1,20 +1,25 @@
-"""Loops of edge partitioners that may copy any node: HDRF and PowerGraph's greedy rule.
+"""HDRF and PowerGraph's greedy rule: edge partitioners that may copy any node. They discard nothing, and do not limit copies.
 
 Up to 32 parts a node's record is 8 bytes, so that an edge touches two cache lines: its parts (bits 0 to 31) and a count (bits
-32 to 63). Up to 64 parts the count has an array of its own. No loop scores each part: the parts fall into four classes (both
-ends, the first, the second, neither), and within a class the least loaded is best (``load_planes``). An edge whose ends share
-a part changes no node's parts, which is the one branch that most edges take.
+32 to 63). No part is scored: the parts fall into four classes (both ends, the first, the second, neither), and within a class
+the least loaded is best (``load_planes``). An edge whose ends share a part changes no node's parts, which is the one branch
+that most edges take. With more parts there is a loop over the parts.
 
 Scores are compared after multiplication by both denominators, that of θ and that of the balance term, so that they are whole
 numbers except for λ. Ties of loads go to the next part from a drawn one.
 """
 
-import numpy as np
+from typing import Any, ClassVar
 
-from stream.arrays.kinds import Int8, Int32, Int64, UInt32, Words
+import numpy as np
+from numpy.typing import NDArray
+
+from stream.arrays.growing import grown
+from stream.arrays.kinds import Int8, Int32, Int64, UInt32, UInt64, Words
 from stream.kernels import njit
 from stream.kernels.bits import lowest_bit
 from stream.kernels.mixing import splitmix64
+from stream.partition.edge.base import EdgePartitioner, Placed
 from stream.partition.edge.load_planes import (
     STEP,
     Planes,
@@ -23,20 +28,156 @@ from stream.partition.edge.load_planes import (
     full,
     least_level,
     least_loaded,
+    loads_of,
     next_part,
     planes_of,
     raised,
     spread,
 )
-from stream.partition.edge.part_sets import note
+from stream.partition.edge.part_sets import add_part, gains, least_by_class, note
+from stream.partition.interface import Assignment, PartitionError, Why, register
+from stream.snapshots.delta import SnapshotDelta
 from stream.snapshots.prefetch import AHEAD, prefetch
 
 RECORD_PARTS = 32
-"""Parts that fit into a record, beside a count."""
+"""Most parts that fit into a record, beside a count."""
 
+_CHUNK = 1 << 18
+"""Events per call of a kernel, so that its notes of changes stay in the cache."""
+
+_COUNT_SHIFT = np.uint64(32)
 _ONE = np.uint64(1 << 32)
 _PARTS = np.uint64((1 << 32) - 1)
 _NONE = np.uint64(0)
+
+
+class CopyingPartitioner(EdgePartitioner):
+    """Assigns every insert, in log order, by the parts of its ends and a count per end; see ``EdgePartitioner``."""
+
+    greedy: ClassVar[bool]
+    """PowerGraph's rule; otherwise HDRF's."""
+
+    balance_weight = 1.0
+
+    def __init__(self, *, parts: int, seed: int = 0, window: int = 4) -> None:
+        super().__init__(parts=parts, seed=seed, window=window)
+        # One record per node up to 32 parts, words of parts and separate counts above.
+        self._has_records = parts <= RECORD_PARTS
+        words = () if self._has_records else (-(-parts // 64),)
+        self.records: UInt64 = np.empty((0, *words), np.uint64)
+        self._counts: UInt32 = np.empty(0, np.uint32)
+        self._shared = self._placed = 0  # nodes in more than one part, and in any
+
+    def _place(self, delta: SnapshotDelta) -> Placed:
+        if self.greedy:
+            self._count(delta.op, delta.src, delta.dst)
+        assigned = int(self.sizes.sum())
+        event_part = np.empty(len(delta.op), np.int32)
+        room = np.empty(2 * min(len(delta.op), _CHUNK), np.int64)
+        noted = [
+            self._assign(delta, slice(begin, begin + _CHUNK), event_part, room)
+            for begin in range(0, len(delta.op), _CHUNK)
+        ]
+        node, part, why = gains(noted, self._placements, self._home)
+        self._placed += int(np.count_nonzero(why == Why.NEW))
+        return Placed(
+            assignment=Assignment(node, part, why, event_part),
+            inserts=int(self.sizes.sum()) - assigned,
+            seen=delta.num_nodes,
+            shared=self._shared,
+            placed=self._placed,
+        )
+
+    def _memory(self) -> dict[str, NDArray[Any]]:
+        masks, counts = self.records, self._counts
+        if self._has_records:
+            masks, counts = masks & _PARTS, (masks >> _COUNT_SHIFT).astype(np.uint32)
+        return {
+            "masks": masks.reshape(-1, -(-self.parts // 64)),
+            "counts": counts,
+            "events": np.array([self._events, self._shared]),
+        }
+
+    def _remember(self, memory: dict[str, NDArray[Any]]) -> None:
+        self.records, self._counts = memory["masks"], memory["counts"]
+        if self._has_records:
+            self.records = self.records.reshape(-1) | self._counts.astype(np.uint64) << _COUNT_SHIFT
+            self._counts = np.empty(0, np.uint32)
+        self._placed = int(np.count_nonzero(self._home >= 0))
+        self._events, self._shared = (int(x) for x in memory["events"])
+
+    def _assign(self, delta: SnapshotDelta, rows: slice, event_part: Int32, room: Int64) -> Int64:
+        """Assign these rows' inserts; returns the gains of nodes, for ``gains``."""
+        events = delta.op[rows], delta.src[rows], delta.dst[rows]
+        rule = (self.greedy, self.balance_weight, self.seed, self._events + rows.start)
+        out = (event_part[rows], room)
+        if self._has_records:
+            rows_noted, shared = assign_records(*events, self.records, self.sizes, *rule, *out)
+        else:
+            rows_noted, shared = assign_words(
+                *events, self.records, self._counts, self._home, self.sizes, *rule, *out
+            )
+        self._shared += int(shared)
+        return room[: int(rows_noted)].copy()
+
+    def _count(self, op: Int8, src: Int64, dst: Int64) -> None:
+        """Add a snapshot's inserts to the counts of unassigned edges."""
+        if self._has_records:
+            count_edges(op, src, dst, self.records)
+            return
+        rows = op > 0
+        ends = np.concatenate([src[rows], dst[rows & (src != dst)]])
+        self._counts += np.bincount(ends, minlength=len(self._counts)).astype(np.uint32)
+
+    def _grow(self, num_nodes: int) -> None:
+        super()._grow(num_nodes)
+        self.records = grown(self.records, num_nodes)
+        if not self._has_records:
+            self._counts = grown(self._counts, num_nodes)
+
+
+@register
+class Hdrf(CopyingPartitioner):
+    """The part with the largest ``C_REP + λ·C_BAL``, by degrees so far.
+
+    HDRF (Petroni and others 2015): high degrees are copied first. SPEED section III describes its limit, which SEP removes:
+    any node may be copied.
+
+    Args:
+        parts: P.
+        seed: Seed of the draws that break ties.
+        window: Unused.
+        balance_weight: λ > 0; above 1, balance may take precedence over copies.
+    """
+
+    name: ClassVar[str] = "hdrf"
+    greedy: ClassVar[bool] = False
+
+    def __init__(self, *, parts: int, seed: int = 0, window: int = 4, balance_weight: float = 1.0) -> None:
+        if not balance_weight > 0:
+            raise PartitionError(f"{self.name} takes a positive balance_weight (λ), found {balance_weight}")
+        super().__init__(parts=parts, seed=seed, window=window)
+        self.balance_weight = balance_weight
+
+
+@register
+class PowergraphGreedy(CopyingPartitioner):
+    """The least loaded part that both ends are in, or else of the end with more edges left, or else of all.
+
+    PowerGraph's greedy vertex cut (Gonzalez and others, OSDI 2012, section 5.1).
+
+    1. A part that both ends are in. 2. If both are in parts without a common one: a part of the end with more unassigned edges.
+    3. If one is in parts: one of them. 4. Otherwise any part. Among several, the least loaded. Unassigned edges are those left
+    in the sealed snapshot; if both ends have equally many, the parts of both count.
+
+    Args:
+        parts: P.
+        seed: Seed of the draws that break ties.
+        window: Unused.
+    """
+
+    name: ClassVar[str] = "powergraph-greedy"
+    greedy: ClassVar[bool] = True
 
 
 @njit(cache=True, nogil=True)
@@ -51,16 +192,6 @@ def count_edges(op: Int8, src: Int64, dst: Int64, records: Words) -> None:
             records[src[e]] += _ONE
             if src[e] != dst[e]:
                 records[dst[e]] += _ONE
-
-
-@njit(cache=True, nogil=True)
-def loads_of(sizes: Int64, among: np.uint64) -> tuple[int, int]:
-    """Smallest and largest load of a set of parts, (2⁶², −1) for an empty set."""
-    least, most = 2**62, -1
-    for p in range(len(sizes)):
-        if among >> np.uint64(p) & np.uint64(1):
-            least, most = min(least, sizes[p]), max(most, sizes[p])
-    return least, most
 
 
 @njit(cache=True, nogil=True)
@@ -131,12 +262,11 @@ def better_end(
 
 
 @njit(cache=True, nogil=True)
-def assign_planes(
+def assign_records(
     op: Int8,
     src: Int64,
     dst: Int64,
     records: Words,
-    counts: UInt32 | None,
     sizes: Int64,
     greedy: bool,
     weight: float,
@@ -145,15 +275,14 @@ def assign_planes(
     event_part: Int32,
     gained: Int64,
 ) -> tuple[np.int64, np.int64]:
-    """Assign a part to every insert, for at most 64 parts.
+    """Assign a part to every insert, for at most ``RECORD_PARTS`` parts.
 
     Args:
         op: int8 (E,), rows other than inserts get −1.
         src: int64 (E,).
         dst: int64 (E,).
-        records: uint64 (N,) parts and count, or only parts if ``counts`` is given; written to. The count is HDRF's degree
-            so far, or PowerGraph's number of unassigned edges.
-        counts: uint32 (N,) for more than ``RECORD_PARTS`` parts; written to.
+        records: uint64 (N,) parts and count; written to. The count is HDRF's degree so far, or PowerGraph's number of
+            unassigned edges.
         sizes: int64 (P,) edges assigned; written to.
         greedy: PowerGraph's rule, otherwise HDRF.
         weight: λ of HDRF's balance term.
@@ -177,31 +306,20 @@ def assign_planes(
         ahead = min(e + AHEAD, last)
         prefetch(records, src[ahead])
         prefetch(records, dst[ahead])
-        if counts is not None:
-            prefetch(counts, src[ahead])
-            prefetch(counts, dst[ahead])
         first = drawn_part(state, parts)
         state += STEP
         if op[e] <= 0:
             event_part[e] = -1
             continue
         i, j = np.uint64(src[e]), np.uint64(dst[e])
-        if counts is None:
-            a, b = records[i] + step, records[j] + step
-            in_a, in_b = a & _PARTS, b & _PARTS
-            count_a, count_b = np.int64(a >> np.uint64(32)), np.int64(b >> np.uint64(32))
-        else:
-            a, b = records[i], records[j]
-            in_a, in_b = a, b
-            change = -1 if greedy else 1
-            count_a, count_b = np.int64(counts[i]) + change, np.int64(counts[j]) + change
-            counts[i], counts[j] = np.uint32(count_a), np.uint32(count_b)
+        a, b = records[i] + step, records[j] + step
+        in_a, in_b = a & _PARTS, b & _PARTS
+        count_a, count_b = np.int64(a >> _COUNT_SHIFT), np.int64(b >> _COUNT_SHIFT)
         both = in_a & in_b
         meets = both != _NONE and meeting_wins
         if meets:
             among = least_level(planes, both)[0]
-            if counts is None:
-                records[i], records[j] = a, b
+            records[i], records[j] = a, b
         elif greedy:
             among = in_a | in_b
             if in_a and in_b and count_a != count_b:
@@ -217,8 +335,8 @@ def assign_planes(
         bit = next_part(among, first)
         part = lowest_bit(bit)
         sizes[part] += 1
-        planes, anew = raised(planes, bit, everywhere)
-        if anew:
+        planes, is_stale = raised(planes, bit, everywhere)
+        if is_stale:
             planes = planes_of(sizes)
         event_part[e] = part
         if meets:
@@ -226,11 +344,12 @@ def assign_planes(
         records[i], records[j] = a | bit, b | bit
         # Both ends gain a part only if neither is in it, and at most one otherwise: first the end that does.
         is_new = in_a & bit == _NONE
-        node, held = choose(is_new, i, j), choose(is_new, in_a, in_b)
-        known = held != _NONE
+        node, its_parts = choose(is_new, i, j), choose(is_new, in_a, in_b)
+        known = its_parts != _NONE
         gained[rows] = note(node, part, known)
-        rows += np.uint64(held & bit == _NONE)
-        shared += np.uint64(known & (held & (held - np.uint64(1)) == _NONE) & (held & bit == _NONE))
+        rows += np.uint64(its_parts & bit == _NONE)
+        is_second = its_parts & (its_parts - np.uint64(1)) == _NONE
+        shared += np.uint64(known & is_second & (its_parts & bit == _NONE))
         if (in_a | in_b) & bit == _NONE and i != j:
             known = in_b != _NONE
             gained[rows] = note(j, part, known)
@@ -240,21 +359,7 @@ def assign_planes(
 
 
 @njit(cache=True, nogil=True)
-def add_part(masks: Words, v: int, part: int) -> tuple[bool, bool]:
-    """Add a part to node v; returns whether it is new to the node, and whether it is the node's second."""
-    word, bit = part >> 6, np.uint64(1) << np.uint64(part & 63)
-    if masks[v, word] & bit != _NONE:
-        return False, False
-    held = 0
-    for w in range(masks.shape[1]):
-        one = masks[v, w]
-        held += 0 if one == _NONE else (1 if one & (one - np.uint64(1)) == _NONE else 2)
-    masks[v, word] |= bit
-    return True, held == 1
-
-
-@njit(cache=True, nogil=True)
-def assign_masks(
+def assign_words(
     op: Int8,
     src: Int64,
     dst: Int64,
@@ -269,10 +374,9 @@ def assign_masks(
     event_part: Int32,
     gained: Int64,
 ) -> tuple[int, int]:
-    """``assign_planes`` for any number of parts, with masks uint64 (N, words) and homes int32 (N,), both written to."""
+    """``assign_records`` for any number of parts; masks uint64 (N, words), counts (N,) and homes (N,) are written to."""
     parts = len(sizes)
     state = splitmix64(np.uint64(seed)) + STEP * np.uint64(drawn)
-    best = np.empty(4, np.int64)
     rows = shared = 0
     for e in range(len(op)):
         first = np.int64(drawn_part(state, parts))
@@ -285,17 +389,7 @@ def assign_masks(
         counts[i] += step
         if i != j:
             counts[j] += step
-        best[:] = -1
-        largest = smallest = sizes[0]
-        for turn in range(parts):
-            p = first + turn if first + turn < parts else first + turn - parts
-            word, bit = p >> 6, np.uint64(p & 63)
-            in_a = (masks[i, word] >> bit) & np.uint64(1)
-            in_b = (masks[j, word] >> bit) & np.uint64(1)
-            place = 3 - 2 * np.int64(in_a) - np.int64(in_b)  # 0 both, 1 the first, 2 the second, 3 neither
-            if best[place] < 0 or sizes[p] < sizes[best[place]]:
-                best[place] = p
-            largest, smallest = max(largest, sizes[p]), min(smallest, sizes[p])
+        best, largest, smallest = least_by_class(masks[i], masks[j], sizes, first, 0)
         count_a, count_b = np.int64(counts[i]), np.int64(counts[j])
         if greedy:
             part = _greedy_part(best, sizes, first, count_a, count_b)
@@ -323,7 +417,7 @@ def assign_masks(
 
 
 @njit(cache=True, nogil=True)
-def _greedy_part(best: Int64, sizes: Int64, drawn: int, left_a: int, left_b: int) -> int:
+def _greedy_part(best: tuple[int, int, int, int], sizes: Int64, drawn: int, left_a: int, left_b: int) -> int:
     """PowerGraph's choice among the least loaded parts of the four classes."""
     both, first, second, neither = best
     if both >= 0:
