@@ -24,7 +24,14 @@ from stream.arrays.growing import Growing
 from stream.arrays.kinds import Bool, Float32, Int8, Int32, Int64, Words
 from stream.kernels import njit
 from stream.kernels.node_sets import distinct
-from stream.partition.interface import Assignment, OnlinePartitioner, PartitionError, Why, algorithms, create_for_lane
+from stream.partition.interface import (
+    Assignment,
+    OnlinePartitioner,
+    PartitionError,
+    Why,
+    algorithms,
+    create_for_lane,
+)
 from stream.partition.vertex.foreign_rows import ForeignRows
 from stream.snapshots.delta import Rows, SnapshotDelta
 from stream.snapshots.graph import LiveGraph
