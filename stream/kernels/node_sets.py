@@ -57,8 +57,8 @@ def nodes_of(home: Int32, chosen: Bool) -> Int64:
 
 
 def distinct(*ids: Int64) -> Int64:
-    """The distinct ids, ascending; sorting is ten times as fast as the hash table of ``numpy.unique``."""
-    found = np.concatenate(ids)
+    """The distinct ids of any number of arrays, ascending; a sort is ten times as fast as the hash table of ``numpy.unique``."""
+    found = np.concatenate(ids) if ids else np.empty(0, np.int64)
     found.sort()
     first = np.ones(len(found), np.bool_)
     np.not_equal(found[1:], found[:-1], out=first[1:])

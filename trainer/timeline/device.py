@@ -354,8 +354,8 @@ class DeviceTimeline:
         for part in parts:
             held, values = self._raws[part.number]
             place_of, there = locate(held, keys)
-            found = place_of[there]
-            after[there] = after[there].nan_to_num(0.0) + values[found]
+            known_places = place_of[there]
+            after[there] = after[there].nan_to_num(0.0) + values[known_places]
         self._adjacency.set(keys, after)
         self._summed = [part.number for part in parts]
 

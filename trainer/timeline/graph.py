@@ -92,7 +92,7 @@ def totals(keys: Int64, parts: Sequence[Entries]) -> Float32:
 
 def union(parts: Sequence[Entries]) -> Entries:
     """All keys of parts, with ``totals``."""
-    keys = np.unique(np.concatenate([np.empty(0, np.int64), *(part.keys for part in parts)]))
+    keys = distinct(*(part.keys for part in parts))
     return Entries(keys, totals(keys, parts))
 
 
@@ -256,7 +256,7 @@ class TimelineGraph:
             return part
         before, after = (raw(self.members(each), directed=directed) for each in (place - 1, place))
         turned = [*_only(after, before), *_only(before, after)]
-        keys = np.unique(np.concatenate([np.empty(0, np.int64), *(part.keys for part in turned)]))
+        keys = distinct(*(part.keys for part in turned))
         return ChangedPairs(keys, totals(keys, before), totals(keys, after))
 
     def whole(self, place: int, *, directed: bool) -> Entries:

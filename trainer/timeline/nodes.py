@@ -73,8 +73,8 @@ class HorizonNodes:
         """Free the slots of nodes without an edge since snapshot ``oldest``."""
         gone = [number for number in self._leaving if number < oldest]
         slots = [np.empty(0, np.int64), *(each for number in gone for each in self._leaving.pop(number))]
-        found = np.unique(np.concatenate(slots))
-        self._give_back(found[self._last.values[found] < oldest])
+        former = np.unique(np.concatenate(slots))
+        self._give_back(former[self._last.values[former] < oldest])
 
     def begin(self) -> None:
         """No node has an edge yet; one that enters before the next ``end_of_beginning`` keeps its slot."""

@@ -109,9 +109,9 @@ class Transfer:
 
     def since_last(self) -> Counter[tuple[str, str]]:
         """Bytes since the call before."""
-        found = self.bytes - self._counted
+        since = self.bytes - self._counted
         self._counted = Counter(self.bytes)
-        return found
+        return since
 
     def _copied(self, tensor: Tensor) -> Tensor:
         if self._side is None:

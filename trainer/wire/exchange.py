@@ -151,13 +151,13 @@ class GradientBuffer:
 
     def take(self, loss: Tensor | None, there: Sequence[bool]) -> Tensor:
         """The buffer with a copy of each gradient, zeros for missing ones; of the loss; and of which gradients exist."""
-        found = [(view, each.grad) for view, each in zip(self._views, self._parameters, strict=True)]
-        for view, gradient in found:
+        gradients = [(view, each.grad) for view, each in zip(self._views, self._parameters, strict=True)]
+        for view, gradient in gradients:
             if gradient is None:
                 view.zero_()
         elsewhere = [
             (view, gradient)
-            for view, gradient in found
+            for view, gradient in gradients
             if gradient is not None and gradient.data_ptr() != view.data_ptr()
         ]
         if elsewhere:

@@ -36,23 +36,23 @@ class Traffic:
 
     def since(self, before: "Traffic") -> "Traffic":
         """The traffic since an earlier copy, for purposes that had any."""
-        found = Traffic()
-        found.begun = self.begun - before.begun
-        for purpose in found.begun:
-            found.sent_bytes[purpose] = self.sent_bytes[purpose] - before.sent_bytes[purpose]
-            found.seconds[purpose] = self.seconds[purpose] - before.seconds.get(purpose, 0.0)
-        return found
+        difference = Traffic()
+        difference.begun = self.begun - before.begun
+        for purpose in difference.begun:
+            difference.sent_bytes[purpose] = self.sent_bytes[purpose] - before.sent_bytes[purpose]
+            difference.seconds[purpose] = self.seconds[purpose] - before.seconds.get(purpose, 0.0)
+        return difference
 
     @staticmethod
     def sum(parts: Iterable["Traffic"]) -> "Traffic":
         """The sum of several."""
-        found = Traffic()
+        total = Traffic()
         for part in parts:
-            found.begun.update(part.begun)
-            found.sent_bytes.update(part.sent_bytes)
+            total.begun.update(part.begun)
+            total.sent_bytes.update(part.sent_bytes)
             for purpose, seconds in part.seconds.items():
-                found.seconds[purpose] = found.seconds.get(purpose, 0.0) + seconds
-        return found
+                total.seconds[purpose] = total.seconds.get(purpose, 0.0) + seconds
+        return total
 
     @contextmanager
     def timed(self, purpose: str, now: Callable[[], float]) -> Iterator[None]:

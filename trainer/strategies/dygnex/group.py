@@ -34,13 +34,10 @@ from trainer.strategies.snapshots.whole import (
     WholeOptions,
     WholeStrategy,
 )
-from trainer.strategies.snapshots.windowed import before_any
+from trainer.strategies.snapshots.windowed import WINDOWS, before_any
 from trainer.tasks.interface import Asked, Lesson
 from trainer.timeline.graph import TimelineView
 from trainer.timeline.timeline import GroupHorizon
-
-WINDOWS = 4
-"""Windows of the horizon by default."""
 
 log = structlog.get_logger()
 
@@ -223,7 +220,7 @@ class GroupStrategy(WholeStrategy):
         host = self._view.timeline
         taus = host.taus
         begins_lane = host.snapshots[host.place(taus[0])].number == 0
-        found = []
+        groups = []
         for lesson in lessons:
             if lesson.tau not in taus or not len(lesson):
                 continue
@@ -231,8 +228,8 @@ class GroupStrategy(WholeStrategy):
             if len(before) < self._window and not begins_lane and lesson is not lessons[-1]:
                 continue
             asked, truth = lesson.part(np.arange(len(lesson)))
-            found.append(Group(lesson.tau, before, asked, truth))
-        return found
+            groups.append(Group(lesson.tau, before, asked, truth))
+        return groups
 
     def _sizes(self, groups: Sequence[Group]) -> Float64:
         """Rows, edges, snapshots and questions of each group, float64 (n, 4)."""
@@ -247,7 +244,7 @@ class GroupStrategy(WholeStrategy):
 
     def _active(self, taus: Sequence[int]) -> Int64:
         """All nodes with an edge in one of some snapshots, int64, ascending."""
-        return distinct(np.empty(0, np.int64), *(self.timeline.active(tau) for tau in taus))
+        return distinct(*(self.timeline.active(tau) for tau in taus))
 
     def _plan(self, sizes: Float64, times_s: Float64, seed: list[int]) -> PassPlan:
         """Rank 0's plan, on every rank."""

@@ -102,14 +102,14 @@ class Dqn:
         first, bias, second, _ = self._split(self.q)
         hidden = np.maximum(states[:, None] * first + bias, 0)
         error = 2 * (self.values(self.q, states)[np.arange(len(states)), actions] - wanted) / len(states)
-        found = np.zeros_like(self.q)
-        parts = self._split(found)
+        flat = np.zeros_like(self.q)
+        parts = self._split(flat)
         np.add.at(parts[2], actions, error[:, None] * hidden)
         np.add.at(parts[3], actions, error)
         back = error[:, None] * second[actions] * (hidden > 0)
         parts[0][:] = (back * states[:, None]).sum(axis=0)
         parts[1][:] = back.sum(axis=0)
-        return found
+        return flat
 
     def _follow(self, gradient: Float64) -> None:
         """A step of Adam."""

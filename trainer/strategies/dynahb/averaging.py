@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from trainer.learning.step import Learner
 from trainer.ranks import Ranks
 from trainer.wire.exchange import Handle
 
-AVERAGES = ("every_steps", "every_s", "delayed")
+Average = Literal["every_steps", "every_s", "delayed"]
 
 
 class Averager:
@@ -22,14 +23,14 @@ class Averager:
     Args:
         learner: Takes steps by itself.
         ranks: All ranks.
-        kind: One of ``AVERAGES``.
+        kind: When, see above.
         every: Steps, or with ``every_s`` seconds, between averages.
 
     Attributes:
         count: Averages since ``since_last``.
     """
 
-    def __init__(self, learner: Learner, ranks: Ranks, kind: str, every: float) -> None:
+    def __init__(self, learner: Learner, ranks: Ranks, kind: Average, every: float) -> None:
         self._learner, self._ranks, self._kind, self._every = learner, ranks, kind, every
         self._flight: tuple[Handle[list[Tensor]], list[Tensor]] | None = None
         self.count = 0

@@ -105,7 +105,7 @@ class LessonWindow:
 
     def __init__(self, asked: Mapping[int, AskedNodes]) -> None:
         self._asked = dict(asked)
-        self.nodes: Int64 = distinct(np.empty(0, np.int64), *(each.nodes for each in asked.values()))
+        self.nodes: Int64 = distinct(*(each.nodes for each in asked.values()))
         load = np.zeros(len(self.nodes))
         for each in asked.values():
             load[np.searchsorted(self.nodes, each.nodes)] += each.load
@@ -251,7 +251,7 @@ class BatchMaker:
 
     def batch(self, past: Past, asked: list[tuple[int, Asked, Float32]]) -> HybridBatch:
         """A batch of given questions, whose nodes are covered, after snapshots."""
-        nodes = distinct(np.empty(0, np.int64), *(ends for _, about, _ in asked for ends in about.ends))
+        nodes = distinct(*(ends for _, about, _ in asked for ends in about.ends))
         return HybridBatch(nodes, self.layout(self._model, past, nodes), asked)
 
     def layout(self, model: SnapshotModel, past: Past, nodes: Int64) -> SampledLayout:

@@ -24,7 +24,7 @@ from trainer.models.interface import SnapshotModel
 from trainer.models.unroll import unroll
 from trainer.ranks import Ranks
 from trainer.strategies.dynahb.adjusters import ADJUSTERS, Outcome
-from trainer.strategies.dynahb.averaging import Averager
+from trainer.strategies.dynahb.averaging import Average, Averager
 from trainer.strategies.dynahb.batches import BatchMaker, HybridBatch, Recipe
 from trainer.strategies.dynahb.reservoir import BatchGenerator, Reservoir
 from trainer.strategies.figures import TrainingFigure
@@ -35,6 +35,7 @@ from trainer.strategies.snapshots.past import Past
 from trainer.strategies.snapshots.sampled_layout import SampledLayout
 from trainer.strategies.snapshots.whole import RATE, combines
 from trainer.strategies.snapshots.windowed import (
+    WINDOWS,
     WindowedStrategy,
     before_any,
     is_cell,
@@ -47,9 +48,6 @@ from trainer.tasks.interface import Lesson
 
 clock = time.perf_counter
 """Seconds of a step, by which an adjuster judges its size."""
-
-WINDOWS = 4
-"""Windows of the horizon by default."""
 
 PARTS = 1_000_000
 """Parts of a whole, the unit of ratios between ranks."""
@@ -147,7 +145,7 @@ class HybridOptions(Section):
     seconds_per_snapshot: float = Field(
         0.0, ge=0, description="A pass ends after so many seconds, if steps are not taken before. 0: never."
     )
-    average: Literal["every_steps", "every_s", "delayed"] = Field(
+    average: Average = Field(
         "every_steps",
         description="When ranks average their weights. every_s: as published; delayed: every so many steps, while the next are "
         "taken.",
@@ -358,13 +356,13 @@ class HybridStrategy(WindowedStrategy):
         """Embeddings (n, width) of nodes, ascending, after snapshots."""
         assert self._view is not None
         model.eval()
-        found = [next(model.parameters()).new_zeros(0, model.width)]
+        tables = [next(model.parameters()).new_zeros(0, model.width)]
         for first in range(0, len(nodes), self.options.inference_nodes):
             beat()
             chunk = nodes[first : first + self.options.inference_nodes]
             self.maker.reach.cover(self._view, past, [chunk] * len(past.snapshots))
-            found.append(self._rows(model, self.maker.layout(model, past, chunk), len(chunk), last=True)[0])
-        return torch.cat(found)
+            tables.append(self._rows(model, self.maker.layout(model, past, chunk), len(chunk), last=True)[0])
+        return torch.cat(tables)
 
     def _of_all_ranks(self, report: StepReport, learned: Sequence[HybridBatch]) -> StepReport:
         """The report with the most steps of a rank, and figures of the learned batches; a collective."""

@@ -153,26 +153,26 @@ class BatchGenerator:
             recipe: Of it.
             known: Whether the reservoir had the recipe.
         """
-        found = self._kept.get(recipe)
-        if found is not None:
+        batch = self._kept.get(recipe)
+        if batch is not None:
             self._kept.move_to_end(recipe)
             self.outcomes["hit"] += 1
-            return found
+            return batch
         began = time.perf_counter()
         if recipe not in self._futures:
             self._submit(recipe)
         future = self._futures.pop(recipe)
         while not wait([future], timeout=LOOK_S).done:
             beat()
-        found = future.result()
+        batch = future.result()
         self.waits_s.append(time.perf_counter() - began)
         self.outcomes["again" if known else "fresh"] += 1
-        self._largest = max(self._largest, found.nbytes)
-        if found.nbytes <= self._room():
-            self._evict(self._room() - found.nbytes)
-            self._kept[recipe] = found
-            self._kept_bytes += found.nbytes
-        return found
+        self._largest = max(self._largest, batch.nbytes)
+        if batch.nbytes <= self._room():
+            self._evict(self._room() - batch.nbytes)
+            self._kept[recipe] = batch
+            self._kept_bytes += batch.nbytes
+        return batch
 
     def retain(self, recipes: set[Recipe]) -> None:
         """Drop all batches except those of some recipes."""
@@ -197,9 +197,9 @@ class BatchGenerator:
 
     def since_last(self) -> tuple[list[float], Counter[str]]:
         """Waits and outcomes since the last call."""
-        found = self.waits_s, self.outcomes
+        since = self.waits_s, self.outcomes
         self.waits_s, self.outcomes = [], Counter()
-        return found
+        return since
 
     def _submit(self, recipe: Recipe) -> None:
         if self._pool is None:

@@ -68,15 +68,18 @@ class Blocks:
             before = self.begun(carries.pop())
             layout = self.layout(self.ranges[number])
             rows, after = self._unrolled(layout, before)
-            found = loss(number, rows)
+            block_loss = loss(number, rows)
             handed = zip(_tensors(after), wanted, strict=True) if wanted else ()
-            roots = [(found + layout.tie(), None), *((each, of) for each, of in handed if of is not None)]
+            roots = [
+                (block_loss + layout.tie(), None),
+                *((each, of) for each, of in handed if of is not None),
+            ]
             learned = [(root, of) for root, of in roots if root.requires_grad]
             if learned:
                 torch.autograd.backward([root for root, _ in learned], [of for _, of in learned])
             wanted = [each.grad for each in _tensors(before)]
-            total = found.detach() if total is None else total + found.detach()
-            del rows, after, found, roots, learned, layout
+            total = block_loss.detach() if total is None else total + block_loss.detach()
+            del rows, after, block_loss, roots, learned, layout
             self.leave(self.ranges[number])
         assert total is not None
         return total

@@ -61,7 +61,7 @@ def crossings(moving: Bool, rank: int, ranks: int, pieces: int) -> list[Crossing
         pieces: Number of pieces.
     """
     n, own = moving.shape[1], moving[:, rank::ranks]
-    width, found = own.shape[1], []
+    width, crossed = own.shape[1], []
     shares = [
         [range(share.start + each.start, share.start + each.stop) for each in divided(len(share), pieces)]
         for share in divided(len(moving), ranks)
@@ -75,8 +75,8 @@ def crossings(moving: Bool, rank: int, ranks: int, pieces: int) -> list[Crossing
             theirs = shares[other][number]
             into.append(theirs.start * width + np.flatnonzero(own[theirs.start : theirs.stop]))
         to_ranks, from_ranks = ([len(part) for part in parts] for parts in (out, into))
-        found.append(Crossing(mine, np.concatenate(out), to_ranks, np.concatenate(into), from_ranks))
-    return found
+        crossed.append(Crossing(mine, np.concatenate(out), to_ranks, np.concatenate(into), from_ranks))
+    return crossed
 
 
 Sent = Literal["all", "active"]

@@ -151,10 +151,10 @@ class SnapshotStrategy(WholeStrategy):
         def backward() -> Tensor:
             none = self._shared(before_any(self._model, len(horizon.nodes)), by_node)
             if not horizon.taus:
-                found = of_rows(0, none)
-                if found.requires_grad:  # no, if this rank has no question
-                    (found * weight).backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
-                return found.detach()
+                total = of_rows(0, none)
+                if total.requires_grad:  # no, if this rank has no question
+                    (total * weight).backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
+                return total.detach()
             blocks = self.blocks(self._model, horizon, last=newest_only)
 
             def of_block(number: int, rows: Tensor) -> Tensor:
@@ -166,16 +166,16 @@ class SnapshotStrategy(WholeStrategy):
                     first = 0 if number == 0 else block.start + 1
                     return of_rows(first, torch.cat([none, rows]) if number == 0 else rows) * weight
                 mine = self._mine(block)
-                found = of_rows(block.start + mine.start + 1, rows)
+                total = of_rows(block.start + mine.start + 1, rows)
                 if number == 0:
-                    found = found + of_rows(0, none)
-                return found * weight
+                    total = total + of_rows(0, none)
+                return total * weight
 
-            found = blocks.backward(of_block) / weight
+            total = blocks.backward(of_block) / weight
             newest = blocks.ranges[-1]
             for at in self._mine(newest)[-1:]:
                 horizon.graph(newest[at])  # leave the device at a snapshot that stays in the next horizon
-            return found
+            return total
 
         return backward
 
@@ -330,7 +330,7 @@ class Loss:
     def _others(self, questions: Sequence[Questions], first: int) -> Int64:
         """Keys, snapshot · n + node, of all ends except the first; ascending and distinct."""
         keys = ((about.at - first) * self._nodes + end for about in questions for end in about.ends[1:])
-        return distinct(np.empty(0, np.int64), *keys)
+        return distinct(*keys)
 
     def _place(self, keys: Int64, width: int) -> Int64:
         """Places of keys in the (t, own nodes) table of their owner."""

@@ -60,8 +60,8 @@ class KeptRows:
     def find(self, tau: int, nodes: Int64) -> tuple[Bool, Float32]:
         """Which of some nodes, int64 (n,), ascending, have a row, bool (n,), and those rows, float32 (found, width)."""
         known, rows = self._kept.get(tau, self._none)
-        place, there = locate(known, nodes)
-        return there, rows[place[there]]
+        place, is_kept = locate(known, nodes)
+        return is_kept, rows[place[is_kept]]
 
     def add(self, tau: int, nodes: Int64, rows: Float32) -> None:
         """Keep rows, float32 (n, width), of nodes, int64 (n,), ascending; those that are kept already stay."""
@@ -279,10 +279,10 @@ class InputRows:
 
     def rows(self, window: GraphView, past: Past, keys: Int64) -> Float32:
         """Rows of sorted, distinct keys: float32 (n, F + 1); zeros for nodes that had not come. A collective."""
-        out, missing, found = known_inputs(window, past, keys, self._ranks.rank, self.cache)
+        out, missing, hits = known_inputs(window, past, keys, self._ranks.rank, self.cache)
         if self._ranks.size == 1:
             return out
-        self.cache.counts["hit"] += found
+        self.cache.counts["hit"] += hits
         if self._ranks.any(bool(missing.any()))[0]:
             out[missing] = self._fetched(window, past, keys[missing])
         self.cache.trim((snapshot.tau, nodes) for snapshot, _, nodes in past.by_snapshot(keys))
@@ -317,9 +317,9 @@ class InputRows:
         for place, (_, here, nodes) in enumerate(past.by_snapshot(wanted)):
             if place:
                 earlier = past.snapshots[place - 1]
-                there, rows = self.cache.find(earlier.tau, nodes)
-                mine = there & same[here]
-                before[here][mine] = rows[mine[there]]
+                is_kept, rows = self.cache.find(earlier.tau, nodes)
+                mine = is_kept & same[here]
+                before[here][mine] = rows[mine[is_kept]]
                 had[here] |= mine
         return had, before
 

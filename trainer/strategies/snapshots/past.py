@@ -109,13 +109,13 @@ class Past:
 
     def sample(self, keys: Int64, fanout: int | None, seed: int) -> tuple[Int64, Int64]:
         """Neighbours of sorted keys, as keys: indptr int64 (n + 1,), neighbours int64 (indptr[-1],)."""
-        starts, found, offset = [np.zeros(1, np.int64)], [], 0
+        starts, neighbour_keys, offset = [np.zeros(1, np.int64)], [], 0
         for place, (snapshot, _, nodes) in enumerate(self.by_snapshot(keys)):
             indptr, neighbours = snapshot.neighbours(nodes, fanout, seed + snapshot.number)
             starts.append(indptr[1:] + offset)
             offset += int(indptr[-1])
-            found.append(neighbours + place * STRIDE)
-        return np.concatenate(starts), np.concatenate([*found, np.empty(0, np.int64)])
+            neighbour_keys.append(neighbours + place * STRIDE)
+        return np.concatenate(starts), np.concatenate([*neighbour_keys, np.empty(0, np.int64)])
 
     def by_snapshot(self, keys: Int64) -> list[tuple[PastSnapshot, slice, Int64]]:
         """Sorted keys by snapshot: the places of its keys, and their nodes."""
@@ -179,10 +179,10 @@ def encoded(
     structure = np.log1p(degrees, dtype=np.float64).astype(np.float32)[:, None]
     rows = to_device(np.concatenate([stored[:, :features], structure, past.activity(keys)], axis=1), device)
     nodes = torch.from_numpy(keys % STRIDE)
-    found = model.encode(NodeInputs(nodes, rows[:, :features], rows[:, features:]))
-    there = past.homes(keys) >= 0
+    inputs = model.encode(NodeInputs(nodes, rows[:, :features], rows[:, features:]))
+    present = past.homes(keys) >= 0
     # A signature follows from the id: without this a node would have one before it has come.
-    return found if there.all() else found * to_device(there, device).unsqueeze(1), degrees
+    return inputs if present.all() else inputs * to_device(present, device).unsqueeze(1), degrees
 
 
 def _edges_of(window: GraphView, tau: int, own: Bool) -> NodeEdges:

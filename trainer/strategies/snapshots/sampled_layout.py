@@ -312,8 +312,8 @@ class SampledLayout(Layout):
             below = torch.split(
                 x[-sum(sizes) :] if (sizes := [len(hop.sources) for hop in hops]) else x, sizes
             )
-            found = zip(hops, below, weights, strict=True)
-            return torch.cat([self._convolved(stage, *each) for each in found])
+            by_snapshot = zip(hops, below, weights, strict=True)
+            return torch.cat([self._convolved(stage, *each) for each in by_snapshot])
         else:
             rows = self._convolved(stage, level.hop, x, weights[0] if weights else None)
         if level.request is None:

@@ -255,8 +255,8 @@ class VertexStrategy(WindowedStrategy):
         self, model: SnapshotModel, past: Past, nodes: Int64, draw: int, shared: Shared | None = None
     ) -> Tensor:
         beat()
-        found, _ = unroll(model.stages, self.layout(model, past, nodes, draw, shared), last=True)
-        return found[0]
+        z, _ = unroll(model.stages, self.layout(model, past, nodes, draw, shared), last=True)
+        return z[0]
 
     def layout(
         self, model: SnapshotModel, past: Past, nodes: Int64, draw: int, shared: Shared | None = None

@@ -15,7 +15,7 @@ from trainer.data.examples import Queries, Share
 from trainer.data.history import Inserts
 from trainer.data.views import GraphView
 from trainer.device import to_device
-from trainer.learning.step import Learner
+from trainer.learning.step import USUAL, Learner
 from trainer.models.interface import Kind, SnapshotModel
 from trainer.models.stages import CellStage, GraphStage, Stage, TimeStage
 from trainer.nn.rows import rows
@@ -24,13 +24,17 @@ from trainer.strategies.figures import TrainingFigure
 from trainer.strategies.interface import OwnKey, Setting, Strategy
 from trainer.tasks.interface import Asked, Asks
 
+WINDOWS = 4
+"""Windows of the horizon by default, for strategies that learn many snapshots at once."""
+
 
 class WindowedStrategy(Strategy):
     """A strategy that embeds nodes from the snapshots of a window; a subclass says how, and how it learns.
 
     Args:
         setting: See ``Setting``.
-        learning: Of ``Learner``: ``usual_rate`` and ``averages_every``.
+        usual_rate: See ``Learner``.
+        averages_every: See ``Learner``.
 
     Attributes:
         learns_all: Whether every rank gets the items of all ranks to learn, instead of those that it owns.
@@ -44,11 +48,19 @@ class WindowedStrategy(Strategy):
     learns_all: ClassVar[bool] = False
     figures: ClassVar[tuple[TrainingFigure, ...]] = ()
 
-    def __init__(self, setting: Setting, **learning: Any) -> None:
+    def __init__(
+        self, setting: Setting, *, usual_rate: float = USUAL, averages_every: int | None = None
+    ) -> None:
         self._model: SnapshotModel = setting.model
         self._task, self._ranks, self._device = setting.task, setting.ranks, setting.ranks.device
         self._seed, self._batch = setting.seed, setting.optimisation.batch
-        self.learner = Learner(self._model, setting.optimisation, setting.ranks, **learning)
+        self.learner = Learner(
+            self._model,
+            setting.optimisation,
+            setting.ranks,
+            averages_every=averages_every,
+            usual_rate=usual_rate,
+        )
 
     def embed_before(self, model: SnapshotModel, nodes: Int64) -> Tensor:
         """Embeddings (n, width) of ascending nodes from the snapshots before the newest; a collective without gradient."""
