@@ -41,7 +41,8 @@ def value(text: str, name: str, **labels: str) -> float:
 
 def test_seconds_waits_and_bytes_reach_metrics_and_the_score_file(tmp_path: Path) -> None:
     make_lane(tmp_path / "store", events=meetings(snapshots=5), parts=2)
-    with started("run", "--config", str(configure(tmp_path)), "--ranks", "2", "--json") as process:
+    config = configure(tmp_path, strategy_params={"fetch": "owner"})
+    with started("run", "--config", str(config), "--ranks", "2", "--json") as process:
         urls = served(process, 2)
         until(lambda: len(scored(tmp_path)) == 5, "all snapshots")
         until(
@@ -88,7 +89,7 @@ def test_evaluate_tells_them_too(tmp_path: Path) -> None:
     events = meetings(snapshots=6, a_snapshot=60, features=False)
     seconds = [t / SECOND for t in events["t"].to_pylist()]
     pq.write_table(events.select(["src", "dst", "op"]).append_column("t", [seconds]), tmp_path / "e.parquet")
-    config = configure(tmp_path, interval_s=1.0, store=None)
+    config = configure(tmp_path, interval_s=1.0, store=None, strategy_params={"fetch": "owner"})
     data = ["--data", str(tmp_path / "e.parquet")]
     with started("evaluate", "--config", str(config), *data, "--ranks", "2", "--json") as process:
         out, err = process.communicate(timeout=PATIENCE_S)

@@ -246,7 +246,7 @@ def loss_is_not_finite(world: World) -> None:
 
 def ranks_learn_apart(world: World) -> None:
     assert world.trainer is not None
-    world.patch.setattr(world.trainer.session.strategy._averager, "since_last", lambda: (1, 0.5))
+    world.patch.setattr(world.trainer.session.strategy.averager, "since_last", lambda: (1, 0.5))
 
 
 def model_is_poor(world: World) -> None:
