@@ -22,7 +22,7 @@ from stream.store.lane.reader import LaneReader
 from trainer.ranks import Ranks
 from trainer.session.session import Session
 
-SNAPSHOTS = 2
+SNAPSHOTS = 3
 STEPS = {"whole": 2, "snapshot": 2, "hybrid": 2}
 """Of a snapshot: a wait in each would be seen."""
 LEARNING = {
