@@ -105,7 +105,7 @@ def test_every_event_equals_the_plain_algorithm(stream, parts, rule, seed, resta
 @pytest.mark.parametrize("name", ["hdrf", "powergraph-greedy"])
 @pytest.mark.parametrize(("parts", "apart"), [(4, 3), (4, 12), (32, 9), (40, 30), (64, 500)])
 def test_loads_within_the_levels_and_beyond_give_the_same_parts(name, parts, apart):
-    """From loads that are some edges apart, levels saturate, are made anew, go down, and parts catch up."""
+    """From loads that are some edges apart, levels saturate, are built again, go down, and parts catch up."""
     draws = np.random.default_rng(parts + apart)
     sizes = draws.integers(0, apart + 1, parts)
     fast, plain = create(name, parts=parts, seed=2), PlainCopying(name != "hdrf", parts, 2, 1.0)

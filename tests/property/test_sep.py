@@ -338,7 +338,7 @@ def test_ties_go_to_the_part_whose_number_is_nearest_to_the_draw(parts, among, d
 @pytest.mark.parametrize("kind", [SepCentrality, SepTwoPass])
 @pytest.mark.parametrize("weight", [1.0, 0.5])
 def test_loads_within_the_levels_and_beyond_give_the_same_parts(kind, parts, apart, weight):
-    """From loads that are some edges apart, levels saturate, are made anew, go down, and parts catch up."""
+    """From loads that are some edges apart, levels saturate, are built again, go down, and parts catch up."""
     draws = np.random.default_rng(parts + apart)
     sizes = draws.integers(0, apart + 1, parts)
     params = {"parts": parts, "seed": 2, "hubs": 0.6, "time_constant": None, "balance_weight": weight}

@@ -235,9 +235,7 @@ class PairWindow:
         self._keys: Int64 = np.empty(0, np.int64)
         self._weight: Float32 = np.empty(0, np.float32)
         self._changes: list[_Change] = []
-        self._gone: UInt8 = np.empty(
-            0, np.uint8
-        )  # at the newest snapshot, one bit per row (``pair_kernels``)
+        self._gone: UInt8 = np.empty(0, np.uint8)  # at the newest snapshot, one bit per row
 
     def append(self, sequence: int, op: Int8, keys: Int64, weight: Float32, *, whole: bool = False) -> None:
         """Apply the changes of the next snapshot.
