@@ -36,7 +36,7 @@ from trainer.evaluation.protocol import OfflineProtocol
 from trainer.evaluation.split import split_by_time
 from trainer.ranks import Ranks
 from trainer.scoring.metrics import Figures
-from trainer.strategies.events.pac import PacStrategy
+from trainer.strategies.speed.pac import PacStrategy
 
 DATA = (
     Path(__file__).resolve().parents[1] / "../shared/data/collegemsg.parquet"

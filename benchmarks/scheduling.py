@@ -22,14 +22,13 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.scheduling.bound import lower_bound_s
-from trainer.scheduling.greedy import greedy
-from trainer.scheduling.ilp import ilp
-from trainer.scheduling.paper import paper
-from trainer.scheduling.schedule import Limits, Problem
-from trainer.scheduling.simulation import draw, simulate
-from trainer.scheduling.solve import solve
-from trainer.scheduling.workloads import made_up_times
+from trainer.strategies.dygnex.scheduling.greedy import greedy
+from trainer.strategies.dygnex.scheduling.ilp import ilp
+from trainer.strategies.dygnex.scheduling.paper import paper
+from trainer.strategies.dygnex.scheduling.schedule import Limits, Problem, lower_bound_s
+from trainer.strategies.dygnex.scheduling.simulation import draw, simulate
+from trainer.strategies.dygnex.scheduling.solve import solve
+from trainer.strategies.dygnex.scheduling.workloads import made_up_times
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from plain_schedules import best_epoch

@@ -5,13 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.scheduling.annealing_kernels import anneal
-from trainer.scheduling.bound import lower_bound_s
-from trainer.scheduling.greedy_kernels import fill_bins
-from trainer.scheduling.locality import SLACK, keep_runs, moved
-from trainer.scheduling.schedule import Limits, Problem, Schedule
-from trainer.scheduling.search_kernels import cut, level
-from trainer.scheduling.solve import ALGORITHMS
+from trainer.strategies.dygnex.scheduling.greedy import anneal, cut, fill_bins, level
+from trainer.strategies.dygnex.scheduling.locality import SLACK, keep_runs, moved
+from trainer.strategies.dygnex.scheduling.schedule import Limits, Problem, Schedule, lower_bound_s
+from trainer.strategies.dygnex.scheduling.solve import ALGORITHMS
 
 SECONDS = st.floats(0.0, 1e6, allow_subnormal=False) | st.integers(0, 4).map(float)
 

@@ -19,10 +19,10 @@ from trainer_streams import make_lane, meetings
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
 from trainer.ranks import Ranks
-from trainer.scheduling.profile import Profile
 from trainer.session.lessons import LessonBook
 from trainer.session.session import Session
 from trainer.strategies.dygnex.group import GroupSteps
+from trainer.strategies.dygnex.scheduling.time_model import Profile
 from trainer.strategies.interface import strategy_options
 
 WINDOW, HORIZON = 3, 8

@@ -22,7 +22,7 @@ from trainer.data.event_feed import EventFeed
 from trainer.models.interface import ModelShape, create_model
 from trainer.models.tgn import Mail
 from trainer.ranks import Ranks
-from trainer.strategies.events.part_groups import combine
+from trainer.strategies.speed.part_groups import combine
 from trainer.tasks.link_prediction import predict
 
 

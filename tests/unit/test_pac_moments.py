@@ -13,7 +13,7 @@ from schemas.config import Lane
 from stream.store.from_file import build_store
 from trainer.data.history import BATCH
 from trainer.ranks import Ranks
-from trainer.strategies.events import sharded_stream
+from trainer.strategies.speed import sharded_stream
 from trainer.tasks.link_prediction import predict
 from trainer.wire.traffic import Traffic
 

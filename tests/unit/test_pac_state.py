@@ -11,9 +11,9 @@ from trainer_sessions import learn, session_on
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
 from trainer.ranks import Ranks
-from trainer.strategies.events.pac import PacStrategy
-from trainer.strategies.events.part_groups import PartGroups
 from trainer.strategies.interface import STRATEGIES, strategy_options
+from trainer.strategies.speed.pac import PacStrategy
+from trainer.strategies.speed.part_groups import PartGroups
 
 
 @pytest.fixture(scope="module")

@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 from plain_schedules import best_epoch, paper_pairs
 
-from trainer.scheduling.baselines import psg, psg_sorted
-from trainer.scheduling.bound import lower_bound_s
-from trainer.scheduling.greedy import greedy
-from trainer.scheduling.ilp import ilp
-from trainer.scheduling.locality import keep_runs, moved
-from trainer.scheduling.paper import paper
-from trainer.scheduling.schedule import Limits, Problem, Schedule, spread
-from trainer.scheduling.solve import ALGORITHMS, solve
-from trainer.scheduling.workloads import made_up_times
+from trainer.strategies.dygnex.scheduling.greedy import greedy
+from trainer.strategies.dygnex.scheduling.ilp import ilp
+from trainer.strategies.dygnex.scheduling.locality import keep_runs, moved
+from trainer.strategies.dygnex.scheduling.paper import paper, psg, psg_sorted
+from trainer.strategies.dygnex.scheduling.schedule import Limits, Problem, Schedule, lower_bound_s, spread
+from trainer.strategies.dygnex.scheduling.solve import ALGORITHMS, solve
+from trainer.strategies.dygnex.scheduling.workloads import made_up_times
 
 SMALL = {"gap": 0.5, "time_s": 60.0}
 """Limits that would let a solver stop at once, were they used for a few groups."""
@@ -55,7 +53,7 @@ def test_ilp_is_the_best_of_all_with_either_solver(solver: str, seed: int) -> No
 @pytest.mark.parametrize("solver", ["cp-sat", "highs"])
 def test_solvers_find_what_greedy_misses(solver: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their own schedule is the result, not the start that they were given."""
-    monkeypatch.setattr("trainer.scheduling.ilp.greedy", lambda problem, *_: psg(problem))
+    monkeypatch.setattr("trainer.strategies.dygnex.scheduling.ilp.greedy", lambda problem, *_: psg(problem))
     problem = Problem(np.array([6.0, 1.0, 5.0, 2.0, 4.0, 3.0]), 2, 2, 0.5)
     found, _ = ilp(problem, Limits(**SMALL), solver)
     best_s = best_epoch(problem.times_s.tolist(), 2, 2, 0.5)

@@ -9,9 +9,9 @@ from trainer.data.event_feed import EventFeed
 from trainer.data.walks import SCALES_S, STEPS, WIDTH
 from trainer.models.interface import ModelShape, create_model
 from trainer.ranks import Ranks
-from trainer.strategies.events.part_groups import PartGroups, combine
-from trainer.strategies.events.sharded_stream import ShardedStream
-from trainer.strategies.events.shared_copies import SharedCopies
+from trainer.strategies.speed.part_groups import PartGroups, combine
+from trainer.strategies.speed.sharded_stream import ShardedStream
+from trainer.strategies.speed.shared_copies import SharedCopies
 
 HOUR_US = 3_600_000_000
 

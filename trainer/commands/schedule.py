@@ -69,9 +69,9 @@ def schedule(
     """
 
     def body() -> None:
-        from trainer.scheduling.schedule import Limits, Problem
-        from trainer.scheduling.solve import require_algorithm, solve
-        from trainer.scheduling.workloads import read_times, require_seconds
+        from trainer.strategies.dygnex.scheduling.schedule import Limits, Problem
+        from trainer.strategies.dygnex.scheduling.solve import require_algorithm, solve
+        from trainer.strategies.dygnex.scheduling.workloads import read_times, require_seconds
 
         require_algorithm(algorithm)
         for name, value in (("--alpha", alpha), ("--gap", gap), ("--time-limit", time_limit)):

@@ -12,7 +12,7 @@ from trainer.commands.schedule import MOST_GPUS, Algorithm, Alpha, Seed
 
 if TYPE_CHECKING:
     from stream.arrays.kinds import Float64
-    from trainer.scheduling.time_model import TimeModel
+    from trainer.strategies.dygnex.scheduling.time_model import TimeModel
 
 
 def simulate(
@@ -72,12 +72,12 @@ def simulate(
         raise typer.BadParameter("--store and --lane go together")
 
     def body() -> None:
-        from trainer.scheduling.schedule import Limits
-        from trainer.scheduling.simulation import draw
-        from trainer.scheduling.simulation import simulate as points_of
-        from trainer.scheduling.solve import require_algorithm
-        from trainer.scheduling.time_model import TimeModel
-        from trainer.scheduling.workloads import require_seconds
+        from trainer.strategies.dygnex.scheduling.schedule import Limits
+        from trainer.strategies.dygnex.scheduling.simulation import draw
+        from trainer.strategies.dygnex.scheduling.simulation import simulate as points_of
+        from trainer.strategies.dygnex.scheduling.solve import require_algorithm
+        from trainer.strategies.dygnex.scheduling.time_model import TimeModel
+        from trainer.strategies.dygnex.scheduling.workloads import require_seconds
 
         algorithms = [name.strip() for name in algorithm.split(",")]
         for name in algorithms:
@@ -123,7 +123,12 @@ def _times(
     model: "TimeModel",
     seed: int,
 ) -> "Float64":
-    from trainer.scheduling.workloads import MADE_UP, made_up_times, read_times, stored_times
+    from trainer.strategies.dygnex.scheduling.workloads import (
+        MADE_UP,
+        made_up_times,
+        read_times,
+        stored_times,
+    )
 
     if store is not None and lane is not None:
         found = stored_times(store, lane, model, window)

@@ -69,8 +69,8 @@ def _schedules() -> None:
     """Schedule a few snapshot groups by every algorithm."""
     import numpy as np
 
-    from trainer.scheduling.schedule import Problem
-    from trainer.scheduling.solve import ALGORITHMS, solve
+    from trainer.strategies.dygnex.scheduling.schedule import Problem
+    from trainer.strategies.dygnex.scheduling.solve import ALGORITHMS, solve
 
     for algorithm in ALGORITHMS:
         solve(Problem(np.arange(1.0, 8.0), 2), algorithm, window=2)

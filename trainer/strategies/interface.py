@@ -275,7 +275,7 @@ STRATEGIES: Registry[Any] = Registry(
     "freshet.strategies",
     (
         "trainer.strategies.events.sequential",
-        "trainer.strategies.events.pac",
+        "trainer.strategies.speed.pac",
         "trainer.strategies.snapshots.vertex",
         "trainer.strategies.snapshots.whole",
         "trainer.strategies.esdg.snapshot",

@@ -22,8 +22,8 @@ from trainer.learning.soundness import spoil
 from trainer.models.interface import Model
 from trainer.models.unroll import unroll
 from trainer.ranks import Ranks
-from trainer.scheduling.planner import PassPlan, Planner
-from trainer.scheduling.profile import Profile
+from trainer.strategies.dygnex.scheduling.planner import PassPlan, Planner
+from trainer.strategies.dygnex.scheduling.time_model import Profile
 from trainer.strategies.figures import TrainingFigure
 from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
 from trainer.strategies.passes import Step, run

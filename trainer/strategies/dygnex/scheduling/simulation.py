@@ -6,8 +6,8 @@ from typing import Any
 
 from schemas.errors import system_call
 from stream.arrays.kinds import Float64
-from trainer.scheduling.schedule import Limits, Problem
-from trainer.scheduling.solve import solve
+from trainer.strategies.dygnex.scheduling.schedule import Limits, Problem
+from trainer.strategies.dygnex.scheduling.solve import solve
 
 _INK, _FAINT = "#1f2933", "#9aa5b1"
 _COLOURS = {

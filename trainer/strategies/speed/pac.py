@@ -26,12 +26,12 @@ from trainer.ranks import Ranks
 from trainer.strategies.events.event_stream import EventStream
 from trainer.strategies.events.mailbox import Rows
 from trainer.strategies.events.memories import Memories, batch_loss
-from trainer.strategies.events.part_groups import PartGroups
 from trainer.strategies.events.remembering import EventOptions, RememberingStrategy
-from trainer.strategies.events.sharded_stream import ShardedStream, carry
-from trainer.strategies.events.shared_copies import SharedCopies, Synchronise
 from trainer.strategies.interface import STRATEGIES, Needs, OwnKey, Setting, StepReport
 from trainer.strategies.passes import Step, run
+from trainer.strategies.speed.part_groups import PartGroups
+from trainer.strategies.speed.sharded_stream import ShardedStream, carry
+from trainer.strategies.speed.shared_copies import SharedCopies, Synchronise
 
 GATHERED_AT_ONCE = 65_536
 """Rows that a rank sends at once for a checkpoint, which bounds the memory of the first rank."""

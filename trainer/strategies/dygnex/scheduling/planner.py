@@ -5,9 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from stream.arrays.kinds import Float64, Int64
-from trainer.scheduling.bound import lower_bound_s
-from trainer.scheduling.schedule import Limits, Problem, Schedule
-from trainer.scheduling.solve import ALGORITHMS
+from trainer.strategies.dygnex.scheduling.schedule import Limits, Problem, Schedule, lower_bound_s
+from trainer.strategies.dygnex.scheduling.solve import ALGORITHMS
 
 SEARCHED = 2_000
 """Most random exchanges of a solver. Each pass is planned, and a pass may take half a second."""

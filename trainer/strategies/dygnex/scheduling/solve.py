@@ -9,13 +9,11 @@ import numpy as np
 
 from stream.nearest import did_you_mean
 from stream.service.failure import Failure
-from trainer.scheduling.baselines import psg, psg_sorted
-from trainer.scheduling.bound import lower_bound_s
-from trainer.scheduling.greedy import greedy
-from trainer.scheduling.ilp import ilp
-from trainer.scheduling.locality import keep_runs, moved
-from trainer.scheduling.paper import paper
-from trainer.scheduling.schedule import Limits, Problem, Schedule
+from trainer.strategies.dygnex.scheduling.greedy import greedy
+from trainer.strategies.dygnex.scheduling.ilp import ilp
+from trainer.strategies.dygnex.scheduling.locality import keep_runs, moved
+from trainer.strategies.dygnex.scheduling.paper import paper, psg, psg_sorted
+from trainer.strategies.dygnex.scheduling.schedule import Limits, Problem, Schedule, lower_bound_s
 
 Algorithm = Callable[[Problem, Limits], tuple[Schedule, float]]
 

@@ -7,9 +7,8 @@ published linearisation is needed. The number of iterations is free, so α count
 
 import importlib.util
 
-from trainer.scheduling.bound import lower_bound_s
-from trainer.scheduling.greedy import greedy
-from trainer.scheduling.schedule import Limits, Problem, Schedule
+from trainer.strategies.dygnex.scheduling.greedy import greedy
+from trainer.strategies.dygnex.scheduling.schedule import Limits, Problem, Schedule, lower_bound_s
 
 TO_THE_END = 12
 """Groups up to which the gap is ignored: the best schedule is found as fast."""
@@ -33,9 +32,9 @@ def ilp(problem: Problem, limits: Limits, solver: str | None = None) -> tuple[Sc
     if solver is None:
         solver = "cp-sat" if importlib.util.find_spec("ortools") else "highs"
     if solver == "cp-sat":
-        from trainer.scheduling.cp_sat import solve
+        from trainer.strategies.dygnex.scheduling.cp_sat import solve
     else:
-        from trainer.scheduling.highs import solve
+        from trainer.strategies.dygnex.scheduling.highs import solve
     found, proven_s = solve(problem, limits, first, bound_s)
     best = min(first, found, key=lambda schedule: schedule.epoch_s)
     return best, min(max(bound_s, proven_s), best.epoch_s)

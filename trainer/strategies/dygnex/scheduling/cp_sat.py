@@ -3,7 +3,7 @@
 import numpy as np
 from ortools.sat.python import cp_model
 
-from trainer.scheduling.schedule import Limits, Problem, Schedule, from_bins
+from trainer.strategies.dygnex.scheduling.schedule import Limits, Problem, Schedule, from_bins
 
 UNITS = 1 << 30
 """Time is counted in whole units, so many for all groups and all α together."""

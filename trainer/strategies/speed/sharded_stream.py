@@ -16,8 +16,8 @@ from trainer.ranks import Ranks
 from trainer.strategies.events.event_stream import ROWS_AT_ONCE
 from trainer.strategies.events.mailbox import NEVER, Mailbox, Rows
 from trainer.strategies.events.memory_stream import MemoryStream
-from trainer.strategies.events.part_groups import PartGroups
 from trainer.strategies.request import Request
+from trainer.strategies.speed.part_groups import PartGroups
 
 BORROWED_AT_ONCE = 65_536
 """Events before a snapshot that are delivered from rows borrowed at once: bounds memory."""

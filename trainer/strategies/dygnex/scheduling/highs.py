@@ -5,7 +5,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
 from stream.arrays.kinds import Float64, Int64
-from trainer.scheduling.schedule import Limits, Problem, Schedule, from_bins
+from trainer.strategies.dygnex.scheduling.schedule import Limits, Problem, Schedule, from_bins
 
 
 def solve(problem: Problem, limits: Limits, first: Schedule, bound_s: float) -> tuple[Schedule, float]:

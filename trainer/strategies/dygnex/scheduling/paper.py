@@ -8,8 +8,7 @@ import numpy as np
 
 from stream.arrays.kinds import Float64, Int64
 from stream.kernels import njit
-from trainer.scheduling.baselines import psg_sorted
-from trainer.scheduling.schedule import Problem, Schedule
+from trainer.strategies.dygnex.scheduling.schedule import Problem, Schedule, from_bins
 
 PAIR = 2
 """Groups on a GPU in an iteration, at most."""
@@ -103,3 +102,17 @@ def _closest(times: Float64, left: Int64, target: float, used: Int64) -> tuple[i
             head += 1
         else:
             tail -= 1
+
+
+def psg(problem: Problem) -> Schedule:
+    """Partition by snapshot group (DyGNeX 5.1): group k is trained by GPU k mod G in iteration k div G."""
+    slots = np.full((problem.most * problem.gpus, problem.per_gpu), -1, np.int64)
+    slots[: len(problem.times_s), 0] = np.arange(len(problem.times_s))
+    return Schedule(problem, slots.reshape(problem.most, problem.gpus, problem.per_gpu))
+
+
+def psg_sorted(problem: Problem) -> Schedule:
+    """The same with groups in order of length, so that those of an iteration take about the same time."""
+    bins = np.full((len(problem.times_s), problem.per_gpu), -1, np.int64)
+    bins[:, 0] = np.arange(len(bins))
+    return from_bins(problem, bins)

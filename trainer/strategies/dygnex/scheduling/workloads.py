@@ -10,7 +10,7 @@ from stream.arrays.kinds import Float64
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
 from stream.store.places.place import Place
-from trainer.scheduling.time_model import TimeModel, group_sizes
+from trainer.strategies.dygnex.scheduling.time_model import TimeModel, group_sizes
 
 MADE_UP = ("linear", "lognormal")
 _LARGEST_S = 1e12

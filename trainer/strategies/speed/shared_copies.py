@@ -11,7 +11,7 @@ from trainer.data.walks import WalkSketches
 from trainer.device import to_device
 from trainer.ranks import Ranks
 from trainer.strategies.events.mailbox import NEVER, Rows
-from trainer.strategies.events.sharded_stream import ShardedStream
+from trainer.strategies.speed.sharded_stream import ShardedStream
 
 Synchronise = Literal["latest", "mean"]
 

@@ -1,0 +1,1 @@
+"""SPEED: memories of nodes shared among ranks by part."""
