@@ -54,11 +54,11 @@ def as_rank(spec: dict[str, Any]) -> None:
     session = Session(TrainerConfig(**keys, optimisation=Optimisation(batch_size=batch)), reader, ranks)
     for number in range(len(reader.manifests)):
         session.advance(reader.manifests[number])
-        lesson = session.task.lesson(session.view, session.strategy)
+        examples = session.task.examples(session.view, session.strategy)
         ranks.total([0.0])  # all begin at once
         began, waited = time.perf_counter(), ranks.traffic.wait_s
         sent = sum(ranks.traffic.sent_bytes.values())
-        report = session.strategy.learn([lesson], 0)
+        report = session.strategy.learn([examples], 0)
         ranks.total([0.0])
         took = {
             "seconds": time.perf_counter() - began,

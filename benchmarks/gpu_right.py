@@ -59,8 +59,8 @@ def way(store: Path, strategy: str, model: str, device: str, *, count: bool = Fa
     steps, step_s = 0, 0.0
     for number in range(SNAPSHOTS):
         session.advance(lane.manifests[number])
-        lesson = session.task.lesson(session.view, session.strategy)
-        predicted = predict(session.strategy, session.model, None, lesson.only_random(), ranks)
+        examples = session.task.examples(session.view, session.strategy)
+        predicted = predict(session.strategy, session.model, None, examples.only_random(), ranks)
         assert predicted is not None
         scores.append(np.concatenate([predicted.positive[:, 0], predicted.negative[:, 0]]))
         if number == SNAPSHOTS - 1:
@@ -68,9 +68,9 @@ def way(store: Path, strategy: str, model: str, device: str, *, count: bool = Fa
         began = settled(ranks.device)
         if count and number:
             with waits(ranks.device, places):
-                steps = session.strategy.learn([lesson], 0).steps
+                steps = session.strategy.learn([examples], 0).steps
         else:
-            steps = session.strategy.learn([lesson], 0).steps
+            steps = session.strategy.learn([examples], 0).steps
         step_s = (settled(ranks.device) - began) / max(steps, 1)
     session.strategy.embeddings(np.arange(5))
     peak = peak_mib(ranks.device)

@@ -320,18 +320,18 @@ def _memory(
     config = TrainerConfig(**keys, optimisation=Optimisation())  # type: ignore[arg-type]
     reader = LaneReader(store, lane)
     session = Session(config, reader, ranks)
-    lessons = []
+    example_sets = []
     for number in range(len(reader.manifests)):
         session.advance(reader.manifests[number])
-        lessons.append(session.task.lesson(session.view, session.strategy))
+        example_sets.append(session.task.examples(session.view, session.strategy))
     for number in blocks:
         if strategy == "snapshot":
             session.strategy.number_of_blocks = number  # type: ignore[attr-defined]
-        session.strategy.learn(lessons[-1:], 0)
+        session.strategy.learn(example_sets[-1:], 0)
         fresh_peak(ranks.device)
         began = settled(ranks.device)
         for epoch in (1, 2, 3):
-            session.strategy.learn(lessons[-1:], epoch)
+            session.strategy.learn(example_sets[-1:], epoch)
         seconds = (settled(ranks.device) - began) / 3
         shown = f", blocks {number}" if strategy == "snapshot" else ""
         yield [f"`{strategy}`, `{model}`{shown}", peak_mib(ranks.device), f"{seconds:.3f}"]

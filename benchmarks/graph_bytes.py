@@ -26,8 +26,8 @@ from stream.decode.files import read_events
 from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
 from trainer.ranks import Ranks
-from trainer.session.lessons import LessonBook
 from trainer.session.session import Session
+from trainer.session.snapshot_trainer import ExampleWindow
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 GRAPHS = {"sx": ("sx_mathoverflow.parquet", 7 * 86_400), "digg": ("digg_reply.parquet", 6 * 3_600)}
@@ -53,16 +53,16 @@ def measured(folder: Path, name: str, given: argparse.Namespace, ranks: Ranks) -
     with DRAWING:
         session = Session(TrainerConfig.model_validate(settings), lane, ranks)
     seconds, most, before = [], 0, BEFORE[given.strategy]
-    book = LessonBook(session.task, session.strategy.needs.lessons)
+    book = ExampleWindow(session.task, session.strategy.needs.example_sets)
     for at, manifest in enumerate(lane.manifests[-given.snapshots - before :]):
         began = time.thread_time()
         session.advance(manifest)
-        lesson = session.task.lesson(session.view, session.strategy)
-        book.open(lesson)
+        examples = session.task.examples(session.view, session.strategy)
+        book.open(examples)
         if at < before:
             continue
-        session.task.judge(session.strategy, session.model, session.floor, lesson, ranks)
-        session.strategy.learn(book.with_newest(lesson), 0)
+        session.task.evaluate(session.strategy, session.model, session.untrained, examples, ranks)
+        session.strategy.learn(book.with_newest(examples), 0)
         seconds.append(time.thread_time() - began)
         most = max(most, session.graph_bytes)
     return most / 2**20, float(np.median(seconds))

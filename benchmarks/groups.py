@@ -40,8 +40,8 @@ from stream.decode.files import read_events
 from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
 from trainer.ranks import Ranks
-from trainer.session.lessons import LessonBook
 from trainer.session.session import Session
+from trainer.session.snapshot_trainer import ExampleWindow
 
 DATA = Path("../shared/data")  # a folder of real graphs: docs/performance.md
 DAY_US = 86_400_000_000
@@ -68,7 +68,7 @@ MARGIN = 0.08
 
 
 class Follower:
-    """A session of one way, and the lessons of its horizon."""
+    """A session of one way, and the examples of its horizon."""
 
     def __init__(self, store: Path, model: str, params: dict[str, Any], ranks: Ranks, horizon: int) -> None:
         self.session = Session(
@@ -81,15 +81,15 @@ class Follower:
         )  # fmt: skip
         self.manifests = list(self.session.lane.manifests)
         self.strategy: Any = self.session.strategy
-        self._book = LessonBook(self.session.task, self.strategy.needs.lessons)
+        self._book = ExampleWindow(self.session.task, self.strategy.needs.example_sets)
         self._at, self._passes = 0, 0
 
     def follow(self, until: int, learning_from: int) -> None:
-        """Advance to a snapshot, by its number; lessons are kept from another one on."""
+        """Advance to a snapshot, by its number; examples are kept from another one on."""
         for manifest in self.manifests[self._at : until]:
             self.session.advance(manifest)
             if manifest.sequence >= learning_from:
-                self._newest = self.session.task.lesson(self.session.view, self.strategy)
+                self._newest = self.session.task.examples(self.session.view, self.strategy)
                 self._book.open(self._newest)
         self._at = until
 

@@ -27,8 +27,8 @@ from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
 from trainer.models.unroll import unroll
 from trainer.ranks import Ranks
-from trainer.session.lessons import LessonBook
 from trainer.session.session import Session
+from trainer.session.snapshot_trainer import ExampleWindow
 from trainer.strategies.dynahb.batches import Recipe
 from trainer.strategies.esdg.blocks import SavedBytes
 from trainer.strategies.snapshots.whole import WholeLayout
@@ -75,8 +75,8 @@ def kept_store(name: str, data: Path, store: Path) -> Path:
 def followed(
     store: Path, ranks: Ranks, *, lane: str = "load-aware", task: str = "node-regression", model: str = "tgcn",
     strategy: str = "hybrid", seed: int = 0, beyond: int = 1, **params: Any,
-) -> tuple[Session, LessonBook, Any]:  # fmt: skip
-    """A session at a horizon that is not at the stream's end, its lessons, and the newest one."""
+) -> tuple[Session, ExampleWindow, Any]:  # fmt: skip
+    """A session at a horizon that is not at the stream's end, its examples, and the newest one."""
     reader = LaneReader(store, lane)
     config = TrainerConfig(
         lane=lane, model=model, model_params={"hidden": 32}, strategy=strategy, strategy_params=params, seed=seed,
@@ -84,19 +84,21 @@ def followed(
         target=Target(next="in_degree") if task == "node-regression" else None,
     )  # fmt: skip
     session = Session(config, reader, ranks)
-    book = LessonBook(session.task, session.strategy.needs.lessons)
+    book = ExampleWindow(session.task, session.strategy.needs.example_sets)
     first = max(0, len(reader.manifests) // 2 - HORIZON - 1)
     if task == "node-regression":  # a degree counts pairs of all snapshots that an edge lives for
         for manifest in list(reader.manifests)[:first]:
             session.task.remember(manifest.tau, reader.log.events(manifest.tau), manifest.num_nodes)
     for manifest in list(reader.manifests)[first : first + HORIZON + 1]:
         session.advance(manifest)
-        newest = session.task.lesson(session.view, session.strategy)
+        newest = session.task.examples(session.view, session.strategy)
         book.open(newest)
     return session, book, newest
 
 
-def batches_of(session: Session, book: LessonBook, newest: Any, length: int, *, uniform: bool) -> list[Any]:
+def batches_of(
+    session: Session, book: ExampleWindow, newest: Any, length: int, *, uniform: bool
+) -> list[Any]:
     """Edges of so many batches of the middle size, whose windows are the same on all ranks."""
     maker = session.strategy.maker
     maker.open([(each, session.strategy.own(each)) for each in book.with_newest(newest)])

@@ -3,7 +3,7 @@
 Every way begins with the same weights and learns the same horizon of 16 snapshots in the middle of a stream for as long. Weights
 are kept after every pass of eight steps and judged afterwards, which costs no time, by their loss on the snapshot after the
 horizon, of which nothing is learned. A way is there with the loss that is at most 5 % above the best that snapshot batches
-came to. Node regression begins at a floor, age-aware persistence, so there it is nine tenths of the way from that floor to
+came to. Node regression begins at a baseline, age-aware persistence, so there it is nine tenths of the way from that baseline to
 the best of snapshot batches. A second, farther target is the same of sizes by chance.
 
 Ways that choose sizes go on until they have chosen ``--choices`` times, and the network must have learned by then. They judge
@@ -39,7 +39,7 @@ from trainer.ranks import Ranks
 from trainer.session.session import Session
 from trainer.strategies.dynahb import hybrid
 from trainer.strategies.dynahb.adjusters import ADJUSTERS, DqnAdjuster, Fixed, Outcome
-from trainer.tasks.interface import Lesson
+from trainer.tasks.interface import SnapshotExamples
 
 SIZES = {"snapshots": [0.1, 0.2, 0.3], "vertices": [0.01, 0.05, 0.1]}
 FIXED = [(0.1, 0.01), (0.1, 0.05), (0.1, 0.1), (0.2, 0.05), (0.3, 0.01), (0.3, 0.1)]
@@ -93,12 +93,12 @@ class HeldOutDqn(DqnAdjuster):
 ADJUSTERS |= {"chance": Chance, "dqn-held-out": HeldOutDqn}
 
 
-def hold_out(session: Session, newest: Lesson, seed: int) -> Callable[[], float]:
+def hold_out(session: Session, newest: SnapshotExamples, seed: int) -> Callable[[], float]:
     """Hold out questions of the newest snapshot; returns their mean loss, after the window before that snapshot."""
     strategy, own = session.strategy, session.strategy.own
     items, draw = own(newest), np.random.default_rng([seed, 4])
     held = np.sort(draw.choice(items, min(len(items) // EXAM, MOST_EXAM), replace=False))
-    strategy.own = lambda lesson: np.setdiff1d(own(lesson), held) if lesson is newest else own(lesson)
+    strategy.own = lambda examples: np.setdiff1d(own(examples), held) if examples is newest else own(examples)
     taus = strategy.maker.taus[:-1][-session.model.window :]
     batch = strategy.maker.batch(taus, [(len(taus) - 1, *newest.part(held))])
 
@@ -150,7 +150,7 @@ def curve(
     least: int,
     **setting: Any,
 ) -> tuple[list[Point], dict[str, float]]:
-    """Points of a way, and the floors there; on other ranks than the first none.
+    """Points of a way, and the baselines there; on other ranks than the first none.
 
     Args:
         store: Of the stream.
@@ -168,7 +168,7 @@ def curve(
     begun = copy.deepcopy(strategy.state())
     strategy.learn(book.with_newest(newest), 1 << 20)  # compiles; what it learns is forgotten
     strategy.restore(begun)
-    session.model.load_state_dict(session.floor.state_dict())
+    session.model.load_state_dict(session.untrained.state_dict())
     strategy.learner.rate.optimiser.state.clear()
     strategy.rewind()
     choices, choose = list[int](), strategy.adjuster.choose
@@ -201,10 +201,10 @@ def curve(
             )
     manifests = list(session.lane.manifests)
     session.advance(manifests[[each.tau for each in manifests].index(newest.tau) + 1])
-    lesson = session.task.lesson(session.view, strategy)
-    points, floors = [], {}
+    examples = session.task.examples(session.view, strategy)
+    points, baselines = [], {}
     if not ranks.rank:
-        asked, truth = lesson.part(np.arange(len(lesson)))
+        asked, truth = examples.part(np.arange(len(examples)))
         if len(kept) > POINTS:
             kept = [kept[at] for at in np.unique(np.geomspace(1, len(kept), POINTS).astype(int) - 1)]
         for seconds, others, weights in kept:
@@ -214,10 +214,12 @@ def curve(
             points.append(Point(seconds, others, float(loss)))
         if setting["task"] == "node-regression":
             known = {"persistence": 0, "age_persistence": 1}
-            floors = {name: float(((asked.known[:, at] - truth) ** 2).mean()) for name, at in known.items()}
+            baselines = {
+                name: float(((asked.known[:, at] - truth) ** 2).mean()) for name, at in known.items()
+            }
     strategy.close()
     ranks.total([0.0])
-    return points, floors
+    return points, baselines
 
 
 def reached(points: list[Point], loss: float) -> tuple[float, float]:
@@ -238,17 +240,17 @@ def compare(store: Path, given: argparse.Namespace, ranks: Ranks) -> None:
     ways = ways_of_one() if ranks.size == 1 else ways_of_ranks()
     ways = {name: ways[name] for name in ([BASE, *given.ways] if given.ways else ways)}
     found: dict[tuple[int, str], list[Point]] = {}
-    floors: dict[str, float] = {}
+    baselines: dict[str, float] = {}
     if given.keep and given.keep.exists():
         for line in given.keep.read_text(encoding="utf-8").splitlines():
-            seed, name, floors, points = json.loads(line)
+            seed, name, baselines, points = json.loads(line)
             found[seed, name] = [Point(*each) for each in points]
     for seed in given.seeds:
         for name, params in ways.items():
             if (seed, name) in found:
                 continue
             budget = given.full_budget if name == FULL else given.budget
-            points, floors = curve(
+            points, baselines = curve(
                 store, ranks, params, seed, budget, given.choices, task=given.task, model=given.model
             )
             found[seed, name] = points
@@ -257,13 +259,13 @@ def compare(store: Path, given: argparse.Namespace, ranks: Ranks) -> None:
                 print(seed, name, *(f"{each.seconds:.2f}:{each.loss:.4f}" for each in few), flush=True)
                 if given.keep:
                     with given.keep.open("a", encoding="utf-8") as file:
-                        file.write(json.dumps([seed, name, floors, points]) + "\n")
+                        file.write(json.dumps([seed, name, baselines, points]) + "\n")
     if not ranks.rank:
-        report(found, floors, given)
+        report(found, baselines, given)
 
 
 def report(
-    found: dict[tuple[int, str], list[Point]], floors: dict[str, float], given: argparse.Namespace
+    found: dict[tuple[int, str], list[Point]], baselines: dict[str, float], given: argparse.Namespace
 ) -> None:
     """Print the table of all seeds that every way has."""
     names = list(dict.fromkeys(name for _, name in found))
@@ -273,7 +275,7 @@ def report(
         if all((seed, name) in found for name in names)
     ]
     curves = {name: [found[seed, name] for seed in seeds] for name in names}
-    floor = floors.get("age_persistence")
+    floor = baselines.get("age_persistence")
 
     def target_of(points: list[Point]) -> float:
         best = min(each.loss for each in points)
@@ -291,7 +293,9 @@ def report(
             statistics.median(each.loss for each in points[-LAST:]) for points in of_seeds
         )
         rows.append([*cells, f"{best:.5f}", f"{final:.5f}"])
-    print(f"\n{given.set}, {given.task}, `{given.model}`, {len(seeds)} seeds; floors:", floors or "none")
+    print(
+        f"\n{given.set}, {given.task}, `{given.model}`, {len(seeds)} seeds; baselines:", baselines or "none"
+    )
     for about, losses in zip(("snapshot batches", "chance"), targets, strict=False):
         print(f"loss to reach, of {about}:", " ".join(f"{loss:.5f}" for loss in losses))
     also = " | s to that of chance | by seed" if CHANCE in curves else ""

@@ -1,7 +1,7 @@
 """The highest rate of events that the trainer follows: python benchmarks/live_rate.py [--data FILE] [MODEL:STRATEGY:RANKS …].
 
 ``freshet-trainer run`` is started as users start it, with the defaults of everything, one thread a rank: every event is
-predicted, floors and figures included, then learned, written down and checkpointed. It keeps up while it is never behind by
+predicted, baselines and figures included, then learned, written down and checkpointed. It keeps up while it is never behind by
 more than one snapshot: when it has done one, at most one waits. The first fifth of the events is left out.
 
 The rate is found in two steps. First a store with all snapshots is learned as fast as it goes, which tells the seconds of each
@@ -279,7 +279,7 @@ def run(folder: Path, keys: dict[str, Any], ranks: int) -> dict[str, Any]:
 
 
 def plain_loop(file: Path, t_s: NDArray[np.int64], events: int) -> dict[str, Any]:
-    """Test, then train, batch by batch, with PyG's building blocks and floors in dictionaries."""
+    """Test, then train, batch by batch, with PyG's building blocks and baselines in dictionaries."""
     import torch
     from event_training import Peer, interactions
 

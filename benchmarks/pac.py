@@ -2,7 +2,7 @@
 
 Every row trains a model on one lane with some ranks, each a process of its own joined by gloo, for a few epochs over
 the first 70 % of a file, takes the epoch that predicts the next 15 % best, and predicts the last 15 %: ``evaluate``'s
-protocol, without floors and rankings. Columns:
+protocol, without baselines and rankings. Columns:
 
 - *AP*, *inductive*: average precision of the test, of all events and of those with a node that training never saw;
 - *cut*: training events that no rank could learn, mean over epochs; *events a rank*: their standard deviation;
@@ -69,12 +69,12 @@ class Run(_Run):
         strategy = self.session.strategy
         learn = strategy.learn
 
-        def timed(lessons: Any, epoch: int) -> Any:
+        def timed(example_sets: Any, epoch: int) -> Any:
             began, began_cpu = time.perf_counter(), time.process_time()
-            report = learn(lessons, epoch)
+            report = learn(example_sets, epoch)
             self.wall += time.perf_counter() - began
             self.cpu += time.process_time() - began_cpu
-            self.learned.append((len(lessons[-1].learned), report.events, report.discarded))
+            self.learned.append((len(example_sets[-1].learned), report.events, report.discarded))
             if isinstance(strategy, PacStrategy):
                 held = strategy._groups.held()
                 self.nodes.append(float(held.mean()) if len(held) else 0.0)
@@ -92,9 +92,9 @@ class Run(_Run):
     def _test(self) -> Figures:
         self.sent = sum(self.ranks.traffic.sent_bytes.values())
         found = [
-            self._judge(lesson.of_events(self.split.test(lesson.times)), floor=False)
-            for lesson in self._rest()
-            if self.split.test(lesson.times).any()
+            self._judge(examples.of_events(self.split.test(examples.times)), floor=False)
+            for examples in self._rest()
+            if self.split.test(examples.times).any()
         ]
         return self._figures(found)
 

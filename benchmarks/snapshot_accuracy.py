@@ -2,7 +2,7 @@
 
 Every registered snapshot model under ``whole``, with and without what is known beside the graph (``encounters``), by the
 protocol of ``freshet-trainer evaluate``: the epoch is picked by validation. Printed is a Markdown table per data set, means ±
-standard deviation over the seeds, beside the floors and ``tgn-history``:
+standard deviation over the seeds, beside the baselines and ``tgn-history``:
 
 - of links (collegemsg in snapshots of a day, bitcoin_otc and jodie_wikipedia in a hundred): AP with random and with historical
   negatives, MRR among 50, for each seed and both kinds of inputs;

@@ -80,15 +80,15 @@ def epochs(device: str, *, small: bool, repeat: int = 5) -> Iterator[list[str]]:
         for name in snapshot_models():
             ranks = Ranks.from_environment(device)
             session = follow(store, name, ranks, window=window)
-            lesson = session.task.lesson(session.view, session.strategy)
-            session.strategy.learn([lesson], 0)  # compiles, and sends the horizon
+            examples = session.task.examples(session.view, session.strategy)
+            session.strategy.learn([examples], 0)  # compiles, and sends the horizon
             on_gpu = ranks.device.type == "cuda"
             if on_gpu:
                 torch.cuda.reset_peak_memory_stats()
             taken = []
             for epoch in range(1, repeat + 1):
                 began = time.perf_counter()
-                session.strategy.learn([lesson], epoch)  # has the losses on the host when it returns
+                session.strategy.learn([examples], epoch)  # has the losses on the host when it returns
                 taken.append(time.perf_counter() - began)
             peak = f"{torch.cuda.max_memory_allocated() / 2**20:.0f}" if on_gpu else "–"
             yield [f"`{name}`", f"{statistics.median(taken):.4f}", peak]

@@ -70,7 +70,7 @@ def follow(
     horizon: int,
     window: int | None = None,
 ) -> tuple[Session, Any]:
-    """A session, and the lesson of the lane's newest snapshot."""
+    """A session, and the examples of the lane's newest snapshot."""
     lane = LaneReader(store, "hash")
     config = TrainerConfig(
         lane="hash", model=model, model_params=MODELS.get(model, {}), strategy=strategy, strategy_params=params,
@@ -79,13 +79,13 @@ def follow(
     session = Session(config, lane, ranks)
     for manifest in list(lane.manifests)[-horizon - 1 :]:
         session.advance(manifest)
-    return session, session.task.lesson(session.view, session.strategy)
+    return session, session.task.examples(session.view, session.strategy)
 
 
 def epoch_of(*following: Any) -> Callable[[int], Any]:
     """One pass over the newest snapshot, by its number; arguments as of ``follow``."""
-    session, lesson = follow(*following)
-    return lambda epoch: session.strategy.learn([lesson], epoch)
+    session, examples = follow(*following)
+    return lambda epoch: session.strategy.learn([examples], epoch)
 
 
 def ways_of(
@@ -140,9 +140,9 @@ def blocks(store: Path, horizon: int, repeat: int, models: list[str]) -> None:
     """Print seconds of an epoch by number of blocks, and how far ``auto`` is from the fastest that fits, by its budget."""
     rows = []
     for model in models:
-        session, lesson = follow(store, model, "snapshot", {"blocks": "auto"}, Ranks(), horizon, WINDOW)
+        session, examples = follow(store, model, "snapshot", {"blocks": "auto"}, Ranks(), horizon, WINDOW)
         strategy: Any = session.strategy
-        strategy.learn([lesson], 0)  # measures
+        strategy.learn([examples], 0)  # measures
         measured = strategy.budget.measured[horizon]
         need = {
             number: -(-horizon // number) * measured.saved + (number - 1) * measured.carried
@@ -153,7 +153,7 @@ def blocks(store: Path, horizon: int, repeat: int, models: list[str]) -> None:
             for number in NUMBERS:
                 strategy.number_of_blocks = number
                 began = time.process_time()
-                strategy.learn([lesson], epoch)
+                strategy.learn([examples], epoch)
                 taken[number].append(time.process_time() - began)
         seconds = {number: statistics.median(each[1:]) for number, each in taken.items()}
         strategy.number_of_blocks, told = "auto", []
@@ -162,7 +162,7 @@ def blocks(store: Path, horizon: int, repeat: int, models: list[str]) -> None:
             if min(need.values()) > budget:
                 told.append("–")
                 continue
-            horizon_of = strategy.timeline.before_newest(lesson.part(np.arange(1))[0].ends[0][:0])
+            horizon_of = strategy.timeline.before_newest(examples.part(np.arange(1))[0].ends[0][:0])
             chosen = len(strategy.blocks(session.model, horizon_of, last=True).ranges)
             fastest = min(seconds[number] for number in NUMBERS if need[number] <= budget)
             told.append(f"{chosen}: {seconds[min(NUMBERS, key=lambda n: abs(n - chosen))] / fastest:.2f}")

@@ -110,10 +110,10 @@ def learned(folder: Path, name: str, given: argparse.Namespace, ranks: ThreadRan
         trace.cut()
         session.advance(manifest)
     parts = [trace.cut()]
-    lesson = session.task.lesson(session.view, session.strategy)
+    examples = session.task.examples(session.view, session.strategy)
     for epoch in range(2):
         trace.cut()
-        session.strategy.learn([lesson], epoch)
+        session.strategy.learn([examples], epoch)
         parts.append(trace.cut())
     return parts
 

@@ -54,9 +54,9 @@ def learned(store: Path, model: str, passes: int) -> list[tuple[float, float]]:
         began, learning, steps, loss, events = time.process_time(), 0.0, 0, 0.0, 0
         for manifest in lane.manifests[: round(SHARE * len(lane.manifests))]:
             session.advance(manifest)
-            lesson = session.task.lesson(session.view, session.strategy, epoch=epoch)
+            examples = session.task.examples(session.view, session.strategy, epoch=epoch)
             since = time.process_time()
-            report = session.strategy.learn([lesson], epoch)
+            report = session.strategy.learn([examples], epoch)
             learning += time.process_time() - since
             steps += report.steps
             loss, events = loss + (report.loss or 0.0) * report.events, events + report.events

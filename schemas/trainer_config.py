@@ -247,7 +247,7 @@ class TrainerConfig(Service):
     )
     history_moment: Literal["batch", "event"] = Field(
         "batch",
-        description="Past encounters that predictions and floors know: those before the batch of 200 events, or all that "
+        description="Past encounters that predictions and baselines know: those before the batch of 200 events, or all that "
         "are strictly before the event itself. Memory and neighbours are always as of the batch.",
     )
     window: int = Field(

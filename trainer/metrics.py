@@ -84,7 +84,7 @@ class TrainerMetrics:
             "trainer_unscored_snapshots", "Snapshots learned since the model was last scored"
         )
         self._below = gauge(
-            "trainer_below_recency_snapshots", "Newest snapshots in a row that the floor predicted better"
+            "trainer_below_recency_snapshots", "Newest snapshots in a row that the baseline predicted better"
         )
         self._weights_time = gauge(
             "trainer_weights_event_timestamp_seconds", "Event time of the newest event in the weights"
@@ -208,16 +208,18 @@ class TrainerMetrics:
         """Snapshots of the lane that are not yet trained."""
         self._lag.labels(self._graph, self._lane).set(snapshots)
 
-    def scored(self, figures: Figures, picks: tuple[str, int] = ("ap", 1), floor: str = "recency") -> None:
+    def scored(
+        self, figures: Figures, selection_metric: tuple[str, int] = ("ap", 1), baseline: str = "recency"
+    ) -> None:
         """Scores of the last snapshot; a figure that could not be computed disappears.
 
         Args:
             figures: All of them.
-            picks: The metric without which a snapshot counts as unscored, and 1 if more of it is better, else −1.
-            floor: Scorer that the model has to beat.
+            selection_metric: The metric without which a snapshot counts as unscored, and 1 if more of it is better, else −1.
+            baseline: Scorer that the model has to beat.
         """
-        metric, sign = picks
-        model, least = (figures.get((metric, "all", scorer)) for scorer in ("model", floor))
+        metric, sign = selection_metric
+        model, least = (figures.get((metric, "all", scorer)) for scorer in ("model", baseline))
         unscored, below = self._unscored.labels(self._graph), self._below.labels(self._graph)
         if model is None:
             unscored.inc()

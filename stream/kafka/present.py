@@ -86,10 +86,10 @@ class Present:
         asks = self.reason is not None or age_s is None or (age_s >= ASK_S and messages > 0)
         if asks:
             self._ask()
-        self._judge()
+        self._decide()
         if self.reason is not None and not asks:
             self._ask()  # the answers are old, and the machine may have slept since
-            self._judge()
+            self._decide()
         return self.reason
 
     def _ask(self) -> None:
@@ -97,7 +97,7 @@ class Present:
         self._committed_us = 0 if last is None else last.wall_time_us
         self._asked_s = self._elapsed_s()
 
-    def _judge(self) -> None:
+    def _decide(self) -> None:
         local_us, elapsed_s = self._wall_us(), self._elapsed_s()
         # Witnesses of the past advance with the time while the clock is waited for.
         waited_us = round((elapsed_s - self._since_s) * US_PER_S) if self.reason is not None else 0

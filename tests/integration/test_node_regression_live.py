@@ -54,7 +54,7 @@ def test_tgcn_learns_in_degrees_of_a_live_stream_beside_its_floors(kafka: str, t
         assert line["steps"] == 3
         assert set(line["train_seconds"]) >= {"train", "backward", "update"}
     assert lines[1]["mse"] == pytest.approx(lines[1]["age_persistence_mse"], rel=1e-5), (
-        "it begins as the floor"
+        "it begins as the baseline"
     )
     assert lines[-1]["mse"] != pytest.approx(lines[-1]["age_persistence_mse"], rel=1e-5), (
         "and has learned since"

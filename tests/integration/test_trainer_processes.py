@@ -306,8 +306,8 @@ def test_evaluate_on_two_ranks_tests_the_events_of_both(tmp_path: Path) -> None:
         assert process.returncode == 0, err
         found.append(json.loads(out))
     assert [result["ranks"] for result in found] == [1, 2]
-    for floor in ("edgebank_ap", "recency_ap", "recency_popularity_ap", "random_ap"):
-        assert found[0][floor] == pytest.approx(found[1][floor], abs=1e-4)
+    for baseline in ("edgebank_ap", "recency_ap", "recency_popularity_ap", "random_ap"):
+        assert found[0][baseline] == pytest.approx(found[1][baseline], abs=1e-4)
     assert found[1]["ap"] > 0.5
 
 

@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rank_equality import begun, learned, require_equal
 from thread_ranks import side_by_side
-from trainer_sessions import learn, lesson_of
+from trainer_sessions import examples_of, learn
 from trainer_streams import SECOND, make_lane, meetings
 
 from schemas.config import Lane
@@ -134,7 +134,7 @@ def test_what_does_not_fit_the_budget_of_one_rank_is_left_to_the_owners_by_all(t
                 state = session.strategy.state()
                 session = session_of(lane, ranks, halo_mib=mib)
                 session.strategy.restore(state)
-            learn(session, lesson_of(session, sequence))
+            learn(session, examples_of(session, sequence))
             found.append(session.strategy.reach is not None)
         return found
 
@@ -152,7 +152,7 @@ def test_under_halo_gradients_only_cross_ranks(tmp_path: Path) -> None:
         session = session_of(lane, ranks, fetch="halo")
         before = ranks.traffic.copy()
         for sequence in range(4):
-            learn(session, lesson_of(session, sequence))
+            learn(session, examples_of(session, sequence))
             session.strategy.embeddings(np.arange(len(session.names)))
         return {purpose for purpose, count in ranks.traffic.since(before).sent_bytes.items() if count}
 

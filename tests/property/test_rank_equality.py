@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from rank_equality import STILL, begun, learned, pairs, predicted, require_equal
 from thread_ranks import side_by_side
-from trainer_sessions import lesson_of
+from trainer_sessions import examples_of
 
 from trainer.ranks import Ranks
 from trainer.strategies.esdg import shared_layout
@@ -136,7 +136,7 @@ def test_event_models_predict_and_embed_alike_on_any_number_of_ranks(
         def work(ranks: Ranks) -> Any:
             session, found = begun(lane, strategy, model, ranks, dtype, STILL), {}
             for manifest in lane.manifests:
-                found |= predicted(session, manifest.sequence, lesson_of(session, manifest.sequence))
+                found |= predicted(session, manifest.sequence, examples_of(session, manifest.sequence))
             return found
 
         one = work(Ranks())

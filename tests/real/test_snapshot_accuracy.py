@@ -1,4 +1,4 @@
-"""The benchmark of snapshot models: its streams have the known floors, it resumes, and it takes up every model."""
+"""The benchmark of snapshot models: its streams have the known baselines, it resumes, and it takes up every model."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ from node_streams import STREAMS, written  # noqa: E402
 
 pytestmark = pytest.mark.real
 
-FLOORS = {
+BASELINES = {
     "slashdot": {"zero": 0.488, "persistence": 0.0171, "age_persistence": 0.0081},
     "england_covid": {"zero": 242, "persistence": 67.9},
     "twitter_tennis": {"zero": 0.494, "persistence": 0.255},
@@ -31,7 +31,8 @@ FLOORS = {
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name == "england_covid" else pytest.mark.slow) for name in FLOORS]
+    "name",
+    [pytest.param(name, marks=() if name == "england_covid" else pytest.mark.slow) for name in BASELINES],
 )
 def test_floors_of_the_node_streams_are_those_that_are_known(name: str, tmp_path: Path) -> None:
     stream = STREAMS[name]
@@ -44,8 +45,8 @@ def test_floors_of_the_node_streams_are_those_that_are_known(name: str, tmp_path
     file, shares = written(name, tmp_path), parse_shares(stream.split)
     result = evaluate(config, file, Ranks(), shares=shares, seeds=1)
     assert result is not None
-    for floor, expected in FLOORS[name].items():
-        assert result[f"{floor}_mse"] == pytest.approx(expected, rel=0.01), floor
+    for baseline, expected in BASELINES[name].items():
+        assert result[f"{baseline}_mse"] == pytest.approx(expected, rel=0.01), baseline
     assert result["random_mse"] == pytest.approx(result["age_persistence_mse"], rel=1e-4)
 
 

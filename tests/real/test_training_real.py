@@ -1,4 +1,4 @@
-"""The floors on real graphs against their known figures, and what the trainer learns beside them."""
+"""The baselines on real graphs against their known figures, and what the trainer learns beside them."""
 
 from pathlib import Path
 
@@ -10,12 +10,12 @@ from trainer_command import trainer
 
 from stream.store.from_file import default_interval
 from trainer.data.history import History, Inserts
-from trainer.scoring.floors import edgebank, edgebank_window, recency, recency_popularity
+from trainer.scoring.baselines import edgebank, edgebank_window, recency, recency_popularity
 from trainer.scoring.metrics import average_precision, batched
 
 pytestmark = pytest.mark.real
 
-FLOORS = {
+BASELINES = {
     "collegemsg": (0.764, 0.757, 0.929, 0.924),
     "jodie_wikipedia": (0.911, 0.876, 0.968, 0.966),
     "email_eu": (0.908, 0.910, 0.971, 0.970),
@@ -27,7 +27,7 @@ FLOORS = {
 KEYS = ("edgebank_ap", "edgebank_window_ap", "recency_ap", "recency_popularity_ap")
 
 
-@pytest.mark.parametrize("name", FLOORS)
+@pytest.mark.parametrize("name", BASELINES)
 def test_the_floors_are_those_that_are_known(name: str) -> None:
     table = pq.read_table(real_file(f"{name}.parquet"), columns=["src", "dst", "t"])
     src, dst, t = (table[column].to_numpy() for column in ("src", "dst", "t"))
@@ -48,9 +48,11 @@ def test_the_floors_are_those_that_are_known(name: str) -> None:
     asked = np.stack([test.dst, negative[begin:]], axis=1).ravel()
     encounters = history.replay(test, num_nodes, rows, np.repeat(test.src, 2), asked)
     window = edgebank_window(encounters, float(t[-1] - t[begin]))
-    floors = edgebank(encounters), window, recency(encounters), recency_popularity(encounters)
+    baselines = edgebank(encounters), window, recency(encounters), recency_popularity(encounters)
     # of the window it is known that it is as long as the test, not from where to where that is counted
-    for scores, expected, tolerance in zip(floors, FLOORS[name], (0.004, 0.01, 0.004, 0.004), strict=True):
+    for scores, expected, tolerance in zip(
+        baselines, BASELINES[name], (0.004, 0.01, 0.004, 0.004), strict=True
+    ):
         pairs = scores.reshape(-1, 2)
         found = batched(average_precision, pairs[:, 0], pairs[:, 1])
         assert found == pytest.approx(expected, abs=tolerance)
@@ -75,9 +77,9 @@ def test_evaluate_shows_the_known_floors_and_beats_recency(name: str, tmp_path: 
         tmp_path, "evaluate", "--data", str(file),
         lane="hash", model="sage-linear", strategy="vertex", model_params={"hidden": 64}, optimisation={"epochs": 2},
     )  # fmt: skip
-    # a batch ends with its snapshot here, so floors also know the end of the snapshot before
-    for floor, known in zip(KEYS, FLOORS[name], strict=True):
-        assert known - 0.01 < result[floor] < known + 0.02
+    # a batch ends with its snapshot here, so baselines also know the end of the snapshot before
+    for baseline, known in zip(KEYS, BASELINES[name], strict=True):
+        assert known - 0.01 < result[baseline] < known + 0.02
     assert result["ap"] > result["recency_ap"]
     assert 0.5 < result["inductive_ap"] < 1
 
@@ -88,6 +90,6 @@ def test_the_recommended_event_model_is_far_above_recency_and_resumes_its_best_e
         tmp_path, "evaluate", "--data", str(real_file("bitcoin_otc.parquet")),
         lane="hash", model="tgn-history", strategy="sequential", optimisation={"epochs": 2, "batch_size": 200},
     )  # fmt: skip
-    assert result["recency_ap"] == pytest.approx(FLOORS["bitcoin_otc"][2], abs=0.01)
+    assert result["recency_ap"] == pytest.approx(BASELINES["bitcoin_otc"][2], abs=0.01)
     assert result["ap"] > 0.88
     assert result["inductive_ap"] > 0.85 and result["transductive_ap"] > 0.85

@@ -9,13 +9,13 @@ from schemas.trainer_config import Optimisation, TrainerConfig
 
 SHARES = (0.6, 0.2, 0.2)
 
-FLOORS = tuple(
+BASELINES = tuple(
     f"{scorer}_{figure}"
     for scorer in ("edgebank", "edgebank_window", "recency", "recency_popularity")
     for figure in ("ap", "historical_ap")
 )
 
-FIGURES = ("ap", "auc", "mrr", "hits_at_10", "transductive_ap", "historical_ap", *FLOORS)
+FIGURES = ("ap", "auc", "mrr", "hits_at_10", "transductive_ap", "historical_ap", *BASELINES)
 
 
 def config_for(**more: object) -> TrainerConfig:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from trainer_sessions import lesson_of, session_on, small_params
+from trainer_sessions import examples_of, session_on, small_params
 from trainer_streams import SECOND, meetings
 
 from schemas.config import Lane
@@ -61,7 +61,7 @@ class Rank:
         self.strategy.rewind()  # memory is of the weights' precision
 
     def examples(self, sequence: int) -> Examples:
-        return lesson_of(self.session, sequence)
+        return examples_of(self.session, sequence)
 
     def leave_out(self, sequence: int) -> None:
         """As a trainer that lags behind does."""

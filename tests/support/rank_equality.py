@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from trainer_sessions import learn, lesson_of, session_on, small_params
+from trainer_sessions import examples_of, learn, session_on, small_params
 
 from schemas.trainer_config import Optimisation
 from stream.store.lane.reader import LaneReader
@@ -44,7 +44,7 @@ def begun(
     optimisation = Optimisation(batch_size=EVERYTHING, learning_rate=rate)
     with DRAWING:
         session = session_on(lane, strategy, model, ranks, optimisation, **{"window": 3, **more})
-    for each in (session.model, session.floor):
+    for each in (session.model, session.untrained):
         each.to(dtype)
         for module in each.modules():
             if isinstance(module, torch.nn.Dropout):
@@ -63,8 +63,10 @@ def learned(session: Session) -> dict[str, Any]:
     """By snapshot what is predicted, then learned, and what comes of it; the same on any number of ranks."""
     found: dict[str, Any] = {}
     for manifest in session.lane.manifests:
-        found |= predicted(session, manifest.sequence, found_lesson := lesson_of(session, manifest.sequence))
-        report = learn(session, found_lesson)
+        found |= predicted(
+            session, manifest.sequence, found_examples := examples_of(session, manifest.sequence)
+        )
+        report = learn(session, found_examples)
         found[f"{manifest.tau} events"] = torch.tensor(report.events)
         found[f"{manifest.tau} loss"] = torch.tensor(np.nan if report.loss is None else report.loss).double()
         for name, weight in session.model.named_parameters():
@@ -74,9 +76,11 @@ def learned(session: Session) -> dict[str, Any]:
     return found
 
 
-def predicted(session: Session, sequence: int, lesson: Any) -> dict[str, Tensor]:
+def predicted(session: Session, sequence: int, examples: Any) -> dict[str, Tensor]:
     """Rank 0's scores of a snapshot, and embeddings of all nodes after it."""
-    judged = session.task.judge(session.strategy, session.model, session.floor, lesson, session.ranks)
+    judged = session.task.evaluate(
+        session.strategy, session.model, session.untrained, examples, session.ranks
+    )
     nodes = session.strategy.embeddings(np.arange(len(session.names)))
     found = {f"{sequence} embeddings": nodes.detach().clone()}
     if judged is not None and session.ranks.rank == 0:

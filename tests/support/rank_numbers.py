@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from rank_equality import PRECISE, STILL, begun, learned, pairs, predicted
-from trainer_sessions import learn, lesson_of, session_on
+from trainer_sessions import examples_of, learn, session_on
 
 from schemas.trainer_config import Optimisation
 from stream.store.lane.reader import LaneReader
@@ -34,7 +34,7 @@ def numbers(store: str, lane_name: str, ranks: Ranks) -> dict[str, dict[str, Any
         for strategy, model in pairs("event"):
             session, asked = begun(lane, strategy, model, ranks, dtype, STILL), {}
             for manifest in lane.manifests:
-                asked |= predicted(session, manifest.sequence, lesson_of(session, manifest.sequence))
+                asked |= predicted(session, manifest.sequence, examples_of(session, manifest.sequence))
             found[f"{dtype} {strategy} {model}"] = asked
     return found
 
@@ -55,7 +55,7 @@ def small_batches(store: str, lane_name: str, ranks: Ranks) -> dict[str, Any]:
         LaneReader(store, lane_name), "vertex", "sage-linear", ranks, Optimisation(batch_size=5)
     )
     for manifest in session.lane.manifests:
-        report = learn(session, lesson_of(session, manifest.sequence))
+        report = learn(session, examples_of(session, manifest.sequence))
     return {"events": report.events, "finite": report.loss is not None and report.nonfinite == 0}
 
 

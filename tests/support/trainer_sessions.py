@@ -8,7 +8,7 @@ from trainer.models.interface import MODELS
 from trainer.ranks import Ranks
 from trainer.session.session import Session
 from trainer.strategies.interface import StepReport
-from trainer.tasks.interface import Lesson
+from trainer.tasks.interface import SnapshotExamples
 
 SMALL_BATCHES = Optimisation(batch_size=16, learning_rate=0.01)
 
@@ -38,12 +38,12 @@ def session_on(
     return Session(config, lane, ranks or Ranks())
 
 
-def lesson_of(session: Session, sequence: int) -> Any:
-    """Go to a snapshot of the lane: this rank's lesson."""
+def examples_of(session: Session, sequence: int) -> Any:
+    """Go to a snapshot of the lane: this rank's examples."""
     session.advance(session.lane.manifests[sequence])
-    return session.task.lesson(session.view, session.strategy)
+    return session.task.examples(session.view, session.strategy)
 
 
-def learn(session: Session, lesson: Lesson, epoch: int = 0) -> StepReport:
-    """One pass over a lesson."""
-    return session.strategy.learn([lesson], epoch)
+def learn(session: Session, examples: SnapshotExamples, epoch: int = 0) -> StepReport:
+    """One pass over a snapshot's examples."""
+    return session.strategy.learn([examples], epoch)

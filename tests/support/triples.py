@@ -52,7 +52,7 @@ TOGETHER: list[Triple] = [
     for model in sorted(MODELS.all())
     for strategy in strategies_for(model)
     for task, found in sorted(TASKS.all().items())
-    if found.asks in STRATEGIES.find(strategy).answers
+    if found.subject in STRATEGIES.find(strategy).answers
 ]
 
 

@@ -238,10 +238,12 @@ def ranks_die_again_and_again(world: World) -> None:
 
 def loss_is_not_finite(world: World) -> None:
     assert world.trainer is not None
-    learn = world.trainer.lessons.learn
-    world.patch.setattr(world.trainer.lessons, "learn", lambda *given: replace(learn(*given), nonfinite=1))
+    learn = world.trainer.snapshot_trainer.learn
+    world.patch.setattr(
+        world.trainer.snapshot_trainer, "learn", lambda *given: replace(learn(*given), nonfinite=1)
+    )
     world.minutes(6)
-    world.patch.setattr(world.trainer.lessons, "learn", learn)
+    world.patch.setattr(world.trainer.snapshot_trainer, "learn", learn)
 
 
 def ranks_learn_apart(world: World) -> None:

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 import torch
 from offline_protocol import SHARES, write_events
-from offline_protocol import config_for as config_to_judge
+from offline_protocol import config_for as config_to_check
 from small_trainers import EVENT_MODEL, config_for, lines, run
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
-from trainer_sessions import learn, lesson_of, session_on, small_params
+from trainer_sessions import examples_of, learn, session_on, small_params
 from trainer_streams import make_lane
 
 from schemas.trainer_config import TrainerConfig
@@ -33,7 +33,7 @@ from trainer.models.interface import ModelShape, create_model
 from trainer.ranks import Ranks
 from trainer.session.session import Session
 from trainer.strategies.events.compiled_step import compile_step
-from trainer.workable import require_workable
+from trainer.validation import require_trainable
 
 CLOSE = {"tgn-history": 1e-7}
 
@@ -82,7 +82,7 @@ class Learned:
     @classmethod
     def by(cls, session: Session, *sequences: int) -> "Learned":
         with profile(activities=[ProfilerActivity.CPU]) as traced:
-            losses = [learn(session, lesson_of(session, sequence)).loss for sequence in sequences]
+            losses = [learn(session, examples_of(session, sequence)).loss for sequence in sequences]
         found = {each.key: each.count for each in traced.key_averages()}
         regions = {key: count for key, count in found.items() if key.startswith("Torch-Compiled Region")}
         return cls(
@@ -139,7 +139,7 @@ def test_a_captured_step_of_tgn_is_the_plain_one(lane: LaneReader) -> None:
     for each, state in zip((compiled, plain), copy.deepcopy(states), strict=True):
         each.restore(state)
     assert Learned.by(compiled, 3).regions
-    learn(plain, lesson_of(plain, 3))
+    learn(plain, examples_of(plain, 3))
     require_equal(plain, compiled)
 
 
@@ -190,7 +190,7 @@ def test_a_run_resumes_with_the_key_from_a_checkpoint_without_it_and_back(tmp_pa
 @pytest.mark.usefixtures("captured_only", "double")
 def test_an_evaluation_with_the_key_comes_to_the_same_figures(tmp_path: Path) -> None:
     data = write_events(tmp_path / "events.parquet")
-    config = config_to_judge(**EVENT_MODEL)
+    config = config_to_check(**EVENT_MODEL)
     plain, compiled = (
         evaluate(config.model_copy(update={"compile": on}), data, Ranks(), shares=SHARES, seeds=1)
         for on in (False, True)
@@ -245,4 +245,4 @@ def test_so_is_a_missing_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_snapshot_model_with_the_key_is_refused() -> None:
     config = TrainerConfig(model="tgcn", strategy="whole", compile=True)
     with pytest.raises(Failure, match="key compile is about event models, but tgcn is a snapshot model"):
-        require_workable(config)
+        require_trainable(config)

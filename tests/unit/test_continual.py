@@ -21,9 +21,9 @@ from trainer.continual.drift import DriftWatch
 from trainer.continual.pace import LoadPolicy
 from trainer.learning.soundness import copied, is_sound
 from trainer.learning.step import LearningRate
-from trainer.session.lessons import time_stratified
+from trainer.session.snapshot_trainer import time_stratified
 from trainer.strategies.interface import StepReport
-from trainer.tasks.interface import Lesson
+from trainer.tasks.interface import SnapshotExamples
 from trainer.tasks.node_regression import NodeRegression
 
 
@@ -84,14 +84,14 @@ class SlowToLearn:
     def __init__(self, trainer: Trainer, steps: float) -> None:
         self.whole = list(trainer.lane.manifests)
         self._lane, self._steps, self.done = trainer.lane, steps, 0.0
-        learn = trainer.lessons.learn
+        learn = trainer.snapshot_trainer.learn
 
         def counted(examples, passes):  # type: ignore[no-untyped-def]
             report = learn(examples, passes)
             self.done += report.steps + 0.2
             return report
 
-        trainer.lessons.learn = counted  # type: ignore[method-assign]
+        trainer.snapshot_trainer.learn = counted  # type: ignore[method-assign]
         trainer.lane = self  # type: ignore[assignment]
 
     def __getattr__(self, name: str):  # type: ignore[no-untyped-def]
@@ -157,7 +157,9 @@ def test_the_sliding_ap_is_the_mean_of_the_newest_events_and_a_drop_is_a_drift()
 
 
 def test_an_error_that_rises_is_a_drift_as_is_a_score_that_falls() -> None:
-    watch = DriftWatch(Drift(window_events=100, reference_events=100, threshold=0.1), NodeRegression.picks)
+    watch = DriftWatch(
+        Drift(window_events=100, reference_events=100, threshold=0.1), NodeRegression.selection_metric
+    )
     errors = [{"mse": mse, "age_persistence_mse": 0.4, "scored": 100} for mse in (0.5, 0.2, 0.35)]
     seen = [watch.see(each) for each in errors]
     assert [sliding.drifted for sliding in seen] == [False, False, True]
@@ -328,8 +330,8 @@ def test_with_weights_or_moments_that_are_put_back_goes_what_they_left_in_memory
     strategy, weight = trainer.session.strategy, next(trainer.session.model.parameters())
     learn = strategy.learn
 
-    def poisoned(lessons: Sequence[Lesson], epoch: int) -> StepReport:
-        report = learn(lessons, epoch)
+    def poisoned(example_sets: Sequence[SnapshotExamples], epoch: int) -> StepReport:
+        report = learn(example_sets, epoch)
         if epoch + 1 < trainer.config.optimisation.passes:
             return report  # the next pass would spread them
         with torch.no_grad():

@@ -11,7 +11,7 @@ import yaml
 from schemas.config import Snapshots, StreamConfig
 from schemas.trainer_config import TrainerConfig
 from stream.service.config_file import load_config
-from trainer.workable import require_workable
+from trainer.validation import require_trainable
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -91,7 +91,7 @@ def test_the_trainer_follows_a_lane_of_the_stream_in_the_same_store_with_a_part_
 ) -> None:
     lane = {lane.name: lane for lane in stream.lanes}[trainer.lane]
     assert lane.parts >= ranks_of(services)
-    require_workable(trainer, ranks_of(services))
+    require_trainable(trainer, ranks_of(services))
     assert stream.store == trainer.store
     assert "data:/data" in services["stream"]["volumes"]
     assert "data:/data" in services["trainer"]["volumes"]

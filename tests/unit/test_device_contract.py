@@ -13,7 +13,7 @@ import torch
 from far_device import FAR, FarTensor, FarThread, TwoDevicesError, far_device, waits_of
 from rank_equality import DRAWING
 from thread_ranks import side_by_side
-from trainer_sessions import lesson_of
+from trainer_sessions import examples_of
 from trainer_streams import make_lane
 from triples import TOGETHER, Triple, config_for, each_model
 
@@ -75,11 +75,11 @@ class Trained:
         self.losses: list[float] = []
         self.learning, self.scoring, self.steps = Counter[str](), Counter[str](), 0
         for sequence in range(SNAPSHOTS):
-            lesson = lesson_of(session, sequence)
-            self.scoring += waits_of(lambda lesson=lesson: self._judged(lesson))[1]
+            examples = examples_of(session, sequence)
+            self.scoring += waits_of(lambda examples=examples: self._judged(examples))[1]
             if sequence == 0:
                 self.embeddings.append(self._embedded())
-            report, waits = waits_of(lambda lesson=lesson: session.strategy.learn([lesson], 0))
+            report, waits = waits_of(lambda examples=examples: session.strategy.learn([examples], 0))
             self.embeddings.append(self._embedded())
             self.learning += waits
             self.steps += report.steps
@@ -87,9 +87,9 @@ class Trained:
                 self.losses.append(report.loss)
         session.close()
 
-    def _judged(self, lesson: Any) -> None:
+    def _judged(self, examples: Any) -> None:
         session = self.session
-        session.task.judge(session.strategy, session.model, session.floor, lesson, session.ranks)
+        session.task.evaluate(session.strategy, session.model, session.untrained, examples, session.ranks)
 
     def _embedded(self) -> Any:
         return self.session.strategy.embeddings(np.arange(8)).cpu().numpy()

@@ -29,7 +29,7 @@ from trainer.cli import app as trainer_app
 from trainer.models.interface import MODELS
 from trainer.strategies.interface import STRATEGIES
 from trainer.tasks.interface import TASKS
-from trainer.workable import require_workable
+from trainer.validation import require_trainable
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -153,7 +153,7 @@ def require_valid(kind: type[Service], content: dict[str, Any], *, known: bool) 
         for model in config.models:
             require_valid(TrainerConfig, {**config.config, **model.config}, known=known)
     elif known:
-        require_parts(config) if isinstance(config, StreamConfig) else require_workable(config)
+        require_parts(config) if isinstance(config, StreamConfig) else require_trainable(config)
 
 
 def completed(smallest: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:

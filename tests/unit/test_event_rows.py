@@ -5,7 +5,7 @@ import pytest
 import torch
 from every_strategy import EVENT_MODELS
 from happenings import FEATURES, NODES, happenings
-from trainer_sessions import lesson_of, session_on, small_params
+from trainer_sessions import examples_of, session_on, small_params
 from trainer_streams import make_lane
 
 from stream.store.log.event_columns import EventColumns
@@ -76,11 +76,11 @@ def test_a_strategys_scores_as_of_the_event_are_those_of_rows(name: str, tmp_pat
     """Without a memory; a memory of batches differs, so there the rows only leave it alone."""
     session = session_on(make_lane(tmp_path), "sequential", name, history_moment="event")
     for sequence in range(2):
-        lesson = lesson_of(session, sequence)
-    asked = lesson.positive
+        examples = examples_of(session, sequence)
+    asked = examples.positive
     before = session.strategy.answer(session.model, [asked])[0]
     rows = session.strategy.rows()
-    first = len(session.strategy.memories.feed) - len(lesson.inserts)
+    first = len(session.strategy.memories.feed) - len(examples.inserts)
     found = [rows.event(first + int(place)).logit for place in asked.event]
     np.testing.assert_array_equal(session.strategy.answer(session.model, [asked])[0], before)
     if session.model.remembers:

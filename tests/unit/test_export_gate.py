@@ -21,18 +21,18 @@ def aps(model: float | None, recency: float | None = None) -> Figures:
 
 def test_a_gate_holds_while_the_model_is_below_recency_and_after_a_drop() -> None:
     gate = ExportGate(Hold(below_recency=True, ap_drop=0.05, over=2))
-    assert gate.judge(aps(None), 10) == "no snapshot has a score yet"
-    assert gate.judge(aps(0.60, 0.70), 10) == "ap 0.6000 is worse than 0.7000, that of recency"
-    assert gate.judge(aps(None, 0.7), 0) == "ap 0.6000 is worse than 0.7000, that of recency"  # nothing new
-    assert gate.judge(aps(0.80, 0.70), 10) is None
-    assert gate.judge(aps(0.90, 0.70), 10) is None
-    assert gate.judge(aps(0.81, 0.70), 10) is None  # .04 below the mean .85
+    assert gate.check(aps(None), 10) == "no snapshot has a score yet"
+    assert gate.check(aps(0.60, 0.70), 10) == "ap 0.6000 is worse than 0.7000, that of recency"
+    assert gate.check(aps(None, 0.7), 0) == "ap 0.6000 is worse than 0.7000, that of recency"  # nothing new
+    assert gate.check(aps(0.80, 0.70), 10) is None
+    assert gate.check(aps(0.90, 0.70), 10) is None
+    assert gate.check(aps(0.81, 0.70), 10) is None  # .04 below the mean .85
     assert (
-        gate.judge(aps(0.79, 0.70), 10)
+        gate.check(aps(0.79, 0.70), 10)
         == "ap 0.7900 is worse than 0.8550, its mean before, by more than 0.05"
     )
-    assert gate.judge(aps(0.80, 0.70), 10) is not None  # what is held back does not lower the mean
-    assert gate.judge(aps(0.81, 0.70), 10) is None
+    assert gate.check(aps(0.80, 0.70), 10) is not None  # what is held back does not lower the mean
+    assert gate.check(aps(0.81, 0.70), 10) is None
     lines = [
         {"ap": 0.9, "scored": 10},
         {"ap": 0.9, "scored": 10},
@@ -46,19 +46,21 @@ def test_a_gate_holds_while_the_model_is_below_recency_and_after_a_drop() -> Non
 
 
 def test_a_gate_of_a_task_whose_figure_is_better_the_lower_it_is() -> None:
-    def errors(model: float, floor: float) -> Figures:
-        return {("mse", "all", "model"): model, ("mse", "all", "age_persistence"): floor}
+    def errors(model: float, baseline: float) -> Figures:
+        return {("mse", "all", "model"): model, ("mse", "all", "age_persistence"): baseline}
 
     gate = ExportGate(
-        Hold(below_recency=True, ap_drop=0.05, over=1), NodeRegression.picks, NodeRegression.floor
+        Hold(below_recency=True, ap_drop=0.05, over=1),
+        NodeRegression.selection_metric,
+        NodeRegression.baseline,
     )
-    assert gate.judge(errors(0.3, 0.2), 10) == "mse 0.3000 is worse than 0.2000, that of age_persistence"
-    assert gate.judge(errors(0.2, 0.2), 10) is None
+    assert gate.check(errors(0.3, 0.2), 10) == "mse 0.3000 is worse than 0.2000, that of age_persistence"
+    assert gate.check(errors(0.2, 0.2), 10) is None
     assert (
-        gate.judge(errors(0.26, 0.3), 10)
+        gate.check(errors(0.26, 0.3), 10)
         == "mse 0.2600 is worse than 0.2000, its mean before, by more than 0.05"
     )
-    assert gate.judge(errors(0.24, 0.3), 10) is None
+    assert gate.check(errors(0.24, 0.3), 10) is None
 
 
 def test_exports_of_node_regression_are_held_back_by_its_own_figures(tmp_path: Path) -> None:
@@ -75,5 +77,5 @@ def test_exports_of_node_regression_are_held_back_by_its_own_figures(tmp_path: P
 def test_a_lucky_snapshot_of_one_event_holds_nothing_back() -> None:
     gate = ExportGate(Hold(ap_drop=0.05, over=3))
     for ap, scored in [(1.0, 1), (0.8, 200), (0.8, 200), (0.8, 200), (1.0, 1), (0.8, 200)]:
-        assert gate.judge(aps(ap), scored) is None
-    assert gate.judge(aps(0.7), 200) == "ap 0.7000 is worse than 0.8005, its mean before, by more than 0.05"
+        assert gate.check(aps(ap), scored) is None
+    assert gate.check(aps(0.7), 200) == "ap 0.7000 is worse than 0.8005, its mean before, by more than 0.05"

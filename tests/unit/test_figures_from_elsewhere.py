@@ -22,7 +22,7 @@ from trainer.metrics import TrainerMetrics
 from trainer.strategies.figures import TrainingFigure, declared_by, means_of, merged, shown
 from trainer.strategies.interface import STRATEGIES, StepReport
 from trainer.strategies.snapshots.whole import WholeStrategy
-from trainer.tasks.interface import Lesson
+from trainer.tasks.interface import SnapshotExamples
 
 LOOKS = TrainingFigure(
     name="looks", meaning="Passes by hand", kind="counter", labels=("rank", "hand"), merge="sum"
@@ -46,8 +46,8 @@ class Doubting(WholeStrategy):
     name = "doubting"
     figures = (*WholeStrategy.figures, LOOKS, DOUBT, PAUSE)
 
-    def learn(self, lessons: Sequence[Lesson], epoch: int) -> StepReport:
-        report = super().learn(lessons, epoch)
+    def learn(self, example_sets: Sequence[SnapshotExamples], epoch: int) -> StepReport:
+        report = super().learn(example_sets, epoch)
         own = {
             "looks": {"left": 1 + epoch},
             "doubt_ratio": np.float32(0.5 + epoch),

@@ -137,7 +137,7 @@ class Composed:
     """A task of another package: link prediction, but no subclass of it."""
 
     name = "composed"
-    asks, asked, head = LinkPrediction.asks, LinkPrediction.asked, LinkPrediction.head
+    subject, query_class, head = LinkPrediction.subject, LinkPrediction.query_class, LinkPrediction.head
 
     def __init__(self, config: TrainerConfig, lane: LaneReader) -> None:
         self._links = LinkPrediction(config, lane)

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from trainer_sessions import lesson_of
+from trainer_sessions import examples_of
 from trainer_streams import SECOND
 from triples import Triple, config_for, each_model
 
@@ -22,9 +22,9 @@ from schemas.events import Op, event_schema
 from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
 from trainer.ranks import Ranks
-from trainer.session.lessons import Lessons
 from trainer.session.session import Session
-from trainer.tasks.interface import Lesson
+from trainer.session.snapshot_trainer import SnapshotTrainer
+from trainer.tasks.interface import SnapshotExamples
 
 NODES, NODE_FEATURES, EDGE_FEATURES = 24, 3, 2
 BATCH = 200
@@ -93,26 +93,28 @@ class Run:
     """A session, and what it scored, exported and weighed so far."""
 
     session: Session
-    lessons: Lessons
+    snapshot_trainer: SnapshotTrainer
     found: list[Any]
 
 
 def run(lane: LaneReader, together: Triple) -> Run:
     """Learn the snapshots that both streams have, and predict the last of them: a look ahead sees most of the future there."""
     session = Session(config_for(together), lane, Ranks())
-    made = Run(session, Lessons(session), [])
+    made = Run(session, SnapshotTrainer(session), [])
     for sequence in range(FLIPPED):
-        lesson = lesson_of(session, sequence)
+        examples = examples_of(session, sequence)
         if sequence == FLIPPED - 1:
-            made.found += scores(session, lesson)
-        learn(made, lesson)
+            made.found += scores(session, examples)
+        learn(made, examples)
     made.found += [exported(session), *weights(session)]
     return made
 
 
-def scores(session: Session, lesson: Lesson) -> list[Any]:
+def scores(session: Session, examples: SnapshotExamples) -> list[Any]:
     """All scores of a snapshot, by the model and beside it: of what ``judge`` returns, the floating arrays."""
-    judged = session.task.judge(session.strategy, session.model, session.floor, lesson, session.ranks)
+    judged = session.task.evaluate(
+        session.strategy, session.model, session.untrained, examples, session.ranks
+    )
     return [each for each in arrays(judged) if np.issubdtype(each.dtype, np.floating)]
 
 
@@ -124,9 +126,9 @@ def arrays(value: Any) -> Iterator[Any]:
             yield from arrays(getattr(value, field.name))
 
 
-def learn(run: Run, lesson: Lesson) -> None:
-    torch.manual_seed(lesson.tau)  # dropout
-    run.lessons.learn(lesson, 1.0)
+def learn(run: Run, examples: SnapshotExamples) -> None:
+    torch.manual_seed(examples.tau)  # dropout
+    run.snapshot_trainer.learn(examples, 1.0)
 
 
 def exported(session: Session) -> Any:
@@ -137,9 +139,9 @@ def weights(session: Session) -> list[Any]:
     return [each.clone().numpy() for each in session.model.state_dict().values()]
 
 
-def knowledge(lesson: Lesson) -> dict[tuple[int, ...], tuple[float, ...]]:
+def knowledge(examples: SnapshotExamples) -> dict[tuple[int, ...], tuple[float, ...]]:
     """By the integers of a question, which say what is asked, its floating columns, which say what is known."""
-    asked, _ = lesson.part(np.arange(len(lesson)))
+    asked, _ = examples.part(np.arange(len(examples)))
     columns = list(arrays(asked))
     question = np.column_stack([each for each in columns if np.issubdtype(each.dtype, np.integer)])
     known = np.column_stack([each for each in columns if np.issubdtype(each.dtype, np.floating)])
@@ -158,18 +160,18 @@ def test_changing_the_future_changes_no_bit_before_it(together: Triple, lanes: l
     require_same_bits(one.found, other.found)
     before = weights(one.session)
 
-    lesson, flipped = (lesson_of(each.session, FLIPPED) for each in runs)
-    known, known_there = knowledge(lesson), knowledge(flipped)
+    examples, flipped = (examples_of(each.session, FLIPPED) for each in runs)
+    known, known_there = knowledge(examples), knowledge(flipped)
     common = known.keys() & known_there.keys()
     assert len(common) >= NODES
     assert [known[question] for question in common] == [known_there[question] for question in common]
-    require_same_bits(*(scores(each.session, lesson) for each in runs))
+    require_same_bits(*(scores(each.session, examples) for each in runs))
 
-    past, place = lesson, np.arange(lesson.items)
+    past, place = examples, np.arange(examples.items)
     if one.session.model.kind == "event":
         # The last batch that is learned begins with the first flipped event. Later ones know it.
         step = one.session.strategy.step_events
-        past = lesson.of_events((place >= BATCH % step) & (place < BATCH + step))
+        past = examples.of_events((place >= BATCH % step) & (place < BATCH + step))
     for each in runs:
         learn(each, past)
     require_same_bits(weights(one.session), weights(other.session))

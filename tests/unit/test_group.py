@@ -13,14 +13,14 @@ import torch
 from rank_equality import begun, require_equal
 from structlog.testing import capture_logs
 from thread_ranks import side_by_side
-from trainer_sessions import lesson_of
+from trainer_sessions import examples_of
 from trainer_streams import make_lane, meetings
 
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
 from trainer.ranks import Ranks
-from trainer.session.lessons import LessonBook
 from trainer.session.session import Session
+from trainer.session.snapshot_trainer import ExampleWindow
 from trainer.strategies.dygnex.group import GroupSteps
 from trainer.strategies.dygnex.scheduling.time_model import Profile
 from trainer.strategies.interface import strategy_options
@@ -57,23 +57,23 @@ def session_of(
     )
 
 
-def learned(session: Session, book: LessonBook, first: int = 0, end: int | None = None) -> dict[str, Any]:
+def learned(session: Session, book: ExampleWindow, first: int = 0, end: int | None = None) -> dict[str, Any]:
     """Weights and losses after two passes over every second snapshot; the others are questions of the past then."""
     found: dict[str, Any] = {}
     for manifest in list(session.lane.manifests)[first:end]:
-        lesson = lesson_of(session, manifest.sequence)
-        book.open(lesson)
+        examples = examples_of(session, manifest.sequence)
+        book.open(examples)
         if manifest.sequence % 2:
             continue
         for epoch in range(2):
-            report = session.strategy.learn(book.with_newest(lesson), epoch)
+            report = session.strategy.learn(book.with_newest(examples), epoch)
         found[f"{manifest.tau} events"] = torch.tensor(report.events)
         found[f"{manifest.tau} loss"] = torch.tensor(np.nan if report.loss is None else report.loss).double()
     return found | {name: weight.detach().clone() for name, weight in session.model.named_parameters()}
 
 
 def all_learned(session: Session) -> dict[str, Any]:
-    return learned(session, LessonBook(session.task, session.strategy.needs.lessons))
+    return learned(session, ExampleWindow(session.task, session.strategy.needs.example_sets))
 
 
 def without_nan(found: dict[str, Any]) -> dict[str, Any]:
@@ -118,9 +118,9 @@ def test_the_schedule_trains_every_group_once_in_every_pass(algorithm: str, lane
             trained[-1].extend(groups)
             return backward(loss, groups, weight)
 
-        def passed(lessons: Any, epoch: int) -> Any:
+        def passed(example_sets: Any, epoch: int) -> Any:
             trained.append([])
-            return learn(lessons, epoch)
+            return learn(example_sets, epoch)
 
         session.strategy.steps.backward, session.strategy.learn = watched, passed
         return trained, all_learned(session)
@@ -139,19 +139,19 @@ def test_a_run_resumes_to_the_same_bits_on_fewer_ranks_whatever_was_measured(lan
 
     def begin(ranks: Ranks) -> Any:
         session = session_of(lane, ranks)
-        book = LessonBook(session.task, session.strategy.needs.lessons)
+        book = ExampleWindow(session.task, session.strategy.needs.example_sets)
         learned(session, book, end=6)
         return session.state(), book.state()
 
-    state, lessons = side_by_side(3, begin)[0]
+    state, example_sets = side_by_side(3, begin)[0]
     for rows in state["strategy"]["profile"].values():
         rows[4:] *= np.random.default_rng(1).uniform(0.1, 9.0, len(rows) - 4)
 
     def resume(ranks: Ranks) -> dict[str, Any]:
         session = session_of(lane, ranks)
         session.restore(copy.deepcopy(state))
-        book = LessonBook(session.task, session.strategy.needs.lessons)
-        book.restore(lessons)
+        book = ExampleWindow(session.task, session.strategy.needs.example_sets)
+        book.restore(example_sets)
         return learned(session, book, first=6)
 
     for size in (1, 2):

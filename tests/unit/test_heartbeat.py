@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from every_strategy import NAMES, TRAINED, session_in
-from trainer_sessions import learn, lesson_of
+from trainer_sessions import examples_of, learn
 from trainer_streams import make_lane
 
 from schemas.config import StreamConfig
@@ -108,11 +108,11 @@ def test_a_long_training_step_is_no_hang_from_batch_to_batch(
     strategy: str, clock: Clock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     session = session_in(tmp_path, strategy, TRAINED[strategy])
-    examples = [lesson_of(session, sequence) for sequence in range(2)][-1]
+    examples = [examples_of(session, sequence) for sequence in range(2)][-1]
     rate = session.strategy.learner.rate
     step, steps = rate.step, []
     monkeypatch.setattr(rate, "step", lambda norm: (clock.wait(100), steps.append(1), step(norm))[-1])
-    for epoch in range(3):  # a pass of group over one lesson is one step
+    for epoch in range(3):  # a pass of group over one snapshot is one step
         learn(session, examples, epoch)
     assert len(steps) > 2
     assert clock.longest_s == 100

@@ -11,7 +11,7 @@ import pytest
 import torch
 from rank_equality import begun
 from thread_ranks import FakeLink, side_by_side
-from trainer_sessions import lesson_of
+from trainer_sessions import examples_of
 from trainer_streams import SECOND, make_lane, meetings
 
 from stream.service.failure import Failure
@@ -19,8 +19,8 @@ from stream.store.lane.reader import LaneReader
 from trainer.models.interface import MODELS, ModelShape
 from trainer.models.unroll import unroll
 from trainer.ranks import Ranks
-from trainer.session.lessons import LessonBook
 from trainer.session.session import Session
+from trainer.session.snapshot_trainer import ExampleWindow
 from trainer.strategies.dynahb import hybrid
 from trainer.strategies.interface import STRATEGIES, StepReport, strategy_options
 from trainer.strategies.snapshots.past import Past
@@ -55,18 +55,18 @@ def session_of(
     )  # fmt: skip
 
 
-def passes(session: Session, book: LessonBook, first: int = 0, end: int | None = None) -> list[StepReport]:
+def passes(session: Session, book: ExampleWindow, first: int = 0, end: int | None = None) -> list[StepReport]:
     """The reports of a pass over each snapshot."""
     reports = []
     for manifest in list(session.lane.manifests)[first:end]:
-        lesson = lesson_of(session, manifest.sequence)
-        book.open(lesson)
-        reports.append(session.strategy.learn(book.with_newest(lesson), 0))
+        examples = examples_of(session, manifest.sequence)
+        book.open(examples)
+        reports.append(session.strategy.learn(book.with_newest(examples), 0))
     return reports
 
 
-def book_of(session: Session) -> LessonBook:
-    return LessonBook(session.task, session.strategy.needs.lessons)
+def book_of(session: Session) -> ExampleWindow:
+    return ExampleWindow(session.task, session.strategy.needs.example_sets)
 
 
 def weights(session: Session) -> dict[str, torch.Tensor]:
@@ -186,18 +186,18 @@ def test_without_the_clock_a_run_is_bit_equal_and_so_is_its_continuation(
         passes(session, book, end=5)
         return session.state(), book.state()
 
-    def resume(ranks: Ranks, state: Any, lessons: Any) -> dict[str, torch.Tensor]:
+    def resume(ranks: Ranks, state: Any, example_sets: Any) -> dict[str, torch.Tensor]:
         session = session_of(lane, ranks, **params)
         session.restore(copy.deepcopy(state))
         book = book_of(session)
-        book.restore(copy.deepcopy(lessons))
+        book.restore(copy.deepcopy(example_sets))
         passes(session, book, first=5)
         return weights(session)
 
     once, begins = on_ranks(straight), on_ranks(begin)
     state = begins[0][0]
-    lessons = begins[0][1]  # a checkpoint has those of rank 0
-    resumed = on_ranks(lambda ranks: resume(ranks, state, lessons))
+    example_sets = begins[0][1]  # a checkpoint has those of rank 0
+    resumed = on_ranks(lambda ranks: resume(ranks, state, example_sets))
     for found in resumed:
         require_same_bits(found, once[0])
 

@@ -11,14 +11,14 @@ import pytest
 import torch
 from rank_equality import begun
 from thread_ranks import side_by_side
-from trainer_sessions import lesson_of
+from trainer_sessions import examples_of
 from trainer_streams import make_lane, meetings
 
 from stream.store.lane.reader import LaneReader
 from trainer.models.unroll import unroll
 from trainer.ranks import Ranks
-from trainer.session.lessons import LessonBook
 from trainer.session.session import Session
+from trainer.session.snapshot_trainer import ExampleWindow
 from trainer.strategies.dynahb import hybrid
 from trainer.strategies.dynahb.adjusters import BATCH, DECAY, Outcome, cleaned_reward
 from trainer.strategies.dynahb.batches import HybridBatch
@@ -43,11 +43,11 @@ def session_of(lane: LaneReader, ranks: Ranks, model: str = "tgcn", **more: Any)
     )
 
 
-def pass_over(session: Session, book: LessonBook, sequence: int) -> Any:
-    lesson = lesson_of(session, sequence)
-    book.open(lesson)
-    session.strategy.learn(book.with_newest(lesson), 0)
-    return lesson
+def pass_over(session: Session, book: ExampleWindow, sequence: int) -> Any:
+    examples = examples_of(session, sequence)
+    book.open(examples)
+    session.strategy.learn(book.with_newest(examples), 0)
+    return examples
 
 
 def spied(session: Session) -> list[Outcome]:
@@ -71,7 +71,7 @@ def test_the_network_learns_every_step_of_every_pass(
     monkeypatch.setattr(hybrid, "clock", lambda: 0.0)
     params = {"adjuster": "dqn", "steps": 3, "every_steps": 2, **SIZES}
     session, resumed = (session_of(lane, Ranks(), strategy_params=params) for _ in range(2))
-    book = LessonBook(session.task, session.strategy.needs.lessons)
+    book = ExampleWindow(session.task, session.strategy.needs.example_sets)
     pass_over(session, book, 0)  # one step over all of the first snapshot, for which no size is chosen
     steps = spied(session)
     for sequence in range(1, 5):
@@ -100,7 +100,7 @@ def test_the_network_learns_every_step_of_every_pass(
 
 def test_a_size_is_chosen_after_every_step_for_the_next_batch_that_is_planned(lane: LaneReader) -> None:
     session = session_of(lane, Ranks(), strategy_params={"adjuster": "dqn", "steps": 5, **SIZES})
-    book = LessonBook(session.task, session.strategy.needs.lessons)
+    book = ExampleWindow(session.task, session.strategy.needs.example_sets)
     pass_over(session, book, 0)
     steps, choices = spied(session), [at % 4 for at in range(10)]
     session.strategy.adjuster.choose = iter(choices).__next__
@@ -118,7 +118,7 @@ def test_an_adjuster_observes_the_seconds_of_a_step(
     now_s = 0.0
     monkeypatch.setattr(hybrid, "clock", lambda: now_s)
     session = session_of(lane, Ranks(), strategy_params={"adjuster": "dqn", "steps": 4, **SIZES})
-    book, observed = LessonBook(session.task, session.strategy.needs.lessons), list[Outcome]()
+    book, observed = ExampleWindow(session.task, session.strategy.needs.example_sets), list[Outcome]()
     step = session.strategy.learner.step
 
     def lasting(*loss: Any) -> None:
@@ -163,7 +163,7 @@ def test_all_ranks_learn_the_sizes_that_the_first_one_chooses(lane: LaneReader, 
             [rank_s_choice(ranks.rank, at) for at in range(1000)]
         ).__next__
         steps = spied(session)
-        book = LessonBook(session.task, session.strategy.needs.lessons)
+        book = ExampleWindow(session.task, session.strategy.needs.example_sets)
         for sequence in range(4):
             pass_over(session, book, sequence)
         return [step.size for step in steps]

@@ -145,19 +145,19 @@ def test_a_group_gives_one_target_of_every_stratum() -> None:
 
 
 def test_a_node_loads_a_batch_with_itself_and_those_it_is_asked_about_beside() -> None:
-    def lesson_of(src: list[int], dst: list[int]) -> Any:
+    def examples_of(src: list[int], dst: list[int]) -> Any:
         ends = np.array(src), np.array(dst)
         return SimpleNamespace(
             part=lambda items: (SimpleNamespace(ends=[end[items] for end in ends]), np.zeros(len(items)))
         )
 
     loads = np.array([10.0, 20.0, 30.0])
-    asked = AskedNodes(lesson_of([1, 0, 1, 7], [2, 1, 8, 0]), np.arange(4), loads, least=3.0)
+    asked = AskedNodes(examples_of([1, 0, 1, 7], [2, 1, 8, 0]), np.arange(4), loads, least=3.0)
     assert asked.nodes.tolist() == [0, 1, 7]
     assert asked.load.tolist() == [10 + 20, 20 + 30 + 3, 3 + 10]
     assert asked.items_of(np.array([1, 5, 7])).tolist() == [0, 2, 3]
     assert asked.items_of(np.empty(0, np.int64)).tolist() == []
-    again = AskedNodes(lesson_of([7, 2], [0, 0]), np.arange(2), loads, least=3.0)
+    again = AskedNodes(examples_of([7, 2], [0, 0]), np.arange(2), loads, least=3.0)
     seen: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batches, "LoadBalancedSampler", seen.append)

@@ -11,7 +11,7 @@ import torch
 from happenings import FEATURES, NODES, happenings
 from rank_equality import DRAWING
 from thread_ranks import side_by_side
-from trainer_sessions import learn, lesson_of, session_on
+from trainer_sessions import examples_of, learn, session_on
 from trainer_streams import make_lane, meetings
 
 from stream.service.failure import Failure
@@ -259,11 +259,11 @@ def test_ranks_of_pac_look_up_all_neighbours_and_one_goes_on_from_two(name: str,
         with DRAWING:
             session = session_on(lane, "pac", name, ranks, model_params={**SMALL[name]})
         for sequence in range(3):
-            report = learn(session, lesson_of(session, sequence))
+            report = learn(session, examples_of(session, sequence))
         assert report.events > 0 < report.discarded
         state = copy.deepcopy(session.state())
-        lesson = lesson_of(session, 3)
-        return session, state, session.strategy.answer(session.model, [lesson.positive])
+        examples = examples_of(session, 3)
+        return session, state, session.strategy.answer(session.model, [examples.positive])
 
     (one, state, ours), (other, _, theirs) = side_by_side(2, learned)
     for weight, same in zip(one.model.parameters(), other.model.parameters(), strict=True):
@@ -271,7 +271,7 @@ def test_ranks_of_pac_look_up_all_neighbours_and_one_goes_on_from_two(name: str,
     alone = session_on(lane, "pac", name, model_params={**SMALL[name]})
     alone.restore(state)
     alone.advance(lane.manifests[3])
-    lesson = alone.task.lesson(alone.view, alone.strategy)
-    answers = alone.strategy.answer(alone.model, [lesson.positive])[0]
+    examples = alone.task.examples(alone.view, alone.strategy)
+    answers = alone.strategy.answer(alone.model, [examples.positive])[0]
     assert len(answers) == len(ours[0]) + len(theirs[0])
     np.testing.assert_allclose(sorted(answers), sorted([*ours[0], *theirs[0]]), rtol=0, atol=1e-6)

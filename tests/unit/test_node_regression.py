@@ -1,4 +1,4 @@
-"""Node regression: figures beside plain arithmetic, floors in every report, and nothing known too early."""
+"""Node regression: figures beside plain arithmetic, baselines in every report, and nothing known too early."""
 
 import json
 from pathlib import Path
@@ -70,7 +70,7 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 def plain_floors(lane: LaneReader, of: int | None, life: int | None) -> list[dict[str, float]]:
-    """Mean squared errors of the floors in every snapshot, from the log by dictionaries."""
+    """Mean squared errors of the baselines in every snapshot, from the log by dictionaries."""
     seen: dict[tuple[int, int], int] = {}
     feature: dict[int, float] = {}
     nodes, so_far, found = 0, [], []
@@ -101,14 +101,17 @@ def plain_floors(lane: LaneReader, of: int | None, life: int | None) -> list[dic
         target = values(set(seen))[:asked]
         if asked:
             mean = np.mean(so_far) if so_far else 0.0
-            floors = {
+            baselines = {
                 "zero": 0.0 * target,
                 "mean": mean + 0.0 * target,
                 "persistence": known,
                 "age_persistence": ageing,
             }
             found.append(
-                {f"{name}_mse": float(np.mean((floor - target) ** 2)) for name, floor in floors.items()}
+                {
+                    f"{name}_mse": float(np.mean((baseline - target) ** 2))
+                    for name, baseline in baselines.items()
+                }
             )
         else:
             found.append({})
@@ -128,8 +131,8 @@ def test_floors_are_those_of_plain_arithmetic_in_file_metric_and_result(
     lines = ScoreFile(config.checkpoint).lines()
     expected = plain_floors(trainer.lane, of, life)
     assert len(lines) == len(expected) == 6
-    for line, floors in zip(lines, expected, strict=True):
-        for key, value in floors.items():
+    for line, baselines in zip(lines, expected, strict=True):
+        for key, value in baselines.items():
             assert line[key] == pytest.approx(value, rel=1e-5, abs=1e-9)
     assert set(KEYS) <= lines[-1].keys()
     text = generate_latest(trainer.metrics.registry).decode()
@@ -173,14 +176,14 @@ def test_a_model_learns_beyond_the_floors(system: dict, tmp_path: Path) -> None:
     ("encounters", "floor"), [(True, "age_persistence_mse"), (False, "persistence_mse")], ids=["all", "paper"]
 )
 def test_a_model_begins_as_the_floor_that_knows_what_it_knows(
-    encounters: bool, floor: str, system: dict, tmp_path: Path
+    encounters: bool, baseline: str, system: dict, tmp_path: Path
 ) -> None:
     store_of(tmp_path, meetings(snapshots=2, a_snapshot=80), edge_life=1)
     model = {**system, "model_params": {**system["model_params"], "encounters": encounters}}
     config = config_for(tmp_path, **model)
     run(config)
     line = ScoreFile(config.checkpoint).lines()[1]
-    assert line["mse"] == pytest.approx(line[floor], rel=1e-5)
+    assert line["mse"] == pytest.approx(line[baseline], rel=1e-5)
     assert line["persistence_mse"] < 0.5 * line["age_persistence_mse"]
 
 
@@ -205,8 +208,8 @@ def test_the_future_changes_no_weight_and_no_prediction_before_it(system: dict, 
         session = run(config, 4).session
         before = weights(session.model)
         session.advance(session.lane.manifests[4])  # whose own events are the first that differ
-        asked, _ = (lesson := session.task.lesson(session.view, session.strategy)).part(
-            np.arange(len(lesson))
+        asked, _ = (examples := session.task.examples(session.view, session.strategy)).part(
+            np.arange(len(examples))
         )
         predicted.append(session.strategy.answer(session.model, [asked])[0])
         trainer = run(config)
@@ -355,7 +358,7 @@ def test_an_interrupted_run_goes_on_bit_by_bit(tmp_path: Path) -> None:
 
 
 def test_after_a_compaction_targets_begin_with_what_stands_in_for_the_past(tmp_path: Path) -> None:
-    """Floors of the snapshots that are left are those of a run that saw all, but for the mean of the past."""
+    """Baselines of the snapshots that are left are those of a run that saw all, but for the mean of the past."""
     for name, life in (("life", 3), ("ever", None)):
         folder = tmp_path / name
         store_of(folder, meetings(snapshots=10), edge_life=life)

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from offline_protocol import FIGURES, FLOORS, SHARES, config_for, write_events
+from offline_protocol import BASELINES, FIGURES, SHARES, config_for, write_events
 from structlog.testing import capture_logs
 
 from stream.service.failure import Failure
@@ -46,9 +46,9 @@ def test_stored_negatives_are_those_that_would_be_drawn_and_serve_every_seed(
     assert [drawn[name] for name in FIGURES] == [first[name] for name in FIGURES]
     other = judged(data, seed=1, negatives=path)
     assert Path(path).read_bytes() == content
-    assert [other[name] for name in FLOORS] == [first[name] for name in FLOORS]
+    assert [other[name] for name in BASELINES] == [first[name] for name in BASELINES]
     assert other["ap"] != first["ap"]
-    assert [judged(data, seed=1)[name] for name in FLOORS] != [first[name] for name in FLOORS]
+    assert [judged(data, seed=1)[name] for name in BASELINES] != [first[name] for name in BASELINES]
 
 
 def test_the_file_has_a_row_an_event_and_says_what_it_is(data: str, made: tuple[str, dict]) -> None:
@@ -138,7 +138,7 @@ def test_another_models_scores_are_judged_by_the_same_figures_beside_the_same_fl
         ]
         pyarrow.csv.write_csv(shuffled.set_column(4, "candidate_scores", pa.array(texts)), file)
     found = judged(data, negatives=path, scores=str(file))
-    assert [found[name] for name in FLOORS] == [ours[name] for name in FLOORS]
+    assert [found[name] for name in BASELINES] == [ours[name] for name in BASELINES]
     assert "random_ap" not in found
     assert found["model"] == "theirs"
 

@@ -10,7 +10,7 @@ from every_strategy import session_in
 from memory_reference import Event, MemoryReference
 from pac_rank import EVENTS, STILL, Rank, make_store, scores_of
 from thread_ranks import side_by_side
-from trainer_sessions import learn, lesson_of
+from trainer_sessions import examples_of, learn
 from trainer_streams import SECOND, meetings
 
 from schemas.config import Lane
@@ -38,8 +38,8 @@ def test_one_rank_learns_bit_for_bit_what_sequential_learns(tmp_path: Path) -> N
         session = session_in(tmp_path / name, name, "tgn-history", events=events, algorithm="sep", parts=3)
         torch.manual_seed(5)
         for sequence in range(3):
-            examples = lesson_of(session, sequence)
-            predictions = predict(session.strategy, session.model, session.floor, examples, Ranks())
+            examples = examples_of(session, sequence)
+            predictions = predict(session.strategy, session.model, session.untrained, examples, Ranks())
             reports = [learn(session, examples, epoch) for epoch in range(2)]
             found.append(
                 (

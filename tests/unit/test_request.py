@@ -30,9 +30,10 @@ def test_keys_that_all_ranks_know_are_answered_without_being_sent(size: int) -> 
         before = ranks.traffic.copy()
         known = Request.of_known(keys, homes, ranks)
         assert not ranks.traffic.since(before).begun
-        assert known.asked.tolist() == sent.asked.tolist()
+        assert known.requested.tolist() == sent.requested.tolist()
         return [
-            [each.tolist() for each in of.answer_tables(answers(of.asked), "rows")] for of in (sent, known)
+            [each.tolist() for each in of.answer_tables(answers(of.requested), "rows")]
+            for of in (sent, known)
         ]
 
     def answers(asked: np.ndarray) -> list[torch.Tensor]:

@@ -16,7 +16,7 @@ from stream.commands.options import parameters
 from stream.service.config_file import load_config
 from stream.service.example import example
 from stream.service.failure import Failure
-from trainer.workable import require_workable
+from trainer.validation import require_trainable
 
 SMALLEST = """
 graph: demo
@@ -63,7 +63,7 @@ def test_the_smallest_configurations_of_the_contract_load(tmp_path: Path) -> Non
     require_parts(config)
     trainer = load_config(TrainerConfig, write(tmp_path, SMALLEST_TRAINER))
     assert trainer.metrics.port == 9109
-    require_workable(trainer, 2)
+    require_trainable(trainer, 2)
 
 
 def test_keys_that_are_left_out_are_the_recommended_ones(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_keys_that_are_left_out_are_the_recommended_ones(tmp_path: Path) -> None
     trainer = TrainerConfig()
     assert (trainer.model, trainer.strategy) == ("tgn-history", "sequential")
     assert trainer.lane in [lane.algorithm for lane in shown.lanes]
-    require_workable(trainer)
+    require_trainable(trainer)
 
 
 @pytest.mark.parametrize(

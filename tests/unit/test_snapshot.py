@@ -12,15 +12,15 @@ import torch
 from rank_equality import begun, predicted, require_equal
 from structlog.testing import capture_logs
 from thread_ranks import side_by_side
-from trainer_sessions import lesson_of
+from trainer_sessions import examples_of
 from trainer_streams import make_lane, meetings
 
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
 from trainer.models.unroll import unroll
 from trainer.ranks import Ranks
-from trainer.session.lessons import LessonBook
 from trainer.session.session import Session
+from trainer.session.snapshot_trainer import ExampleWindow
 from trainer.strategies.esdg import shared_layout
 from trainer.strategies.interface import strategy_options
 
@@ -56,15 +56,15 @@ def begun_with(
 
 
 def all_learned(session: Session) -> dict[str, Any]:
-    """What is predicted, learned and embedded, snapshot by snapshot, with the lessons that the strategy wants."""
+    """What is predicted, learned and embedded, snapshot by snapshot, with the examples that the strategy wants."""
     found: dict[str, Any] = {}
-    book = LessonBook(session.task, session.strategy.needs.lessons)
+    book = ExampleWindow(session.task, session.strategy.needs.example_sets)
     for manifest in session.lane.manifests:
-        lesson = lesson_of(session, manifest.sequence)
+        examples = examples_of(session, manifest.sequence)
         if manifest.sequence in PREDICTED:
-            found |= predicted(session, manifest.sequence, lesson)
-        book.open(lesson)
-        report = session.strategy.learn(book.with_newest(lesson), 0)
+            found |= predicted(session, manifest.sequence, examples)
+        book.open(examples)
+        report = session.strategy.learn(book.with_newest(examples), 0)
         found[f"{manifest.tau} events"] = torch.tensor(report.events)
         found[f"{manifest.tau} loss"] = torch.tensor(np.nan if report.loss is None else report.loss).double()
         for name, weight in session.model.named_parameters():
@@ -208,10 +208,10 @@ def test_bytes_that_cross_are_those_of_the_formula(
     def work(ranks: Ranks) -> Any:
         session = begun_with(lane, model, ranks, blocks=blocks, rows=rows)
         for manifest in lane.manifests:
-            lesson = lesson_of(session, manifest.sequence)
+            examples = examples_of(session, manifest.sequence)
             before = ranks.traffic.copy()
-            session.strategy.learn([lesson], 0)
-        asked = np.unique(np.concatenate(lesson.part(np.arange(len(lesson)))[0].ends))
+            session.strategy.learn([examples], 0)
+        asked = np.unique(np.concatenate(examples.part(np.arange(len(examples)))[0].ends))
         horizon = session.strategy.timeline.before_newest(asked)
         return (
             ranks.traffic.since(before).sent_bytes,
@@ -251,12 +251,12 @@ def test_bytes_that_cross_are_those_of_the_formula(
 def test_evolving_weights_need_no_rows_of_others(model: str, purposes: set[str], lane: LaneReader) -> None:
     def work(ranks: Ranks) -> Any:
         session, begin = begun_with(lane, model, ranks, supervise="horizon", blocks=2), None
-        book = LessonBook(session.task, session.strategy.needs.lessons)
+        book = ExampleWindow(session.task, session.strategy.needs.example_sets)
         for manifest in lane.manifests:
-            lesson = lesson_of(session, manifest.sequence)
-            book.open(lesson)
+            examples = examples_of(session, manifest.sequence)
+            book.open(examples)
             begin = ranks.traffic.copy()
-            session.strategy.learn(book.with_newest(lesson), 0)
+            session.strategy.learn(book.with_newest(examples), 0)
         return {purpose for purpose, sent in ranks.traffic.since(begin).sent_bytes.items() if sent}
 
     for found in side_by_side(2, work):
@@ -270,9 +270,9 @@ def test_the_rerun_sends_the_device_no_graph_again(transfer: str, lane: LaneRead
     def sent(ranks: Ranks, blocks: int) -> list[int]:
         session, found = begun_with(lane, "cdgcn", ranks, blocks=blocks, transfer=transfer), []
         for manifest in lane.manifests:
-            lesson = lesson_of(session, manifest.sequence)
+            examples = examples_of(session, manifest.sequence)
             for epoch in range(2):
-                report = session.strategy.learn([lesson], epoch)
+                report = session.strategy.learn([examples], epoch)
                 graphs = [
                     number
                     for (kind, _), number in report.figures["transfer_bytes"].items()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from rank_equality import begun
 from thread_ranks import side_by_side
-from trainer_sessions import lesson_of, session_on
+from trainer_sessions import examples_of, session_on
 from trainer_streams import make_lane, meetings
 
 from stream.service.failure import Failure
@@ -127,9 +127,9 @@ def test_blocks_are_measured_anew_only_where_horizons_differ(
     def work(ranks: Ranks) -> None:
         session = begun(lane, "snapshot", "tgcn", ranks, torch.float64, 0.01, window=WINDOW)
         for manifest in lane.manifests:
-            lesson = lesson_of(session, manifest.sequence)
+            examples = examples_of(session, manifest.sequence)
             for epoch in range(2):
-                session.strategy.learn([lesson], epoch)
+                session.strategy.learn([examples], epoch)
 
     side_by_side(size, work)
     assert len(measured) <= size * (WINDOW + 1)

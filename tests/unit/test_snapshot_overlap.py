@@ -9,7 +9,7 @@ from charged import Charged
 from rank_equality import begun
 from thread_ranks import FakeLink, ThreadRanks, side_by_side
 from torch import Tensor
-from trainer_sessions import lesson_of
+from trainer_sessions import examples_of
 from trainer_streams import make_lane, meetings
 
 from stream.store.lane.reader import LaneReader
@@ -43,12 +43,12 @@ def crossed(lane: LaneReader, model: str, ranks: ThreadRanks, second: float, **p
         stage.each = charged  # type: ignore[method-assign]
 
     for manifest in lane.manifests:
-        lesson = lesson_of(session, manifest.sequence)
+        examples = examples_of(session, manifest.sequence)
     for stage in session.model.stages:
         if isinstance(stage, GraphStage):
             charge(stage)
     before = ranks.traffic.copy()
-    session.strategy.learn([lesson], 0)
+    session.strategy.learn([examples], 0)
     seconds = ranks.traffic.since(before).seconds
     waited = sum(each for purpose, each in seconds.items() if purpose.startswith("rows_to_"))
     return waited, sum(computed), [weight.detach().clone() for weight in session.model.parameters()]

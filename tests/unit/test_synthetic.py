@@ -77,7 +77,7 @@ def average_precision(positive: np.ndarray, negative: np.ndarray) -> float:
     return float(np.sum(np.diff(np.concatenate(([0.0], found / len(positive)))) * precision))
 
 
-def floors(src: np.ndarray, dst: np.ndarray, t: np.ndarray) -> tuple[float, float]:
+def baselines(src: np.ndarray, dst: np.ndarray, t: np.ndarray) -> tuple[float, float]:
     """EdgeBank's and Recency's AP over the last 15 %, batches of 200, negatives among seen nodes."""
     rng = np.random.default_rng(0)
     pair_at: dict[tuple[int, int], float] = {}
@@ -107,7 +107,7 @@ def floors(src: np.ndarray, dst: np.ndarray, t: np.ndarray) -> tuple[float, floa
 def test_remembering_pairs_predicts_little_and_knowing_communities_much():
     nodes, edges = 1500, 40_000
     src, dst, t = columns(interactions(nodes, edges, seed=1), "src", "dst", "t")
-    bank, recency = floors(src, dst, t)
+    bank, recency = baselines(src, dst, t)
     assert 0.52 < bank < 0.7
     assert 0.52 < recency < 0.72
 

@@ -23,12 +23,12 @@ from stream.store.lane.reader import LaneReader
 from trainer.data.node_names import NodeNames
 from trainer.nn.graph import CSRGraph
 from trainer.ranks import Ranks
-from trainer.session.lessons import Lessons
 from trainer.session.session import Session
+from trainer.session.snapshot_trainer import SnapshotTrainer
 from trainer.timeline.graph import TimelineView
 from trainer.timeline.timeline import Horizon
 from trainer.timeline.transfer import MODES
-from trainer.workable import require_workable
+from trainer.validation import require_trainable
 
 LIFE = 2
 
@@ -193,10 +193,10 @@ def test_the_way_of_telling_changes_no_bit_of_what_is_learned(
     tables, sent = [], []
     for mode in MODES:
         session = whole(lane, tmp_path / "store", smoothing=smoothing, strategy_params={"transfer": mode})
-        learning, counts = Lessons(session), Counter[tuple[str, str]]()
+        learning, counts = SnapshotTrainer(session), Counter[tuple[str, str]]()
         for manifest in lane.manifests:
             session.advance(manifest)
-            report = learning.learn(session.task.lesson(session.view, session.strategy), 1.0)
+            report = learning.learn(session.task.examples(session.view, session.strategy), 1.0)
             counts += report.figures.get("transfer_bytes", {})
         tables.append(session.strategy.embeddings(np.arange(manifest.num_nodes)))
         sent.append(counts)
@@ -381,7 +381,7 @@ def _later(events: pa.Table, snapshots: int) -> pa.Table:
 )  # fmt: skip
 def test_keys_that_do_not_go_together_are_refused(more: dict[str, Any], sentence: str) -> None:
     with pytest.raises(Failure, match=sentence):
-        require_workable(TrainerConfig.model_validate({"model": "sage-linear", **more}))
+        require_trainable(TrainerConfig.model_validate({"model": "sage-linear", **more}))
 
 
 @pytest.mark.parametrize(
@@ -404,4 +404,4 @@ def test_a_horizon_longer_than_the_window_is_passed_over(tmp_path: Path) -> None
     assert session.strategy.timeline.before_newest(NOBODY).taus == [
         manifest.tau for manifest in lane.manifests[-5:-1]
     ]
-    assert session.strategy.needs.lessons == 4
+    assert session.strategy.needs.example_sets == 4

@@ -8,7 +8,7 @@ import pytest
 import torch
 from every_strategy import KINDS, NAMES, TRAINED, session_in
 from grid_layout import Grid
-from trainer_sessions import learn, lesson_of, session_on, small_params
+from trainer_sessions import examples_of, learn, session_on, small_params
 from trainer_streams import make_lane, meetings
 
 from schemas.trainer_config import Optimisation
@@ -66,11 +66,11 @@ def test_every_strategy_learns(strategy: str, tmp_path: Path) -> None:
     session = session_in(tmp_path, strategy, name, events=events)
     losses = []
     for sequence in range(5):
-        examples = lesson_of(session, sequence)
-        predictions = predict(session.strategy, session.model, session.floor, examples, Ranks())
+        examples = examples_of(session, sequence)
+        predictions = predict(session.strategy, session.model, session.untrained, examples, Ranks())
         assert predictions is not None
         assert len(predictions.positive) == len(examples.inserts)
-        # a pass of group over one lesson is one step over all events
+        # a pass of group over one snapshot is one step over all events
         passes = 16 if strategy == "group" else 4
         reports = [learn(session, examples, epoch) for epoch in range(passes)]
         assert reports[0].events == len(examples.inserts)
@@ -84,8 +84,8 @@ def test_every_strategy_learns(strategy: str, tmp_path: Path) -> None:
 def test_every_strategy_leaves_out_steps_that_are_not_finite(strategy: str, tmp_path: Path) -> None:
     name = TRAINED[strategy]
     session = session_in(tmp_path, strategy, name)
-    learn(session, lesson_of(session, 0), 0)
-    examples = lesson_of(session, 1)
+    learn(session, examples_of(session, 0), 0)
+    examples = examples_of(session, 1)
     examples.learned.encounters[:, Encounter.PAIR_COUNT] = np.nan
     before = {key: value.clone() for key, value in session.model.state_dict().items()}
     report = learn(session, examples, 0)
@@ -131,8 +131,8 @@ def test_sequential_refuses_several_ranks_and_groups_of_nothing(tmp_path: Path) 
 def test_a_second_pass_over_a_snapshot_sees_its_events_once(tmp_path: Path) -> None:
     session = session_in(tmp_path, "sequential", "tgn-history")
     for sequence in range(3):
-        examples = lesson_of(session, sequence)
-        predict(session.strategy, session.model, session.floor, examples, Ranks())
+        examples = examples_of(session, sequence)
+        predict(session.strategy, session.model, session.untrained, examples, Ranks())
         for epoch in range(2):
             learn(session, examples, epoch)
     state = session.strategy.state()
@@ -156,7 +156,7 @@ def test_moments_answered_together_get_the_answers_that_each_gets_alone(
     keys = {"model_params": {**small_params(name), **params}}
     session = session_on(lane, "sequential", name, **keys)
     for sequence in range(2):
-        examples = lesson_of(session, sequence)
+        examples = examples_of(session, sequence)
     asked = [examples.positive, examples.random, examples.candidates]
     assert len(np.unique(examples.positive.before_us)) > 2
     together = session.strategy.answer(session.model, asked)
@@ -171,8 +171,8 @@ def test_a_step_of_vertex_weighs_its_queries_among_those_of_all_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = session_in(tmp_path, "vertex", "sage-linear")
-    lesson = [lesson_of(session, sequence) for sequence in range(2)][-1]
-    items, batch = len(lesson), 16
+    examples = [examples_of(session, sequence) for sequence in range(2)][-1]
+    items, batch = len(examples), 16
     assert items > 0
     # Another rank has twice as many queries.
     monkeypatch.setattr(session.ranks, "gather_numbers", lambda _: np.array([[items, 0], [2 * items, 0]]))
@@ -184,10 +184,10 @@ def test_a_step_of_vertex_weighs_its_queries_among_those_of_all_ranks(
         step(loss, weight, scale)
 
     monkeypatch.setattr(session.strategy.learner, "step", told)
-    learn(session, lesson)
+    learn(session, examples)
     rest = [(max(0, items - at), max(0, 2 * items - at)) for at in range(0, 2 * items, batch)]
     both = [min(batch, ours) + min(batch, theirs) for ours, theirs in rest]
-    assert found == [1 / (lesson.each * total) for total in both]
+    assert found == [1 / (examples.each * total) for total in both]
 
 
 def test_vertex_refuses_an_edge_lane_and_more_ranks_than_parts(tmp_path: Path) -> None:

@@ -43,14 +43,14 @@ from trainer.strategies.figures import TrainingFigure
 from trainer.strategies.snapshots.whole import WholeStrategy
 
 class Twice(WholeStrategy):
-    """Learns every lesson twice."""
+    """Learns every snapshot twice."""
 
     name = "twice"
     figures = (TrainingFigure(name="times", meaning="How often", kind="counter", merge="sum"),)
 
-    def learn(self, lessons, epoch):
-        super().learn(lessons, epoch)
-        return replace(super().learn(lessons, epoch), figures={"times": 2})
+    def learn(self, examples, epoch):
+        super().learn(examples, epoch)
+        return replace(super().learn(examples, epoch), figures={"times": 2})
 '''
 
 TASK = '''
@@ -170,7 +170,7 @@ def test_a_broken_one_is_named_when_asked_for_and_the_others_stay(kind: str, ins
     ("kind", "members", "lacking"),
     [
         ("strategies", "trains = answers = Options = refuses = learn = None", "answer, close, embed_sources"),
-        ("tasks", "asks = lesson = loss = judge = None", "asked, floor, forgot, head, join"),
+        ("tasks", "subject = examples = loss = evaluate = None", "baseline, forgot, head, join, query_class"),
     ],
 )
 def test_a_class_with_half_of_the_interface_is_broken_and_told_what_it_lacks(

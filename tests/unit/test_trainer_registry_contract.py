@@ -18,8 +18,8 @@ from trainer.models.interface import MODELS, STRUCTURE, ModelShape, NodeInputs
 from trainer.models.stages import CellStage, GraphStage, TimeStage
 from trainer.ranks import Ranks
 from trainer.scoring.metrics import flat_figures
-from trainer.session.lessons import Lessons
 from trainer.session.session import Session
+from trainer.session.snapshot_trainer import SnapshotTrainer
 from trainer.strategies.interface import STRATEGIES, require_together
 from trainer.tasks.interface import TASKS
 
@@ -45,14 +45,18 @@ def session_for(lane: LaneReader, together: Triple) -> Session:
     return Session(config_for(together, strategy_params=PARAMS.get(together[1], {})), lane, Ranks())
 
 
-def learned(session: Session, lessons: Lessons, sequence: int) -> tuple[dict[str, float], object]:
+def learned(
+    session: Session, snapshot_trainer: SnapshotTrainer, sequence: int
+) -> tuple[dict[str, float], object]:
     """A snapshot as the daemon has it: judged, then learned."""
     session.advance(session.lane.manifests[sequence])
-    lesson = session.task.lesson(session.view, session.strategy)
-    judged = session.task.judge(session.strategy, session.model, session.floor, lesson, session.ranks)
+    examples = session.task.examples(session.view, session.strategy)
+    judged = session.task.evaluate(
+        session.strategy, session.model, session.untrained, examples, session.ranks
+    )
     assert judged is not None
     figures = judged.figures()
-    return flat_figures(figures), lessons.learn(lesson, 1.0)
+    return flat_figures(figures), snapshot_trainer.learn(examples, 1.0)
 
 
 def same_weights(one: Session, other: Session) -> bool:
@@ -79,10 +83,10 @@ def test_every_model_strategy_and_task_goes_with_something() -> None:
 @every_triple
 def test_it_learns_predicts_finite_numbers_and_goes_on_bit_by_bit(together: Triple, lane: LaneReader) -> None:
     straight = session_for(lane, together)
-    floor = {name: value.clone() for name, value in straight.floor.state_dict().items()}
-    lessons = Lessons(straight)
+    baseline = {name: value.clone() for name, value in straight.untrained.state_dict().items()}
+    snapshot_trainer = SnapshotTrainer(straight)
     for sequence in range(3):
-        figures, report = learned(straight, lessons, sequence)
+        figures, report = learned(straight, snapshot_trainer, sequence)
     assert figures
     assert all(np.isfinite(value) for value in figures.values())
     assert report.steps > 0
@@ -93,20 +97,20 @@ def test_it_learns_predicts_finite_numbers_and_goes_on_bit_by_bit(together: Trip
     assert report.seconds["train"] > 0
     assert {"backward", "synchronise", "update"} <= report.seconds.keys()
     assert [
-        name for name, value in straight.model.state_dict().items() if torch.equal(value, floor[name])
+        name for name, value in straight.model.state_dict().items() if torch.equal(value, baseline[name])
     ] == []
-    assert all(torch.equal(value, floor[name]) for name, value in straight.floor.state_dict().items())
-    state = copy.deepcopy(straight.state() | {"lessons": lessons.book.state()})
+    assert all(torch.equal(value, baseline[name]) for name, value in straight.untrained.state_dict().items())
+    state = copy.deepcopy(straight.state() | {"lessons": snapshot_trainer.book.state()})
     resumed = session_for(lane, together)
     resumed.restore(copy.deepcopy(state))
     resumed.restore_generators(state)
     kept, restored = flat(straight.state()), flat(resumed.state())
     assert kept.keys() == restored.keys()
     assert [name for name, value in kept.items() if not np.array_equal(value, restored[name])] == []
-    again = Lessons(resumed)
+    again = SnapshotTrainer(resumed)
     again.book.restore(state["lessons"])
     found = []
-    for session, each in ((straight, lessons), (resumed, again)):
+    for session, each in ((straight, snapshot_trainer), (resumed, again)):
         session.restore_generators(state)
         found.append(learned(session, each, 3))
     assert found[0][0] == found[1][0]
@@ -128,17 +132,17 @@ def test_it_learns_predicts_finite_numbers_and_goes_on_bit_by_bit(together: Trip
 @every_triple
 def test_rewound_it_begins_again_and_what_it_learned_stays(together: Triple, lane: LaneReader) -> None:
     session = session_for(lane, together)
-    lessons = Lessons(session)
+    snapshot_trainer = SnapshotTrainer(session)
     for sequence in range(2):
-        learned(session, lessons, sequence)
+        learned(session, snapshot_trainer, sequence)
     weights = {name: value.clone() for name, value in session.model.state_dict().items()}
     answers = []
     for _ in range(2):
         session.rewind()
         for sequence in range(2):
             session.advance(session.lane.manifests[sequence])
-            lesson = session.task.lesson(session.view, session.strategy)
-            asked, _ = lesson.part(np.arange(len(lesson)))
+            examples = session.task.examples(session.view, session.strategy)
+            asked, _ = examples.part(np.arange(len(examples)))
             answers.append(session.strategy.answer(session.model, [asked])[0])
     for once, again in zip(answers[:2], answers[2:], strict=True):
         np.testing.assert_array_equal(once, again)
@@ -169,7 +173,7 @@ def test_a_strategy_says_what_it_needs_and_whether_it_forgets(name: str, lane: L
     together = next(each for each in TOGETHER if each[1] == name)
     session = session_for(lane, together)
     needs = session.strategy.needs
-    assert needs.lessons >= 1
+    assert needs.example_sets >= 1
     if session.model.kind == "snapshot":
         assert needs.view in ("graph", "timeline")
         assert needs.snapshots >= 1
@@ -191,7 +195,9 @@ def test_a_model_is_drawn_from_torchs_seed_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SNAPSHOT_MODELS)
-@pytest.mark.parametrize("task", sorted(name for name, found in TASKS.all().items() if found.asks == "nodes"))
+@pytest.mark.parametrize(
+    "task", sorted(name for name, found in TASKS.all().items() if found.subject == "nodes")
+)
 @pytest.mark.parametrize("features", [0, 3])
 def test_a_snapshot_model_is_a_row_of_stages_over_inputs_without_weights(
     name: str, task: str, features: int

@@ -1,17 +1,17 @@
-"""Ranking figures against their definitions; floors against what they promise."""
+"""Ranking figures against their definitions; baselines against what they promise."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
-from trainer_sessions import lesson_of, session_on
+from trainer_sessions import examples_of, session_on
 from trainer_streams import make_lane
 
 from trainer.data.examples import spread
 from trainer.data.history import Encounter
 from trainer.data.negatives import Draw
 from trainer.ranks import Ranks
-from trainer.scoring.floors import edgebank, edgebank_window, recency, recency_popularity
+from trainer.scoring.baselines import edgebank, edgebank_window, recency, recency_popularity
 from trainer.scoring.metrics import (
     area_under_roc,
     average_precision,
@@ -20,7 +20,7 @@ from trainer.scoring.metrics import (
     jackknife,
     ranks_among,
 )
-from trainer.scoring.predictions import SCORERS, Predictions, join, judged_queries, side_by_side
+from trainer.scoring.predictions import SCORERS, Predictions, join, scored_queries, side_by_side
 
 
 def slow_average_precision(positive: np.ndarray, negative: np.ndarray) -> float:
@@ -144,8 +144,8 @@ def test_the_tenth_of_all_is_a_hit_and_what_ties_with_it_is_none() -> None:
 
 def test_an_event_with_a_candidate_whose_score_is_no_number_has_no_rank(tmp_path: Path) -> None:
     """NaN stands above nothing: a model that breaks on all but the truth would rank it first."""
-    examples = lesson_of(session_on(make_lane(tmp_path), "sequential", "tgn"), 0)
-    asked = judged_queries(examples)
+    examples = examples_of(session_on(make_lane(tmp_path), "sequential", "tgn"), 0)
+    asked = scored_queries(examples)
     scores, untrained = ([np.zeros(len(queries)) for queries in asked] for _ in range(2))
     scores[3][examples.num_candidates] = np.nan  # the first candidate of the second event that is ranked
     found = side_by_side(examples, asked, scores, untrained, Ranks(), 1.0)
@@ -237,14 +237,14 @@ def test_a_smaller_sample_changes_sampled_figures_only_and_asks_less(tmp_path: P
     for sample in ("all", 20):
         session = session_on(lane, "sequential", "tgn-history", scoring={"sample": sample})
         for sequence in range(3):
-            lesson = lesson_of(session, sequence)
-        judged = session.task.judge(session.strategy, session.model, session.floor, lesson, Ranks())
-        found[sample] = lesson, judged
-    lesson, judged = found[20]
-    assert len(lesson.sampled) == 20
-    assert len(lesson.candidates) == lesson.num_candidates
-    assert len(lesson.historical) <= 20 < len(found["all"][0].historical)
-    assert set(lesson.historical.event) <= set(lesson.sampled)
+            examples = examples_of(session, sequence)
+        judged = session.task.evaluate(session.strategy, session.model, session.untrained, examples, Ranks())
+        found[sample] = examples, judged
+    examples, judged = found[20]
+    assert len(examples.sampled) == 20
+    assert len(examples.candidates) == examples.num_candidates
+    assert len(examples.historical) <= 20 < len(found["all"][0].historical)
+    assert set(examples.historical.event) <= set(examples.sampled)
     all_of_it, sampled = (found[sample][1].figures() for sample in ("all", 20))
     exact = [
         key for key in all_of_it if key[0] in ("ap", "auc") and key[1] != "historical" and key[2] != "random"

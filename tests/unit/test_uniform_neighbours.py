@@ -9,7 +9,7 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 import pytest
-from trainer_sessions import learn, lesson_of, session_on
+from trainer_sessions import examples_of, learn, session_on
 
 from schemas.config import Lane
 from schemas.events import event_schema
@@ -69,8 +69,8 @@ def trained(learner: Session, examples: Examples, epoch: int) -> list[tuple[int,
 @pytest.mark.parametrize("strategy", ["sequential", "pac"])
 def test_every_batch_draws_neighbours_of_its_own(strategy: str, lane: LaneReader) -> None:
     learner = session(lane, strategy)
-    lesson_of(learner, 0)
-    examples = lesson_of(learner, 1)
+    examples_of(learner, 0)
+    examples = examples_of(learner, 1)
     first = trained(learner, examples, 0)
     assert len(first) == len(set(first)) == 40 // BATCH
     second = trained(learner, examples, 1)
@@ -82,8 +82,8 @@ def test_every_batch_draws_neighbours_of_its_own(strategy: str, lane: LaneReader
 def test_the_same_question_draws_the_same_again(strategy: str, lane: LaneReader) -> None:
     """What is predicted follows from the events and the seed, however often it was learned or asked before."""
     learner = session(lane, strategy)
-    lesson_of(learner, 0)
-    one = lesson_of(learner, 1)
+    examples_of(learner, 0)
+    one = examples_of(learner, 1)
     with drawn() as before:
         learner.strategy.answer(learner.model, [one.learned])
     trained(learner, one, 0)
@@ -91,7 +91,7 @@ def test_the_same_question_draws_the_same_again(strategy: str, lane: LaneReader)
         learner.strategy.answer(learner.model, [one.learned])
     assert before == after
     assert before
-    two = lesson_of(learner, 2)
+    two = examples_of(learner, 2)
     with drawn() as later:
         learner.strategy.answer(learner.model, [two.learned])
     assert set(later).isdisjoint(before)
@@ -103,11 +103,11 @@ def test_a_run_that_goes_on_from_a_checkpoint_draws_what_it_would_have(
 ) -> None:
     whole, resumed = session(lane, strategy), session(lane, strategy)
     for learner in (whole, resumed):
-        lesson_of(learner, 0)
-    trained(whole, lesson_of(whole, 1), 0)
+        examples_of(learner, 0)
+    trained(whole, examples_of(whole, 1), 0)
     state = deepcopy(whole.strategy.state())
-    lesson_of(resumed, 1)
+    examples_of(resumed, 1)
     resumed.strategy.restore(state)
-    goes_on, would_have = (trained(learner, lesson_of(learner, 2), 0) for learner in (resumed, whole))
+    goes_on, would_have = (trained(learner, examples_of(learner, 2), 0) for learner in (resumed, whole))
     assert goes_on == would_have
     assert len(set(would_have)) == 40 // BATCH

@@ -1,4 +1,4 @@
-"""Snapshots are counted as unscored, or as worse than a floor, by the figure that their task is about."""
+"""Snapshots are counted as unscored, or as worse than a baseline, by the figure that their task is about."""
 
 import pytest
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from trainer_sessions import learn, lesson_of, session_on
+from trainer_sessions import examples_of, learn, session_on
 from trainer_streams import make_lane, meetings
 
 from schemas.trainer_config import Optimisation
@@ -16,11 +16,11 @@ MODELS = pytest.mark.parametrize("model", ["sage-linear", "dysat"])
 
 
 def session_at(folder: Path, model: str, sequence: int = 4, **more: Any) -> tuple[Any, Any]:
-    """A session that has taken in snapshots up to one, and that one's lesson."""
+    """A session that has taken in snapshots up to one, and that one's examples."""
     lane = make_lane(folder, events=meetings(snapshots=6, a_snapshot=80))
     session = session_on(lane, "vertex", model, optimisation=Optimisation(batch_size=10), window=3, **more)
-    lessons = [lesson_of(session, number) for number in range(sequence + 1)]
-    return session, lessons[-1]
+    example_sets = [examples_of(session, number) for number in range(sequence + 1)]
+    return session, example_sets[-1]
 
 
 @MODELS
@@ -47,7 +47,7 @@ def test_the_steps_of_a_pass_ask_for_inputs_once(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As long as their nodes fit into ``inference_nodes``: three of a step of ten events, at most."""
-    session, lesson = session_at(tmp_path, model, strategy_params={"inference_nodes": 60})
+    session, examples = session_at(tmp_path, model, strategy_params={"inference_nodes": 60})
     asked = 0
     inputs = session.strategy.reach.inputs
 
@@ -57,6 +57,6 @@ def test_the_steps_of_a_pass_ask_for_inputs_once(
         return inputs(*arguments)
 
     monkeypatch.setattr(session.strategy.reach, "inputs", counted)
-    report = learn(session, lesson)
+    report = learn(session, examples)
     assert report.steps > 4
     assert asked == -(-report.steps // 2)

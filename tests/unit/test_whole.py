@@ -20,8 +20,8 @@ from trainer.continual.daemon import Trainer
 from trainer.continual.score_file import ScoreFile
 from trainer.metrics import TrainerMetrics
 from trainer.ranks import Ranks
-from trainer.session.lessons import LessonBook, Lessons, kept
 from trainer.session.session import Session
+from trainer.session.snapshot_trainer import ExampleWindow, SnapshotTrainer, kept
 
 TASKS = pytest.mark.parametrize("task", ["node-regression", "link-prediction"])
 
@@ -41,11 +41,11 @@ def test_predictions_and_gradients_are_those_of_a_dense_computation_over_all_ids
         config_for(tmp_path, task=task, strategy_params={"supervise": supervise, "steps": 1}), lane, Ranks()
     )
     shaken(session.model)
-    lessons, former = Lessons(session), []
+    snapshot_trainer, former = SnapshotTrainer(session), []
     for at, manifest in enumerate(lane.manifests):
         session.advance(manifest)
-        lesson = session.task.lesson(session.view, session.strategy)
-        asked, truth = lesson.part(np.arange(len(lesson)))
+        examples = session.task.examples(session.view, session.strategy)
+        asked, truth = examples.part(np.arange(len(examples)))
         first = max(0, at - WINDOW)
         with torch.no_grad():
             z = dense.tgcn(session.model, first, at)
@@ -66,7 +66,7 @@ def test_predictions_and_gradients_are_those_of_a_dense_computation_over_all_ids
         queries = sum(len(right) for *_, right in learned)
         loss = torch.stack(losses).sum() / queries
         gradients = torch.autograd.grad(loss, list(session.model.parameters()), allow_unused=True)
-        report = lessons.learn(lesson, 1.0)
+        report = snapshot_trainer.learn(examples, 1.0)
         assert report.loss == pytest.approx(loss.item(), rel=1e-4)
         for (name, weights), gradient in zip(session.model.named_parameters(), gradients, strict=True):
             if gradient is None or weights.grad is None:
@@ -139,9 +139,9 @@ def test_whole_and_vertex_agree_where_all_neighbours_are_taken(name: str, task: 
         answers, tables = [], []
         for session in sessions:
             session.advance(manifest)
-            lesson = session.task.lesson(session.view, session.strategy)
+            examples = session.task.examples(session.view, session.strategy)
             answers.append(
-                session.strategy.answer(session.model, [lesson.part(np.arange(len(lesson)))[0]])[0]
+                session.strategy.answer(session.model, [examples.part(np.arange(len(examples)))[0]])[0]
             )
             tables.append(session.strategy.embeddings(np.arange(manifest.num_nodes)))
         np.testing.assert_allclose(*answers, rtol=1e-5, atol=1e-5)
@@ -162,10 +162,10 @@ def test_numbers_of_nodes_change_nothing_but_their_places(tmp_path: Path) -> Non
         config = config_for(tmp_path / name, model_params={"hidden": 6, "signature": 0})
         session = Session(config, lane, Ranks())
         shaken(session.model)
-        learning = Lessons(session)
+        learning = SnapshotTrainer(session)
         for manifest in lane.manifests:
             session.advance(manifest)
-            learning.learn(session.task.lesson(session.view, session.strategy), 1.0)
+            learning.learn(session.task.examples(session.view, session.strategy), 1.0)
         tables.append(session.strategy.embeddings(np.arange(len(vectors))))
     torch.testing.assert_close(tables[1], tables[0][torch.from_numpy(order)], rtol=1e-4, atol=1e-5)
     assert not torch.allclose(*tables, atol=1e-3)
@@ -217,7 +217,7 @@ def test_steps_divide_the_items_of_every_snapshot_anew_in_each_epoch(
         tmp_path, task=task, strategy_params={"supervise": supervise, "steps": 3}, optimisation={"batch_size": batch}
     )  # fmt: skip
     session = Session(config, lane, Ranks())
-    strategy, book = session.strategy, LessonBook(session.task, session.strategy.needs.lessons)
+    strategy, book = session.strategy, ExampleWindow(session.task, session.strategy.needs.example_sets)
     learned: list[np.ndarray] = []
 
     def loss(answers: Tensor, truth: Tensor, reduction: str = "sum") -> Tensor:
@@ -227,20 +227,23 @@ def test_steps_divide_the_items_of_every_snapshot_anew_in_each_epoch(
     session.task.loss = loss
     for manifest in lane.manifests:
         session.advance(manifest)
-        lesson = session.task.lesson(session.view, strategy)
-        book.open(lesson)
-        lessons = book.with_newest(lesson)
-        if not len(lesson):
-            assert strategy.learn(lessons, 0).steps == 0
+        examples = session.task.examples(session.view, strategy)
+        book.open(examples)
+        snapshot_trainer = book.with_newest(examples)
+        if not len(examples):
+            assert strategy.learn(snapshot_trainer, 0).steps == 0
             continue
-        passes, steps = [], min(3, -(-max(map(len, lessons)) // batch))
+        passes, steps = [], min(3, -(-max(map(len, snapshot_trainer)) // batch))
         for epoch in range(2):
             learned.clear()
-            report = strategy.learn(lessons, epoch)
-            assert (report.steps, report.events, report.loss) == (steps, len(lesson), 1.0)
-            by_step = [learned[at : at + len(lessons)] for at in range(0, len(learned), len(lessons))]
+            report = strategy.learn(snapshot_trainer, epoch)
+            assert (report.steps, report.events, report.loss) == (steps, len(examples), 1.0)
+            by_step = [
+                learned[at : at + len(snapshot_trainer)]
+                for at in range(0, len(learned), len(snapshot_trainer))
+            ]
             assert len(by_step) == steps
-            for each, parts in zip(lessons, zip(*by_step, strict=True), strict=True):
+            for each, parts in zip(snapshot_trainer, zip(*by_step, strict=True), strict=True):
                 sizes = [len(part) for part in parts]
                 assert max(sizes) - min(sizes) <= each.each
                 _, truth = each.part(np.arange(len(each)))
@@ -271,9 +274,9 @@ def test_a_kept_lesson_has_the_parts_of_the_lesson(task: str, tmp_path: Path) ->
     session = Session(config_for(tmp_path, task=task), lane, Ranks())
     for manifest in lane.manifests[:4]:
         session.advance(manifest)
-        lesson = session.task.lesson(session.view, session.strategy)
+        examples = session.task.examples(session.view, session.strategy)
     chosen = np.array([0, 3, 4, 11])
-    (asked, truth), (again, same) = (each.part(chosen) for each in (lesson, kept(lesson)))
+    (asked, truth), (again, same) = (each.part(chosen) for each in (examples, kept(examples)))
     np.testing.assert_array_equal(truth, same)
     for column in fields(asked):
         np.testing.assert_array_equal(getattr(asked, column.name), getattr(again, column.name))

@@ -14,10 +14,10 @@ EXAMPLE = {
 
 
 def _require_workable(config: TrainerConfig) -> None:
-    from trainer.workable import require_evaluable, require_workable  # loading torch takes seconds
+    from trainer.validation import require_evaluable, require_trainable  # loading torch takes seconds
 
     # Without a store only evaluate can use it, whose lane is a partitioner.
-    require_workable(config) if config.store is not None else require_evaluable(config, 1)
+    require_trainable(config) if config.store is not None else require_evaluable(config, 1)
 
 
 config = config_command("trainer", TrainerConfig, EXAMPLE, _require_workable)

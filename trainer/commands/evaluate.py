@@ -78,13 +78,13 @@ def evaluate(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Train on the first events of a file or store, choose an epoch by validation, test on the last events, beside the floors.
+    """Train on the first events of a file or store, choose an epoch by validation, test on the last events, beside the baselines.
 
     Example: freshet-trainer evaluate --config trainer.yaml --data interactions.parquet --seeds 3 --json
     """
 
     def body() -> int | None:
-        from trainer.workable import require_evaluable
+        from trainer.validation import require_evaluable
 
         configure_logs(level="DEBUG" if debug else "INFO")
         if WITH_PARENT in os.environ:

@@ -38,10 +38,10 @@ def export(
     """
 
     def body() -> None:
-        from trainer.workable import require_workable
+        from trainer.validation import require_trainable
 
         configure_logs(level="DEBUG" if debug else "INFO")
-        config = load_config(TrainerConfig, file, require_workable)
+        config = load_config(TrainerConfig, file, require_trainable)
         if out.suffix not in (".arrow", ".parquet"):
             raise Failure(f"--out must end in .arrow or .parquet, found {out}")
         result = _export(config, out, _wanted(nodes, nodes_file))

@@ -55,14 +55,14 @@ def _show(name: str | None, *, json: bool) -> None:
                 "name": name,
                 "trains": strategy.trains,
                 "tasks": [
-                    task for task, found in sorted(TASKS.all().items()) if found.asks in strategy.answers
+                    task for task, found in sorted(TASKS.all().items()) if found.subject in strategy.answers
                 ],
                 **_about(strategy, strategy.Options),
             }
             for name, strategy in sorted(STRATEGIES.all().items())
         ],
         "tasks": [
-            {"name": name, "asks": task.asks, "summary": _summary(task)}
+            {"name": name, "asks": task.subject, "summary": _summary(task)}
             for name, task in sorted(TASKS.all().items())
         ],
         "broken": MODELS.broken() | STRATEGIES.broken() | TASKS.broken(),

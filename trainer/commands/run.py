@@ -36,7 +36,7 @@ def run(
     """
 
     def body() -> None:
-        from trainer.workable import require_workable
+        from trainer.validation import require_trainable
 
         configure_logs(level="DEBUG" if debug else "INFO")
 
@@ -44,7 +44,7 @@ def run(
             if config.store is None:
                 raise Failure("key store is missing. Name the folder of the store")
             for number in {1} if ranks is None else {*ranks}:
-                require_workable(config, number)
+                require_trainable(config, number)
 
         config = load_config(
             TrainerConfig, file, check

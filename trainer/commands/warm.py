@@ -77,7 +77,7 @@ def _schedules() -> None:
 
 
 def _train(store: Path, checkpoint: Path, model: str, strategy: str, event: bool) -> None:
-    """Do all that a live run does: floors, exports, checkpoints and, with event models, forgetting and replay."""
+    """Do all that a live run does: baselines, exports, checkpoints and, with event models, forgetting and replay."""
     from schemas.trainer_config import TrainerConfig
     from stream.store.as_of import AsOf
     from trainer.service import train

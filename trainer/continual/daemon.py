@@ -25,10 +25,10 @@ from trainer.metrics import TrainerMetrics
 from trainer.ranks import Ranks
 from trainer.scoring.metrics import flat_figures
 from trainer.session.checkpoint import Checkpoints, content_of, identity, newest_checkpoint
-from trainer.session.lessons import Lessons
 from trainer.session.session import Session
+from trainer.session.snapshot_trainer import SnapshotTrainer
 from trainer.strategies.figures import declared_by, shown
-from trainer.workable import require_workable
+from trainer.validation import require_trainable
 
 SHARE = 20
 """Seconds between two checkpoints per second that one takes. A crash repeats at most these seconds and a snapshot."""
@@ -89,14 +89,14 @@ class Trainer:
         self.sequence = -1
         """Of the last snapshot learned; −1 before the first."""
         self._learned: LaneManifest | None = None  # by this process; the lane may no longer keep it
-        require_workable(config)
+        require_trainable(config)
         self.session = Session(config, lane, ranks)
         interval_s = lane.header.interval_us / US_PER_S
         self.pace = Pace(config.optimisation, self.session.model.kind, interval_s)
         self.load = LoadPolicy(config.overload, config.lag.max_snapshots)
         self._saved = -1  # sequence of the newest checkpoint
         self._saving = Saving(config.checkpoint_every)
-        self.lessons = Lessons(self.session, self._saving.due)
+        self.snapshot_trainer = SnapshotTrainer(self.session, self._saving.due)
         self.checkpoints = Checkpoints(config.checkpoint, config.keep_checkpoints)
         self.scores = ScoreFile(config.checkpoint)
         self._resume()
@@ -104,8 +104,8 @@ class Trainer:
         self._exporter = Exporter(config, lane, ranks) if exported else None
         lines = self.scores.lines() if ranks.rank == 0 else ()
         task = self.session.task
-        self._gate = ExportGate(config.exports.hold, task.picks, task.floor, lines)
-        self._drift = DriftWatch(config.drift, task.picks, lines)
+        self._gate = ExportGate(config.exports.hold, task.selection_metric, task.baseline, lines)
+        self._drift = DriftWatch(config.drift, task.selection_metric, lines)
         self._held: str | None = None
 
     def step(self, manifest: LaneManifest) -> None:
@@ -122,16 +122,16 @@ class Trainer:
         with phases("advance"):
             session.advance(manifest)
         with phases("prepare"):
-            step.lesson = session.task.lesson(session.view, session.strategy)
+            step.examples = session.task.examples(session.view, session.strategy)
         with phases("score"):
-            step.judged = session.task.judge(
-                session.strategy, session.model, session.floor, step.lesson, self.ranks
+            step.evaluation = session.task.evaluate(
+                session.strategy, session.model, session.untrained, step.examples, self.ranks
             )
-            self._judge(step)
+            self._take_figures(step)
         scores_version = version_of(session.model) if self._exporter is not None else ""
         session.strategy.learner.rate.factor = turn.factor
         with phases("train"):
-            step.report = self.lessons.learn(step.lesson, step.passes)
+            step.report = self.snapshot_trainer.learn(step.examples, step.passes)
         if self._exporter is not None:
             with phases("export"), _written(f"export of snapshot {manifest.tau} to {self.config.store}"):
                 self._export(self._exporter, step, scores_version)
@@ -145,7 +145,7 @@ class Trainer:
                     write_line(
                         self.scores, step, own, **self._event_span(manifest), lag=self._lag(self.sequence)
                     )
-            if self.lessons.checkpoint_due:
+            if self.snapshot_trainer.checkpoint_due:
                 self.save()
         self._observe(step)
 
@@ -171,7 +171,7 @@ class Trainer:
         state |= {
             "identity": identity(self.config, self.lane),
             "log_events_checksum": manifest.log_events_checksum,
-            "lessons": self.lessons.book.state(),
+            "lessons": self.snapshot_trainer.book.state(),
             "pace": self.pace.state(),
         }
         with _written(f"checkpoint in {self.config.checkpoint}"):
@@ -193,7 +193,7 @@ class Trainer:
         with content_of(path):
             self.session.restore(state)
             self.session.restore_generators(state)
-            self.lessons.book.restore(state.get("lessons", {}))
+            self.snapshot_trainer.book.restore(state.get("lessons", {}))
             self.pace.restore(state.get("pace", {}))
         self.sequence = self._saved = sequence
         if self.ranks.rank == 0:
@@ -243,13 +243,13 @@ class Trainer:
             lag = self.ranks.from_first(lag)
         return self.load.passes(lag, most)
 
-    def _judge(self, step: Step) -> None:
+    def _take_figures(self, step: Step) -> None:
         """Compute the figures of the predictions, and whether they have become worse."""
-        if step.judged is not None:
-            step.figures = step.judged.figures()
-            if (links := step.judged.links) is not None:
+        if step.evaluation is not None:
+            step.figures = step.evaluation.figures()
+            if (links := step.evaluation.links) is not None:
                 step.errors, step.sizes = links.errors(), links.sizes
-            step.sliding = self._drift.see({"scored": step.judged.scored, **flat_figures(step.figures)})
+            step.sliding = self._drift.see({"scored": step.evaluation.scored, **flat_figures(step.figures)})
             if step.sliding.drifted:
                 log.warning(
                     "the model predicts worse than before", tau=step.manifest.tau, drop=step.sliding.drop
@@ -260,11 +260,11 @@ class Trainer:
     def _export(self, exporter: Exporter, step: Step, scores_version: str) -> None:
         """Export the snapshot, unless its figures hold it back; rank 0 judges."""
         was, tau = self._held, step.manifest.tau
-        scored = 0 if step.judged is None else step.judged.scored
-        self._held = self._gate.judge(step.figures, scored) if self.ranks.rank == 0 else None
+        scored = 0 if step.evaluation is None else step.evaluation.scored
+        self._held = self._gate.check(step.figures, scored) if self.ranks.rank == 0 else None
         (held,) = self.ranks.any(self._held is not None)
         if not held:
-            self._held = exporter.export(self.session, step.manifest, step.judged, scores_version)
+            self._held = exporter.export(self.session, step.manifest, step.evaluation, scores_version)
         step.held = self._held
         if self.ranks.rank != 0:
             return

@@ -11,10 +11,10 @@ from trainer.continual.score_file import weighted_mean
 DRIFTED = "drifted"
 """Key of a line of the score file: the snapshot's predictions showed a drift."""
 
-_FLOORS = (
+_BASELINES = (
     "random", "recency", "recency_popularity", "edgebank", "zero", "mean", "persistence", "age_persistence",
 )  # fmt: skip
-"""Floors of all tasks; a task has some of them."""
+"""Baselines of all tasks; a task has some of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +37,22 @@ class DriftWatch:
 
     Args:
         config: Lengths of window and reference, and the drop that is a drift.
-        picks: See ``Task.picks``.
+        selection_metric: See ``Task.selection_metric``.
         lines: Those of the score file so far, so that a restart sees the same as an uninterrupted run.
     """
 
     def __init__(
         self,
         config: Drift,
-        picks: tuple[str, int] = ("ap", 1),
+        selection_metric: tuple[str, int] = ("ap", 1),
         lines: Iterable[Mapping[str, Any]] = (),
     ) -> None:
         self._config = config
-        self._metric, self._sign = picks
-        self._keys = {"model": self._metric, **{floor: f"{floor}_{self._metric}" for floor in _FLOORS}}
+        self._metric, self._sign = selection_metric
+        self._keys = {
+            "model": self._metric,
+            **{baseline: f"{baseline}_{self._metric}" for baseline in _BASELINES},
+        }
         self._window: deque[dict[str, Any]] = deque()
         self._before: deque[dict[str, Any]] = deque()
         for line in lines:

@@ -18,7 +18,7 @@ from trainer.exports.exporter import HELD
 from trainer.metrics import TrainerMetrics
 from trainer.scoring.metrics import Figures, flat_figures
 from trainer.strategies.interface import StepReport
-from trainer.tasks.interface import Judged, Lesson, Task
+from trainer.tasks.interface import Evaluation, SnapshotExamples, Task
 
 
 class Phases:
@@ -69,8 +69,8 @@ class Step:
         manifest: The snapshot.
         phases: Where the time went.
         skipped: Snapshots just before it that were left out.
-        lesson: Its lesson.
-        judged: Predictions before it was learned, on rank 0.
+        examples: Its examples.
+        evaluation: Predictions before it was learned, on rank 0.
         figures: Of the predictions.
         errors: Standard errors of sampled figures.
         sizes: Events of sampled figures, by kind.
@@ -85,8 +85,8 @@ class Step:
     manifest: LaneManifest
     phases: Phases = field(default_factory=Phases)
     skipped: int = 0
-    lesson: Lesson | None = None
-    judged: Judged | None = None
+    examples: SnapshotExamples | None = None
+    evaluation: Evaluation | None = None
     figures: Figures = field(default_factory=dict)
     errors: Figures = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
@@ -114,19 +114,19 @@ def write_line(
     Raises:
         Failure: A figure of the strategy has a key of every line.
     """
-    assert step.lesson is not None
-    assert step.judged is not None
+    assert step.examples is not None
+    assert step.evaluation is not None
     line: dict[str, Any] = {
         "sequence": step.manifest.sequence,
         "tau": step.manifest.tau,
         "events": step.manifest.num_events,
-        "scored": step.judged.scored,
+        "scored": step.evaluation.scored,
         "trained": step.report.events,
         "discarded": step.report.discarded,
         "skipped": step.skipped,
         "passes": step.passes,
         "evicted": step.evicted.nodes,
-        "excluded": step.lesson.excluded,
+        "excluded": step.examples.excluded,
         "steps": step.report.steps,
         "step_events": step.step_events,
         "seconds": dict(step.phases.seconds),
@@ -141,8 +141,8 @@ def write_line(
         **flat_figures(step.figures),
     }
     line |= step.sizes | flat_figures(step.errors, "_error")
-    if step.judged.cautions:
-        line["cautions"] = step.judged.cautions
+    if step.evaluation.cautions:
+        line["cautions"] = step.evaluation.cautions
     if step.report.loss is not None:
         line["loss"] = step.report.loss
     if step.report.replayed:
@@ -175,16 +175,18 @@ def observe(metrics: TrainerMetrics, step: Step, task: Task, *, newest_us: int, 
     Args:
         metrics: Rank 0's.
         step: The snapshot.
-        task: Names the figure that counts, and the floor.
+        task: Names the figure that counts, and the baseline.
         newest_us: Time of its newest event.
         oldest_us: Of its oldest one that is not late.
     """
-    assert step.lesson is not None
-    inserts, report = step.lesson.items, step.report
-    metrics.scored(step.figures, task.picks, task.floor)
+    assert step.examples is not None
+    inserts, report = step.examples.items, step.report
+    metrics.scored(step.figures, task.selection_metric, task.baseline)
     metrics.sampled(step.errors, step.sizes)
-    metrics.slid(task.picks[0], step.sliding.means, step.sliding.drop, drifted=step.sliding.drifted)
-    metrics.excluded(step.lesson.excluded)
+    metrics.slid(
+        task.selection_metric[0], step.sliding.means, step.sliding.drop, drifted=step.sliding.drifted
+    )
+    metrics.excluded(step.examples.excluded)
     metrics.used("trained", report.events)
     metrics.steps_of(step.step_events)
     metrics.used("discarded", report.discarded)

@@ -5,7 +5,7 @@ Keys of a line: ``sequence`` and ``tau`` of the snapshot; ``events`` (all of the
 were left out for lag; ``passes`` over its events (fewer under overload); ``replayed`` events, ``nonfinite`` steps and
 ``drifted``, where there were; ``excluded`` (events left out of scores, by reason); ``evicted`` nodes, forgotten afterwards for
 the budget; ``steps``, and ``step_events`` of each at most; ``loss`` (mean, nats); ``ap``,
-``auc``, ``mrr``, ``hits_at_10`` of the model; ``<scorer>_ap`` and so on for the floors ``random``, ``edgebank``,
+``auc``, ``mrr``, ``hits_at_10`` of the model; ``<scorer>_ap`` and so on for the baselines ``random``, ``edgebank``,
 ``recency``, ``recency_popularity``; ``inductive_…``, ``transductive_…``, ``historical_…`` for the subsets; ``sampled`` and
 ``ranked`` events that some of them are made of, and ``<figure>_error``, their standard errors; ``cautions`` about figures
 that few items decide;

@@ -60,11 +60,11 @@ class Queries:
 
     @property
     def ends(self) -> tuple[Int64, Int64]:
-        """See ``Asked.ends``: sources and destinations."""
+        """See ``QueryBatch.ends``: sources and destinations."""
         return self.src, self.dst
 
     def read(self, head: Callable[..., Tensor], rows: Sequence[Tensor]) -> Tensor:
-        """See ``Asked.read``: logits."""
+        """See ``QueryBatch.read``: logits."""
         src, dst = rows
         return head(src, dst, to_device(self.encounters, src.device))
 
@@ -107,7 +107,7 @@ class Examples:
         sequence: Its number in the log.
         inserts: All insert events of the snapshot, of all ranks.
         fresh: bool (E,): an end of the event was never seen before the snapshot (or the training split).
-        every: int64, positions of all events of the lesson, of all ranks.
+        every: int64, positions of all events of the examples, of all ranks.
         positive: One query per own event.
         learned: One query per event to learn: by default an own event that has a negative.
         training: Negatives to learn from, one for each learned query.
@@ -153,11 +153,11 @@ class Examples:
 
     @property
     def times(self) -> Int64:
-        """See ``Lesson.times``."""
+        """See ``SnapshotExamples.times``."""
         return self.inserts.visible_us
 
     def part(self, chosen: Int64) -> tuple[Queries, Float32]:
-        """See ``Lesson.part``: events, then their negatives."""
+        """See ``SnapshotExamples.part``: events, then their negatives."""
         positive, negative = (queries.select(chosen) for queries in (self.learned, self.training))
         truth = np.zeros(2 * len(chosen), np.float32)
         truth[: len(chosen)] = 1
@@ -272,20 +272,22 @@ def prepare(
             candidates=others.draw(rankable[few], sampling.candidates, draw_for(Purpose.CANDIDATES)),
         )
     opposed = stored.random != NONE
-    judged = mine[opposed[mine]]
+    opposed_events = mine[opposed[mine]]
     old = mine[stored.historical_src[mine] != NONE]
     own_ranked = np.nonzero(owned[src[stored.ranked]])[0]
 
-    asked = [
+    queries = [
         (mine, src[mine], dst[mine]),
         (taught, src[taught], training[taught]),
-        (judged, src[judged], stored.random[judged]),
+        (opposed_events, src[opposed_events], stored.random[opposed_events]),
         (old, stored.historical_src[old], stored.historical_dst[old]),
         _each(stored.ranked[own_ranked], src, stored.candidates[own_ranked]),
     ]
     if not np.array_equal(taught, mine):
-        asked.append((taught, src[taught], dst[taught]))
-    positive, negative, random, historical, candidates, *learned = _answer(asked, inserts, num_nodes, history)
+        queries.append((taught, src[taught], dst[taught]))
+    positive, negative, random, historical, candidates, *learned = _answer(
+        queries, inserts, num_nodes, history
+    )
     return Examples(
         tau=tau,
         sequence=sequence,
@@ -333,14 +335,14 @@ def _each(events: Int64, src: Int64, candidates: Int64) -> tuple[Int64, Int64, I
 
 
 def _answer(
-    asked: list[tuple[Int64, Int64, Int64]], inserts: Inserts, num_nodes: int, history: History
+    queries: list[tuple[Int64, Int64, Int64]], inserts: Inserts, num_nodes: int, history: History
 ) -> list[Queries]:
-    event, src, dst = (np.concatenate([query[column] for query in asked]) for column in range(3))
+    event, src, dst = (np.concatenate([query[column] for query in queries]) for column in range(3))
     order = np.argsort(event, kind="stable")
     before_us = history.visible_before(inserts)
     answered = history.replay(inserts, num_nodes, event[order], src[order], dst[order])
     encounters = np.empty_like(answered)
     encounters[order] = answered
-    ends = np.cumsum([len(query[0]) for query in asked])
+    ends = np.cumsum([len(query[0]) for query in queries])
     every = Queries(event, src, dst, encounters, inserts.visible_us[event], before_us[event])
     return [every.part(slice(begin, end)) for begin, end in zip([0, *ends[:-1]], ends, strict=True)]

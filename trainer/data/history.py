@@ -1,4 +1,4 @@
-"""Encounters before an event: the memory behind the floors and behind a model's encounter features."""
+"""Encounters before an event: the memory behind the baselines and behind a model's encounter features."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,10 +36,10 @@ def find(slots, shift, keys, key):  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(cache=True, nogil=True)
-def find_all(slots, shift, keys, asked, out):  # type: ignore[no-untyped-def]  # compiled
+def find_all(slots, shift, keys, wanted, out):  # type: ignore[no-untyped-def]  # compiled
     """Fill ``out`` with the position of every asked key in ``keys``; −1 for those that are missing."""
-    for i in range(len(asked)):
-        out[i] = max(find(slots, shift, keys, asked[i]), np.int64(-1))
+    for i in range(len(wanted)):
+        out[i] = max(find(slots, shift, keys, wanted[i]), np.int64(-1))
 
 
 @njit(cache=True, nogil=True)

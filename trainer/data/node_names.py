@@ -102,8 +102,8 @@ class NodeNames:
 
 
 @njit(cache=True, nogil=True)
-def _number(slots, shift, keys, size, asked):  # type: ignore[no-untyped-def]  # compiled
-    ids, out = asked
+def _number(slots, shift, keys, size, wanted):  # type: ignore[no-untyped-def]  # compiled
+    ids, out = wanted
     for i in range(len(ids)):
         position = find(slots, shift, keys, ids[i])
         if position < 0:

@@ -99,7 +99,7 @@ def embedded_sources(
     Args:
         session: Its strategy is rewound.
         models: Those to compare.
-        snapshots: Lessons of every snapshot, this rank's.
+        snapshots: Examples of every snapshot, this rank's.
         labels: Of every snapshot's inserts, −1 for none.
 
     Returns:
@@ -107,17 +107,17 @@ def embedded_sources(
     """
     embeddings: list[list[Tensor]] = [[] for _ in models]
     encounters, found, times = [], [], []
-    for lesson in snapshots:
-        label = labels[lesson.tau]
-        asked = lesson.positive.select(label[lesson.positive.event] >= 0)
+    for examples in snapshots:
+        label = labels[examples.tau]
+        queries = examples.positive.select(label[examples.positive.event] >= 0)
         for model, parts in zip(models, embeddings, strict=True):
             parts.append(
-                first_ranks(session.strategy.embed_sources(model, asked), asked.event, session.ranks)
+                first_ranks(session.strategy.embed_sources(model, queries), queries.event, session.ranks)
             )
-        encounters.append(first_ranks(torch.from_numpy(asked.encounters), asked.event, session.ranks))
-        event = first_ranks(torch.from_numpy(asked.event), asked.event, session.ranks).numpy()
+        encounters.append(first_ranks(torch.from_numpy(queries.encounters), queries.event, session.ranks))
+        event = first_ranks(torch.from_numpy(queries.event), queries.event, session.ranks).numpy()
         found.append(label[event])
-        times.append(lesson.times[event])
+        times.append(examples.times[event])
     return LabelledEvents(
         [torch.cat(parts) for parts in embeddings],
         torch.cat(encounters),
@@ -176,7 +176,7 @@ def classify(
 
 
 def activity_auroc(events: LabelledEvents, split: Split) -> float | None:
-    """The floor that learns nothing: the fewer events a source has had, the likelier it is labelled."""
+    """The baseline that learns nothing: the fewer events a source has had, the likelier it is labelled."""
     had = events.encounters[:, [Encounter.SRC_OUT_COUNT, Encounter.SRC_IN_COUNT]].sum(dim=1).numpy()
     return auroc(-had.astype(np.float64), events.label, split.test(events.time_us))
 
@@ -189,7 +189,7 @@ def node_figures(
     settings: Classifier,
     seed: int,
 ) -> dict[str, float]:
-    """Figures of a session's trained model and of the floors.
+    """Figures of a session's trained model and of the baselines.
 
     Args:
         session: Has the model, and the same model with random weights.
@@ -203,7 +203,7 @@ def node_figures(
         On rank 0 ``auroc``, ``validation_auroc``, ``random_auroc`` and ``activity_auroc``, without those that cannot be
         computed.
     """
-    models = {"model": session.model, "random": session.floor}
+    models = {"model": session.model, "random": session.untrained}
     session.strategy.rewind()
     events = embedded_sources(session, list(models.values()), snapshots(), labels)
     if session.ranks.rank != 0:
@@ -216,9 +216,9 @@ def node_figures(
         figures |= {
             f"{prefix}{name}": value for name, value in found.items() if not prefix or name == "auroc"
         }
-    floor = activity_auroc(events, split)
-    if floor is not None:
-        figures["activity_auroc"] = floor
+    baseline = activity_auroc(events, split)
+    if baseline is not None:
+        figures["activity_auroc"] = baseline
     parts = {"train": split.train, "validation": split.validate, "test": split.test}
     counts = {name: int(events.label[part(events.time_us)].sum()) for name, part in parts.items()}
     log.info("labels", events=len(events.label), **counts)

@@ -28,7 +28,7 @@ from stream.store.store_events import is_store, read_source
 from trainer.data.examples import insert_events
 from trainer.data.history import NO_EVENTS, Inserts
 from trainer.evaluation.classification import event_labels, label_cautions, node_figures, require_both_kinds
-from trainer.evaluation.foreign_scores import ForeignScores, judge
+from trainer.evaluation.foreign_scores import ForeignScores, evaluate_scores
 from trainer.evaluation.progress import Progress
 from trainer.evaluation.protocol import OfflineProtocol
 from trainer.evaluation.split import Split, split_by_time
@@ -36,14 +36,14 @@ from trainer.evaluation.stored_negatives import StoredNegatives, write_negatives
 from trainer.ranks import Ranks
 from trainer.scoring.metrics import Figures, flat_figures, warn_of
 from trainer.scoring.predictions import Predictions
-from trainer.session.lessons import Lessons
 from trainer.session.session import Session
+from trainer.session.snapshot_trainer import SnapshotTrainer
 from trainer.strategies.figures import declared_by, means_of, merged, shown
 from trainer.strategies.interface import StepReport
-from trainer.tasks.interface import TASKS, Judged, Lesson, classifies, is_split
+from trainer.tasks.interface import TASKS, Evaluation, SnapshotExamples, classifies, is_split
 from trainer.tasks.node_regression import SCORERS
+from trainer.validation import require_evaluable
 from trainer.wire.traffic import Traffic
-from trainer.workable import require_evaluable
 
 
 def work(reports: Sequence[StepReport], ranks: Ranks) -> dict[str, Any]:
@@ -255,7 +255,7 @@ def evaluate(
     if scores is not None and ranks.size > 1:
         raise Failure("--scores trains nothing. Leave --ranks out")
     task = TASKS.find(config.task)
-    if negatives is not None and task.asks != "pairs":
+    if negatives is not None and task.subject != "pairs":
         raise Failure(f"--negatives is about pairs, but task {config.task} asks about nodes. Leave it out")
     parts = config.parts or ranks.size
     with ExitStack() as stack:  # mapped files stay readable for ranks that have not finished
@@ -270,7 +270,7 @@ def evaluate(
         # tasks about nodes have questions in every snapshot, whatever its number of events
         split = (
             split_by_time(snapshot_ends(lane), shares, "snapshots")
-            if task.asks == "nodes"
+            if task.subject == "nodes"
             else split_by_time(inserts.visible_us, shares)
         )
         if labels is not None:
@@ -280,7 +280,7 @@ def evaluate(
         stored = _stored(negatives, lane, inserts, split, config.seed, ranks) if negatives else None
         if scores is not None:
             protocol = OfflineProtocol(lane, inserts, split, 0, stored)
-            found = judge(ForeignScores(scores), protocol, ranks, config.history_moment)
+            found = evaluate_scores(ForeignScores(scores), protocol, ranks, config.history_moment)
             return _foreign(scores, found, lane, inserts)
         runs = []
         for seed in range(config.seed, config.seed + seeds):
@@ -337,8 +337,8 @@ class _Run:
         task = TASKS.find(config.task)(config, lane)
         task = task if links is None else task.offline(links)
         self.session = Session(config, lane, ranks, seed=seed, task=task)
-        self.metric, self.sign = self.session.task.picks
-        self.lessons = Lessons(self.session)
+        self.metric, self.sign = self.session.task.selection_metric
+        self.snapshot_trainer = SnapshotTrainer(self.session)
         self.reports: list[StepReport] = []
         self.graph_bytes = self.mapped_bytes = 0  # the most so far
         self.progress = Progress(
@@ -363,11 +363,11 @@ class _Run:
             if score > best or best == NONE:  # without a validation figure, the last epoch
                 best, chosen = score, epoch
                 weights, state = self._copy()
-        self.lessons.require_learned()
+        self.snapshot_trainer.require_learned()
         self._put_back(weights, state)
         return {
             "seed": self.seed,
-            **self._judged(),
+            **self._test_figures(),
             **self._validated(best),
             "best_epoch": chosen,
             "discarded": sum(report.discarded for report in self.reports) / len(seconds),
@@ -385,7 +385,7 @@ class _Run:
         own = shown(declared, merged(declared, (report.figures for report in self.reports)))
         return {"training": means_of([own])} if own else {}
 
-    def _judged(self) -> dict[str, float]:
+    def _test_figures(self) -> dict[str, float]:
         """Figures of the test by their names in the result."""
         if self.labels is None:
             test = self._test()
@@ -399,9 +399,9 @@ class _Run:
         """The figure of validation by its name; empty without one."""
         return {} if score == NONE else {f"validation_{self.metric}": self.sign * score}
 
-    def _rest(self) -> Iterator[Lesson]:
+    def _rest(self) -> Iterator[SnapshotExamples]:
         """Every snapshot once more, after all epochs."""
-        return self._lessons(float("inf"), self.config.optimisation.passes)
+        return self._example_sets(float("inf"), self.config.optimisation.passes)
 
     def _warm_up(self) -> None:
         """Compile kernels by learning a few events of the first snapshots; random generators are put back.
@@ -411,12 +411,12 @@ class _Run:
         devices = [self.ranks.device] if self.ranks.device.type == "cuda" else []
         warmed = 0
         with torch.random.fork_rng(devices):
-            for lesson in self._lessons(self.split.train_until_us, 0):
-                few = self.split.train(lesson.times) & (np.arange(lesson.items) < WARMED)
+            for examples in self._example_sets(self.split.train_until_us, 0):
+                few = self.split.train(examples.times) & (np.arange(examples.items) < WARMED)
                 if few.any():
-                    asked = lesson.of_events(few)
-                    self._judge(asked, floor=False)
-                    self.session.strategy.learn([asked], 0)
+                    queries = examples.of_events(few)
+                    self._evaluate(queries, baselines=False)
+                    self.session.strategy.learn([queries], 0)
                     warmed += 1
                 if warmed == 3:
                     return
@@ -434,46 +434,46 @@ class _Run:
         """Figures of the validation, mean loss if any event was learned, and number of events that no rank could learn."""
         losses, learned, discarded, validation = 0.0, 0, 0, []
         self.session.strategy.rewind()
-        self.lessons.rewind()
-        for lesson in self._lessons(self.split.validate_until_us, epoch):
-            train, validate = self.split.train(lesson.times), self.split.validate(lesson.times)
+        self.snapshot_trainer.rewind()
+        for examples in self._example_sets(self.split.validate_until_us, epoch):
+            train, validate = self.split.train(examples.times), self.split.validate(examples.times)
             if train.any():
-                report = self.lessons.once(lesson.of_events(train), epoch)
+                report = self.snapshot_trainer.once(examples.of_events(train), epoch)
                 self.reports.append(report)
                 losses += (report.loss or 0.0) * report.events
                 learned += report.events
                 discarded += report.discarded
             if validate.any():
-                validation.append(self._judge(lesson.of_events(validate), floor=False))
+                validation.append(self._evaluate(examples.of_events(validate), baselines=False))
         return self._figures(validation), losses / learned if learned else None, discarded
 
     def _test(self) -> Figures:
         found = [
-            self._judge(lesson.of_events(self.split.test(lesson.times)), floor=True)
-            for lesson in self._rest()
-            if self.split.test(lesson.times).any()
+            self._evaluate(examples.of_events(self.split.test(examples.times)), baselines=True)
+            for examples in self._rest()
+            if self.split.test(examples.times).any()
         ]
         return self._figures(found)
 
-    def _judge(self, lesson: Any, *, floor: bool) -> Judged | None:
-        """Predict; without the floor only the figures for validation."""
+    def _evaluate(self, examples: Any, *, baselines: bool) -> Evaluation | None:
+        """Predict; without baselines only the figures for validation."""
         session = self.session
-        return session.task.judge(
-            session.strategy, session.model, session.floor if floor else None, lesson, self.ranks
+        return session.task.evaluate(
+            session.strategy, session.model, session.untrained if baselines else None, examples, self.ranks
         )
 
-    def _figures(self, parts: list[Judged | None]) -> Figures:
+    def _figures(self, parts: list[Evaluation | None]) -> Figures:
         found = [part for part in parts if part is not None]
         return self.session.task.join(found).figures() if found else {}
 
-    def _lessons(self, until_us: float, epoch: int) -> Iterator[Lesson]:
+    def _example_sets(self, until_us: float, epoch: int) -> Iterator[SnapshotExamples]:
         """Every snapshot that begins by ``until_us``, from the first one."""
         self.session.reopen()
         for at, manifest in enumerate(self.lane.manifests):
             if manifest.tau * self.lane.header.interval_us > until_us:
                 return
             self.session.advance(manifest)
-            yield self.session.task.lesson(self.session.view, self.session.strategy, epoch=epoch)
+            yield self.session.task.examples(self.session.view, self.session.strategy, epoch=epoch)
             self.graph_bytes = max(self.graph_bytes, self.session.graph_bytes)
             self.mapped_bytes = max(self.mapped_bytes, mapped_bytes())
             self.progress.at(epoch, at)

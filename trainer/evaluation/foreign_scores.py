@@ -1,4 +1,4 @@
-"""A model of another program, judged by its scores: with the same events, negatives, figures and floors."""
+"""A model of another program, judged by its scores: with the same events, negatives, figures and baselines."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from trainer.data.history import Moment
 from trainer.evaluation.protocol import OfflineProtocol
 from trainer.evaluation.stored_negatives import read_given, whole_numbers
 from trainer.ranks import Ranks
-from trainer.scoring.predictions import Predictions, join, judged_queries, side_by_side
+from trainer.scoring.predictions import Predictions, join, scored_queries, side_by_side
 
 REQUIRED = ("event", "score", "random_score")
 OPTIONAL = ("historical_score", "candidate_scores")
@@ -139,10 +139,10 @@ class ForeignScores:
             ) from None
 
 
-def judge(
+def evaluate_scores(
     scores: ForeignScores, protocol: OfflineProtocol, ranks: Ranks, moment: Moment = "batch"
 ) -> Predictions:
-    """Predictions of the test events by a file's scores, beside the floors.
+    """Predictions of the test events by a file's scores, beside the baselines.
 
     The baselines know the past up to ``moment``. The column of random weights is NaN, so its figures are absent. So are those
     of historical negatives and of ranks if the file has no scores of these.
@@ -155,7 +155,9 @@ def judge(
     for examples in protocol.every_snapshot(moment):
         tested = protocol.split.test(examples.inserts.visible_us)
         if tested.any():
-            found.append(_judged(scores, examples.of_events(tested), begin, protocol.test_span_s, ranks))
+            found.append(
+                _snapshot_predictions(scores, examples.of_events(tested), begin, protocol.test_span_s, ranks)
+            )
         begin += len(examples.inserts)
     predictions = join(found)
     if not predictions.opposed.any():
@@ -166,11 +168,11 @@ def judge(
     return predictions
 
 
-def _judged(
+def _snapshot_predictions(
     scores: ForeignScores, examples: Examples, begin: int, window_s: float, ranks: Ranks
 ) -> Predictions:
-    asked = judged_queries(examples)
-    positive, random, historical, candidates = asked
+    queries = scored_queries(examples)
+    positive, random, historical, candidates = queries
     count = max(1, examples.num_candidates)
     logits = [
         scores.of("score", begin + positive.event),
@@ -182,7 +184,7 @@ def _judged(
         if scores.ranks
         else np.full(len(candidates), np.nan),
     ]
-    untrained = [np.full(len(queries), np.nan) for queries in asked]
-    judged = side_by_side(examples, asked, logits, untrained, ranks, window_s)
-    assert judged is not None, "one rank is the first"
-    return judged
+    untrained = [np.full(len(one), np.nan) for one in queries]
+    predictions = side_by_side(examples, queries, logits, untrained, ranks, window_s)
+    assert predictions is not None, "one rank is the first"
+    return predictions

@@ -44,7 +44,7 @@ from trainer.evaluation.progress import LogFollower
 from trainer.evaluation.split import parse_shares
 from trainer.scoring.metrics import warn_of
 from trainer.shutdown import WITH_PARENT
-from trainer.workable import require_evaluable
+from trainer.validation import require_evaluable
 
 Format = Literal["text", "markdown", "latex"]
 

@@ -100,14 +100,14 @@ class StoredNegatives:
         """
         table = _read(Path(path), lane)
         external = lane.log.external_ids().combine_chunks()
-        judged = np.flatnonzero(~split.train(inserts.visible_us))
-        _require_same(Path(path), table, judged, inserts, external)
+        scored_events = np.flatnonzero(~split.train(inserts.visible_us))
+        _require_same(Path(path), table, scored_events, inserts, external)
         ids = _Ids(Path(path), external)
         random = ids.dense(table, "random")
-        _require_no_events(path, "random", inserts, judged, random)
+        _require_no_events(path, "random", inserts, scored_events, random)
         old_src, old_dst = ids.dense(table, "historical_src"), ids.dense(table, "historical_dst")
         if ((old_src == NONE) != (old_dst == NONE)).any():
-            half = judged[np.flatnonzero((old_src == NONE) != (old_dst == NONE))[0]]
+            half = scored_events[np.flatnonzero((old_src == NONE) != (old_dst == NONE))[0]]
             raise Failure(
                 f"--negatives {path}: event {half} has half a historical pair. Give both ends or neither"
             )
@@ -122,15 +122,19 @@ class StoredNegatives:
         flat = ids.dense(pa.table({"candidates": lists.drop_null().flatten()}), "candidates")
         candidates = flat.reshape(len(ranked), self.num_candidates)
         if (candidates == NONE).any():
-            absent = judged[ranked[(candidates == NONE).any(axis=1)][0]]
+            absent = scored_events[ranked[(candidates == NONE).any(axis=1)][0]]
             raise Failure(f"--negatives {path}: event {absent} has a candidate that is null")
         _require_no_events(
-            path, "candidates", inserts, np.repeat(judged[ranked], self.num_candidates), candidates.ravel()
+            path,
+            "candidates",
+            inserts,
+            np.repeat(scored_events[ranked], self.num_candidates),
+            candidates.ravel(),
         )
         self.random, self._old = np.full(len(inserts), NONE), np.full((2, len(inserts)), NONE)
-        self.random[judged] = random
-        self._old[:, judged] = old_src, old_dst
-        self._ranked, self._candidates = judged[ranked], candidates
+        self.random[scored_events] = random
+        self._old[:, scored_events] = old_src, old_dst
+        self._ranked, self._candidates = scored_events[ranked], candidates
         self._begin: dict[int, tuple[int, int]] = {}
         end = 0
         for snapshot in lane.log.snapshots:
@@ -183,23 +187,23 @@ def write_negatives(
         ranked = examples.candidates.event[:: max(1, examples.num_candidates)]
         candidates |= {begin + event: row for event, row in zip(ranked.tolist(), each, strict=True)}
         begin += len(examples.inserts)
-    judged = np.flatnonzero(~split.train(inserts.visible_us))
+    scored_events = np.flatnonzero(~split.train(inserts.visible_us))
     test = split.test(inserts.visible_us)
     external = lane.log.external_ids().combine_chunks()
-    lists = [candidates.get(event) if test[event] else None for event in judged.tolist()]
+    lists = [candidates.get(event) if test[event] else None for event in scored_events.tolist()]
     lengths = np.array([0 if row is None else len(row) for row in lists])
     flat = np.concatenate([np.empty(0, np.int64), *(row for row in lists if row is not None)])
     offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
     table = pa.table(
         {
-            "event": judged,
-            "part": pa.array(np.where(test[judged], "test", "validation")),
-            "src": external.take(pa.array(inserts.src[judged])),
-            "dst": external.take(pa.array(inserts.dst[judged])),
-            "t": inserts.visible_us[judged],
-            "random": _external(external, random[judged]),
-            "historical_src": _external(external, old[0, judged]),
-            "historical_dst": _external(external, old[1, judged]),
+            "event": scored_events,
+            "part": pa.array(np.where(test[scored_events], "test", "validation")),
+            "src": external.take(pa.array(inserts.src[scored_events])),
+            "dst": external.take(pa.array(inserts.dst[scored_events])),
+            "t": inserts.visible_us[scored_events],
+            "random": _external(external, random[scored_events]),
+            "historical_src": _external(external, old[0, scored_events]),
+            "historical_dst": _external(external, old[1, scored_events]),
             "candidates": pa.ListArray.from_arrays(
                 offsets, _external(external, flat), mask=pa.array([row is None for row in lists])
             ),
@@ -243,11 +247,13 @@ def _format_of(metadata: bytes) -> Any:
         return "unknown"
 
 
-def _require_same(path: Path, table: pa.Table, judged: Int64, inserts: Inserts, external: pa.Array) -> None:
+def _require_same(
+    path: Path, table: pa.Table, scored_events: Int64, inserts: Inserts, external: pa.Array
+) -> None:
     """Check that the rows are the judged events, each equal to the data."""
     there = table["event"].to_numpy()
-    if not np.array_equal(there, judged):
-        absent, other = np.setdiff1d(judged, there), np.setdiff1d(there, judged)
+    if not np.array_equal(there, scored_events):
+        absent, other = np.setdiff1d(scored_events, there), np.setdiff1d(there, scored_events)
         said = (
             f"event {absent[0]} (counted from 0 in order of time) has no row"
             if len(absent)
@@ -257,20 +263,20 @@ def _require_same(path: Path, table: pa.Table, judged: Int64, inserts: Inserts, 
         )
         raise Failure(
             f"--negatives {path} was made for other data or another --split: the validation and test events are "
-            f"{len(judged)}, the file has {len(there)} rows, and {said}. Give a path that does not exist yet to create it"
+            f"{len(scored_events)}, the file has {len(there)} rows, and {said}. Give a path that does not exist yet to create it"
         )
     wanted = {
-        "src": external.take(pa.array(inserts.src[judged])),
-        "dst": external.take(pa.array(inserts.dst[judged])),
-        "t": pa.array(inserts.visible_us[judged]),
+        "src": external.take(pa.array(inserts.src[scored_events])),
+        "dst": external.take(pa.array(inserts.dst[scored_events])),
+        "t": pa.array(inserts.visible_us[scored_events]),
     }
     for name, column in wanted.items():
         same = pc.equal(table[name].combine_chunks(), column).fill_null(False)
         if not pc.all(same).as_py():
             row = pc.index(same, False).as_py()
             raise Failure(
-                f"--negatives {path} was made for other data: event {judged[row]} has {name} {column[row].as_py()}, the file "
-                f"says {table[name][row].as_py()}. Give a path that does not exist yet to create it"
+                f"--negatives {path} was made for other data: event {scored_events[row]} has {name} {column[row].as_py()}, the "
+                f"file says {table[name][row].as_py()}. Give a path that does not exist yet to create it"
             )
 
 

@@ -1,6 +1,6 @@
 """Exports of each snapshot: embeddings of touched nodes, and predictions of its events.
 
-The gate holds them back while the model predicts worse than its floor, or much worse than before.
+The gate holds them back while the model predicts worse than its baseline, or much worse than before.
 """
 
 from collections import deque
@@ -30,7 +30,7 @@ from trainer.scoring.metrics import Figures
 from trainer.scoring.predictions import Predictions
 from trainer.session.session import Session
 from trainer.strategies.interface import Strategy
-from trainer.tasks.interface import Judged
+from trainer.tasks.interface import Evaluation
 
 HELD = "held"
 """Key of a line of the score file: why the snapshot's export was held back."""
@@ -44,27 +44,27 @@ class ExportGate:
 
     Args:
         hold: When exports are held back.
-        picks: See ``Task.picks``.
-        floor: See ``Task.floor``.
+        selection_metric: See ``Task.selection_metric``.
+        baseline: See ``Task.baseline``.
         lines: Those of the score file so far, so that a restart does not change judgements.
     """
 
     def __init__(
         self,
         hold: Hold,
-        picks: tuple[str, int] = ("ap", 1),
-        floor: str = "recency",
+        selection_metric: tuple[str, int] = ("ap", 1),
+        baseline: str = "recency",
         lines: Iterable[Mapping[str, Any]] = (),
     ) -> None:
-        self._hold, self._floor = hold, floor
-        self._metric, self._sign = picks
+        self._hold, self._baseline = hold, baseline
+        self._metric, self._sign = selection_metric
         self._gated = hold.below_recency or hold.ap_drop is not None
         self._let_out: deque[tuple[float, int]] = deque(maxlen=hold.over)
         self._reason: str | None = "no snapshot has a score yet" if self._gated else None
         for line in lines:
             self._remember(line.get(self._metric), line.get("scored", 0), line.get(HELD))
 
-    def judge(self, figures: Figures, scored: int) -> str | None:
+    def check(self, figures: Figures, scored: int) -> str | None:
         """The reason to hold back a snapshot's export; None: it is released.
 
         Args:
@@ -73,15 +73,15 @@ class ExportGate:
         """
         if not self._gated:
             return None
-        value, floor = (figures.get((self._metric, "all", scorer)) for scorer in ("model", self._floor))
+        value, baseline = (figures.get((self._metric, "all", scorer)) for scorer in ("model", self._baseline))
         if value is not None:
-            self._remember(value, scored, self._found(value, floor))
+            self._remember(value, scored, self._found(value, baseline))
         return self._reason
 
-    def _found(self, value: float, floor: float | None) -> str | None:
+    def _found(self, value: float, baseline: float | None) -> str | None:
         found = f"{self._metric} {value:.4f} is worse than"
-        if self._hold.below_recency and floor is not None and self._sign * (value - floor) < 0:
-            return f"{found} {floor:.4f}, that of {self._floor}"
+        if self._hold.below_recency and baseline is not None and self._sign * (value - baseline) < 0:
+            return f"{found} {baseline:.4f}, that of {self._baseline}"
         if self._hold.ap_drop is not None and len(self._let_out) == self._hold.over:
             items = sum(scored for _, scored in self._let_out)
             before = sum(let_out * scored for let_out, scored in self._let_out) / items
@@ -133,7 +133,7 @@ class Exporter:
         self,
         session: Session,
         manifest: LaneManifest,
-        judged: Judged | None,
+        evaluation: Evaluation | None,
         scores_version: str,
     ) -> str | None:
         """Export a snapshot that was learned, unless that is done already.
@@ -142,7 +142,7 @@ class Exporter:
             session: Its embeddings are those after the snapshot, without nodes that were touched and forgotten since the last
                 export.
             manifest: The snapshot.
-            judged: On rank 0 the predictions of its events, before they were learned.
+            evaluation: On rank 0 the predictions of its events, before they were learned.
             scores_version: ``version_of`` the weights of the predictions.
 
         Returns:
@@ -181,7 +181,7 @@ class Exporter:
                     return NO_NUMBERS
                 files["num_embeddings"] = written.rows
             if wanted.scores:
-                links = None if judged is None else judged.links
+                links = None if evaluation is None else evaluation.links
                 table = score_table(self._lane.log, manifest.tau, links, scores_version)
                 files["scores"] = export.add(
                     "scores", lambda sink: _Written().write(sink, table.to_batches(NODES_AT_ONCE) or [table])

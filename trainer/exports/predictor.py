@@ -25,7 +25,7 @@ from trainer.device import to_device
 from trainer.exports.exporter import Touched, embedded, version_of
 from trainer.session.checkpoint import content_of, newest_checkpoint
 from trainer.session.session import Session, join_ranks
-from trainer.workable import require_workable
+from trainer.validation import require_trainable
 
 _FAR_US = 2.0**62
 """Larger times are rejected, so that the difference of two fits int64."""
@@ -55,7 +55,7 @@ class Predictor:
             StoreError: The store cannot be read.
         """
         if not isinstance(config, TrainerConfig):
-            config = load_config(TrainerConfig, Path(config), require_workable)
+            config = load_config(TrainerConfig, Path(config), require_trainable)
         if config.store is None:
             raise Failure("key store is missing. A checkpoint is read with the store that it was trained on")
         lane = LaneReader(config.store, config.lane)
@@ -94,9 +94,9 @@ class Predictor:
         ids = None if nodes is None else self._as_ids(nodes)
         with self._asking:
             dense = np.arange(len(self._ids)) if ids is None else self._known(ids, "Leave it out")[0]
-            asked = Touched(dense, np.zeros(len(dense), np.int64))
+            queries = Touched(dense, np.zeros(len(dense), np.int64))
             batches = embedded(
-                self._session.strategy, asked, self._session.names, self._lane, self._ranks, self.version
+                self._session.strategy, queries, self._session.names, self._lane, self._ranks, self.version
             )
             return pa.Table.from_batches(list(batches)).drop_columns(["t"])
 

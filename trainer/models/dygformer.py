@@ -138,17 +138,17 @@ class DyGFormer(EventModel):
 
     def ends(self, question: Question) -> tuple[Tensor, Tensor]:
         """See ``EventModel.ends``: both ends beside each other."""
-        every, asked = self._sequences(question.hops[0]), question.asked
-        parts = _parts(torch.stack([asked.at_src, asked.at_dst], dim=1))
+        every, pairs = self._sequences(question.hops[0]), question.pairs
+        parts = _parts(torch.stack([pairs.at_src, pairs.at_dst], dim=1))
         found = [self._beside(every.pick(at[:, 0]), every.pick(at[:, 1])) for at in parts]
         src, dst = (torch.cat(ends) for ends in zip(*found, strict=True))
         return src, dst
 
     def answer(self, question: Question) -> Tensor:
         """See ``EventModel.answer``."""
-        (src, dst), asked = self.ends(question), question.asked
+        (src, dst), pairs = self.ends(question), question.pairs
         at = torch.arange(len(src), device=src.device)
-        logits: Tensor = self.decoder(torch.cat([src, dst]), at, at + len(at), asked.encounters, asked.walks)
+        logits: Tensor = self.decoder(torch.cat([src, dst]), at, at + len(at), pairs.encounters, pairs.walks)
         return logits
 
     def _sequences(self, hop: Hop) -> Sequences:

@@ -116,7 +116,7 @@ class Hop:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PairQueries:
     """Pairs among embeddings, and further inputs of them.
 
     Attributes:
@@ -139,12 +139,12 @@ class Question:
     Attributes:
         below: (n, d), of the nodes below the last hop, and maybe of others: their states, or their ``EventModel.inputs``.
         hops: From the embedded rows down to these nodes.
-        asked: Pairs among the embedded rows.
+        pairs: Pairs among the embedded rows.
     """
 
     below: Tensor
     hops: list[Hop]
-    asked: Asked
+    pairs: PairQueries
 
     def __len__(self) -> int:
         """Number of embedded rows."""
@@ -163,15 +163,15 @@ class Question:
         layers = list(zip(*(question.hops for question in questions), strict=True))
         sizes = [[len(hop.own) for hop in hops] for hops in layers]
         own = [0 if below is not None else len(question.below) for question in questions]
-        asked = [question.asked for question in questions]
-        walks = [each.walks for each in asked if each.walks is not None]
+        pairs = [question.pairs for question in questions]
+        walks = [each.walks for each in pairs if each.walks is not None]
         return cls(
             torch.cat([question.below for question in questions]) if below is None else below,
             [_joined(hops, of) for hops, of in zip(layers, [*sizes[1:], own], strict=True)],
-            Asked(
-                at_src=_moved([each.at_src for each in asked], sizes[0]),
-                at_dst=_moved([each.at_dst for each in asked], sizes[0]),
-                encounters=torch.cat([each.encounters for each in asked]),
+            PairQueries(
+                at_src=_moved([each.at_src for each in pairs], sizes[0]),
+                at_dst=_moved([each.at_dst for each in pairs], sizes[0]),
+                encounters=torch.cat([each.encounters for each in pairs]),
                 walks=torch.cat(walks) if walks else None,
             ),
         )
@@ -247,12 +247,12 @@ class EventModel(Model):
     def ends(self, question: Question) -> tuple[Tensor, Tensor]:
         """Embeddings (q, width) of the u and of the v that are asked about; here of each end by itself."""
         z = self.embed(question.below, question.hops)
-        return rows(z, question.asked.at_src), rows(z, question.asked.at_dst)
+        return rows(z, question.pairs.at_src), rows(z, question.pairs.at_dst)
 
     def answer(self, question: Question) -> Tensor:
         """Logits (q,) that the events (u, v) happen; here the decoder's, from the embedding of each end by itself."""
-        z, asked = self.embed(question.below, question.hops), question.asked
-        logits: Tensor = self.decoder(z, asked.at_src, asked.at_dst, asked.encounters, asked.walks)
+        z, pairs = self.embed(question.below, question.hops), question.pairs
+        logits: Tensor = self.decoder(z, pairs.at_src, pairs.at_dst, pairs.encounters, pairs.walks)
         return logits
 
     def multiply_in(self, dtype: torch.dtype) -> None:

@@ -76,11 +76,11 @@ def _copy(to, i, what, k, width):  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(cache=True, nogil=True)
-def attend(asked, neighbours, kept, scale, gathered, weights):  # type: ignore[no-untyped-def]  # compiled
+def attend(queries, neighbours, kept, scale, gathered, weights):  # type: ignore[no-untyped-def]  # compiled
     """Σ_k w_k c_k with w = softmax(q·c · scale), all rows and heads.
 
     Args:
-        asked: Of each head (≥ R, C), q.
+        queries: Of each head (≥ R, C), q.
         neighbours: ``states`` (n, d); ``place`` int64 (R, K), neighbours among the states; ``edge`` (R, K, edges);
             ``age`` (R, K), and either ``table`` (R, K, T), φ, with no ``frequency`` and ``phase``, or those (T,) of
             cosines and a table of width 0; ``there`` bool (R, K), which neighbours exist.
@@ -90,7 +90,7 @@ def attend(asked, neighbours, kept, scale, gathered, weights):  # type: ignore[n
         weights: (R, H, K), filled where a neighbour exists.
     """
     states, place, edge, age, table, frequency, phase, there = neighbours
-    (rows, heads, most), kind, width = kept.shape, kept.dtype.type, asked[0].shape[1]
+    (rows, heads, most), kind, width = kept.shape, kept.dtype.type, queries[0].shape[1]
     padded = -(-width // _LANES) * _LANES
     context = np.zeros((most, padded), kept.dtype)
     query, sums = np.zeros((1, padded), kept.dtype), np.zeros((1, padded), kept.dtype)
@@ -99,7 +99,7 @@ def attend(asked, neighbours, kept, scale, gathered, weights):  # type: ignore[n
     for r in range(rows):
         count = _put_together(context, named, r)
         for h in range(heads):
-            _copy(query, 0, asked[h], r, width)
+            _copy(query, 0, queries[h], r, width)
             largest = kind(-np.inf)
             for i in range(count):
                 score[i] = _dot(query, 0, context, i) * kind(scale)
@@ -117,22 +117,22 @@ def attend(asked, neighbours, kept, scale, gathered, weights):  # type: ignore[n
 
 
 @njit(cache=True, nogil=True)
-def attend_back(asked, neighbours, kept, scale, weights, gradient, out):  # type: ignore[no-untyped-def]  # compiled
+def attend_back(queries, neighbours, kept, scale, weights, gradient, out):  # type: ignore[no-untyped-def]  # compiled
     """Gradients of ``attend``.
 
     Args:
-        asked: See ``attend``.
+        queries: See ``attend``.
         neighbours: See ``attend``.
         kept: See ``attend``.
         scale: See ``attend``.
         weights: As ``attend`` left them.
         gradient: Of each head (≥ R, C), of what was gathered.
-        out: Gradients of ``asked`` (filled), ``states`` (added to), ``table`` (filled), and, float64 (T,), of
+        out: Gradients of ``queries`` (filled), ``states`` (added to), ``table`` (filled), and, float64 (T,), of
             frequency and phase (added to).
     """
     states, place, edge, age, table, frequency, phase, there = neighbours
     by_asked, by_states, by_table, by_frequency, by_phase = out
-    (rows, heads, most), kind, width = kept.shape, kept.dtype.type, asked[0].shape[1]
+    (rows, heads, most), kind, width = kept.shape, kept.dtype.type, queries[0].shape[1]
     first = states.shape[1] + edge.shape[2]
     padded = -(-width // _LANES) * _LANES
     context = np.zeros((most, padded), kept.dtype)
@@ -144,7 +144,7 @@ def attend_back(asked, neighbours, kept, scale, weights, gradient, out):  # type
     for r in range(rows):
         count = _put_together(context, named, r)
         for h in range(heads):
-            _copy(query, h, asked[h], r, width)
+            _copy(query, h, queries[h], r, width)
             _copy(told, h, gradient[h], r, width)
             mean = kind(0)
             for i in range(count):
@@ -236,20 +236,25 @@ class HostAttention(torch.autograd.Function):
         by_state = query[:, :d].contiguous()
         asking = Table(mine, products).times(by_state).add_(told)
         parts = [side_by_side(part) for part in asking.chunk(heads, dim=1)]
-        asked = [Table(q, products).times(k.t()) for q, k in zip(parts, key.chunk(heads), strict=True)]
-        gathered = [_room(a, count) for a in asked]
+        queries = [Table(q, products).times(k.t()) for q, k in zip(parts, key.chunk(heads), strict=True)]
+        gathered = [_room(a, count) for a in queries]
         weights = torch.empty_like(kept)
         neighbours = [
             part.detach().contiguous() for part in (states, place, edge, age, table, frequency, phase, there)
         ]
         attend(
-            _arrays(asked), _arrays(neighbours), kept.numpy(), each**-0.5, _arrays(gathered), weights.numpy()
+            _arrays(queries),
+            _arrays(neighbours),
+            kept.numpy(),
+            each**-0.5,
+            _arrays(gathered),
+            weights.numpy(),
         )
         attended = [
             Table(c, products).times(v)[:count] for c, v in zip(gathered, value.chunk(heads), strict=True)
         ]
         ctx.save_for_backward(now, query, by_state, key, value, own, mine, kept, weights, *neighbours)
-        ctx.heads = parts, asked, gathered
+        ctx.heads = parts, queries, gathered
         ctx.products = products
         return torch.cat([*attended, mine[:count]], dim=1)
 
@@ -258,7 +263,7 @@ class HostAttention(torch.autograd.Function):
         """Gradients of states, φ(0), φ or its cosines' frequency and phase, and weights."""
         now, query, by_state, key, value, own, mine, kept, weights, *neighbours = ctx.saved_tensors
         states, table, frequency = neighbours[0], neighbours[4], neighbours[5]
-        parts, asked, gathered = ctx.heads
+        parts, queries, gathered = ctx.heads
         products, d, heads = ctx.products, states.shape[1], kept.shape[1]
         each = d // heads
         count = len(own)
@@ -266,12 +271,12 @@ class HostAttention(torch.autograd.Function):
         told = [Table(side_by_side(part), products) for part in attended.chunk(heads, dim=1)]
         by_gathered = [t.times(v.t()) for t, v in zip(told, value.chunk(heads), strict=True)]
         by_value = [t.summed_with(Table(c, products)) for t, c in zip(told, gathered, strict=True)]
-        by_asked = [_room(a, count) for a in asked]
+        by_asked = [_room(a, count) for a in queries]
         by_states, by_table = torch.zeros_like(states), torch.empty_like(table)
         by_frequency, by_phase = np.zeros(len(frequency)), np.zeros(len(frequency))
         out = (_arrays(by_asked), by_states.numpy(), by_table.numpy(), by_frequency, by_phase)
         attend_back(
-            _arrays(asked), _arrays(neighbours), kept.numpy(), each**-0.5, weights.numpy(), _arrays(by_gathered), out
+            _arrays(queries), _arrays(neighbours), kept.numpy(), each**-0.5, weights.numpy(), _arrays(by_gathered), out
         )  # fmt: skip
         found = [Table(a, products) for a in by_asked]
         by_key = [Table(q, products).summed_with(a) for q, a in zip(parts, found, strict=True)]
@@ -418,10 +423,10 @@ class TemporalAttention(nn.Module):
         told = nn.functional.linear(now, self.query.weight[:, width:], self.query.bias)
         query = dense(mine, self.query.weight[:, :width], told, halved).chunk(self.heads, dim=1)
         key, value = (part.weight.chunk(self.heads) for part in (self.key, self.value))
-        asked = torch.stack([dense(q, k.t(), None, halved) for q, k in zip(query, key, strict=True)], dim=1)
+        queries = torch.stack([dense(q, k.t(), None, halved) for q, k in zip(query, key, strict=True)], dim=1)
         context = torch.cat([rows(states, place), edge, time(age_s)], dim=2)
         scale = (width // self.heads) ** -0.5
-        gathered = _Gather.apply(asked, context, there.unsqueeze(1), kept, scale)  # type: ignore[no-untyped-call]  # torch's apply is untyped
+        gathered = _Gather.apply(queries, context, there.unsqueeze(1), kept, scale)  # type: ignore[no-untyped-call]  # torch's apply is untyped
         attended = [dense(c, v, None, halved) for c, v in zip(gathered.unbind(dim=1), value, strict=True)]
         return torch.cat([*attended, mine], dim=1)
 
@@ -434,21 +439,21 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, asked: Tensor, context: Tensor, there: Tensor, kept: Tensor, scale: float
+        ctx: Any, queries: Tensor, context: Tensor, there: Tensor, kept: Tensor, scale: float
     ) -> Tensor:
-        scores = torch.bmm(asked, context.transpose(1, 2)).mul_(scale).masked_fill_(~there, -1e9)
+        scores = torch.bmm(queries, context.transpose(1, 2)).mul_(scale).masked_fill_(~there, -1e9)
         weights = torch.softmax(scores, dim=2)
-        ctx.save_for_backward(asked, context, kept, weights)
+        ctx.save_for_backward(queries, context, kept, weights)
         ctx.scale = scale
         return torch.bmm(weights * kept, context)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
-        asked, context, kept, weights = ctx.saved_tensors
+        queries, context, kept, weights = ctx.saved_tensors
         by_weight = torch.bmm(gradients[0], context.transpose(1, 2)).mul_(kept)
         by_score = weights * (by_weight - (by_weight * weights).sum(dim=2, keepdim=True)) * ctx.scale
         by_context = torch.bmm(
             torch.cat([by_score, weights * kept], dim=1).transpose(1, 2),
-            torch.cat([asked, gradients[0]], dim=1),
+            torch.cat([queries, gradients[0]], dim=1),
         )
         return torch.bmm(by_score, context), by_context, None, None, None

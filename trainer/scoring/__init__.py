@@ -1,1 +1,1 @@
-"""Judgement of predictions: ranking figures, and the floors beside every model."""
+"""Judgement of predictions: ranking figures, and the baselines beside every model."""

@@ -1,4 +1,4 @@
-"""Predictions of a model and of the floors, side by side, and their figures."""
+"""Predictions of a model and of the baselines, side by side, and their figures."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from stream.arrays.kinds import Bool, Float64, Int64
 from trainer.data.examples import Examples, Queries
 from trainer.ranks import Ranks
-from trainer.scoring.floors import edgebank, edgebank_window, recency, recency_popularity
+from trainer.scoring.baselines import edgebank, edgebank_window, recency, recency_popularity
 from trainer.scoring.metrics import Figures, batched_figures, jackknife, ranks_among
 
 log = structlog.get_logger()
@@ -55,12 +55,12 @@ class Predictions:
 
     @property
     def links(self) -> "Predictions":
-        """See ``Judged.links``."""
+        """See ``Evaluation.links``."""
         return self
 
     @property
     def cautions(self) -> list[dict[str, Any]]:
-        """See ``Judged.cautions``."""
+        """See ``Evaluation.cautions``."""
         return []
 
     def figures(self) -> Figures:
@@ -118,7 +118,7 @@ def join(parts: Sequence[Predictions]) -> Predictions:
     return Predictions(*(np.concatenate([getattr(part, column) for part in parts]) for column in columns))
 
 
-def judged_queries(examples: Examples) -> list[Queries]:
+def scored_queries(examples: Examples) -> list[Queries]:
     """The questions about a snapshot: events on time, random and historical negatives, candidates."""
     on_time = examples.of_events(~examples.inserts.late)
     return [on_time.positive, on_time.random, on_time.historical, on_time.candidates]
@@ -126,21 +126,21 @@ def judged_queries(examples: Examples) -> list[Queries]:
 
 def side_by_side(
     examples: Examples,
-    asked: list[Queries],
+    queries: list[Queries],
     logits: Sequence[NDArray[np.floating]],
     untrained: Sequence[NDArray[np.floating]],
     ranks: Ranks,
     window_s: float,
 ) -> Predictions | None:
-    """Scores of a model beside those of the floors; a collective.
+    """Scores of a model beside those of the baselines; a collective.
 
     Args:
         examples: This rank's.
-        asked: ``judged_queries`` of them.
+        queries: ``scored_queries`` of them.
         logits: The model's score of each query.
         untrained: Those of random weights.
         ranks: All ranks.
-        window_s: Memory of the floor that remembers pairs for a time, seconds.
+        window_s: Memory of the baseline that remembers pairs for a time, seconds.
 
     Returns:
         On rank 0 the predictions of all ranks, elsewhere None.
@@ -149,17 +149,17 @@ def side_by_side(
         [
             np.stack(
                 [
-                    queries.event.astype(np.float64),
+                    one.event.astype(np.float64),
                     learned,
                     drawn,
-                    edgebank(queries.encounters),
-                    edgebank_window(queries.encounters, window_s),
-                    recency(queries.encounters),
-                    recency_popularity(queries.encounters),
+                    edgebank(one.encounters),
+                    edgebank_window(one.encounters, window_s),
+                    recency(one.encounters),
+                    recency_popularity(one.encounters),
                 ],
                 axis=1,
             )
-            for queries, learned, drawn in zip(asked, logits, untrained, strict=True)
+            for one, learned, drawn in zip(queries, logits, untrained, strict=True)
         ],
         ranks,
     )

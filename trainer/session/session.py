@@ -39,8 +39,8 @@ class Session:
 
     Attributes:
         model: To be trained.
-        floor: The same model with its initial weights, never trained.
-        task: Makes the lessons and judges predictions.
+        untrained: The same model with its initial weights, never trained.
+        task: Makes the examples and judges predictions.
         strategy: Trains the model.
         names: Numbers of the remembered nodes.
         view: The lane as the strategy reads it.
@@ -66,7 +66,7 @@ class Session:
         model = new_model(config, self.task, lane.header, self.seed)
         require_together(config.strategy, model, self.task, config.optimisation, lane.header, ranks.size)
         self.model: Model = model.to(ranks.device)
-        self.floor: Model = copy.deepcopy(self.model)
+        self.untrained: Model = copy.deepcopy(self.model)
         setting = Setting(
             self.model, self.task, lane.header, ranks, config.optimisation, self.seed, config.horizon,
             config.smoothing, config.history_moment, config.compile,

@@ -21,7 +21,7 @@ from trainer.learning.step import Learner
 from trainer.models.interface import MODELS, Kind, Model, ModelShape
 from trainer.ranks import Ranks
 from trainer.strategies.figures import TrainingFigure
-from trainer.tasks.interface import Asked, Asks, Lesson, Task
+from trainer.tasks.interface import QueryBatch, SnapshotExamples, Subject, Task
 from trainer.wire.traffic import Traffic
 
 OwnKey = Literal["horizon", "smoothing"]
@@ -68,13 +68,13 @@ class Needs:
             their edges; ``timeline``: the last snapshots whole, with the changes of each.
         snapshots: Number of snapshots that it looks back over.
         parts: Of the graph: this rank's ``own``, or ``all``.
-        lessons: Number of snapshots, the newest included, that it learns at once.
+        example_sets: Number of snapshots, the newest included, that it learns at once.
     """
 
     view: Literal["events", "graph", "timeline"]
     snapshots: int = 0
     parts: Literal["own", "all"] = "own"
-    lessons: int = 1
+    example_sets: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class Strategy(Stateful, Protocol):
 
     name: ClassVar[str]
     trains: ClassVar[Kind]
-    answers: ClassVar[frozenset[Asks]]
+    answers: ClassVar[frozenset[Subject]]
     replays: ClassVar[bool]
     resizes: ClassVar[bool]
     own_keys: ClassVar[frozenset[OwnKey]]
@@ -216,12 +216,12 @@ class Strategy(Stateful, Protocol):
         """The events of snapshot ``tau`` that this rank learns; None: those that it owns."""
         ...
 
-    def answer(self, model: Any, asked: Sequence[Asked]) -> list[Float32]:
+    def answer(self, model: Any, queries: Sequence[QueryBatch]) -> list[Float32]:
         """Answers about the newest snapshot from the snapshots before it.
 
         Args:
-            model: The trained model or one of its kind (a floor).
-            asked: Any number of sets of questions, of a kind in ``answers``; the same number on all ranks.
+            model: The trained model or one of its kind (a baseline).
+            queries: Any number of sets of questions, of a kind in ``answers``; the same number on all ranks.
         """
         ...
 
@@ -229,8 +229,8 @@ class Strategy(Stateful, Protocol):
         """Embeddings (Q, width) of the queries' sources, each just before its event."""
         ...
 
-    def learn(self, lessons: Sequence[Lesson], epoch: int) -> StepReport:
-        """One pass over this rank's share of lessons, the newest snapshot's last; ``passes.run`` takes its steps."""
+    def learn(self, example_sets: Sequence[SnapshotExamples], epoch: int) -> StepReport:
+        """One pass over this rank's share of examples, the newest snapshot's last; ``passes.run`` takes its steps."""
         ...
 
     def undo(self) -> None:
@@ -326,10 +326,10 @@ def require_together(
             f"strategy {name} trains {strategy.trains} models, and {model.name} is among the {model.kind} models. "
             f"Set strategy to {' or '.join(others)}"
         )
-    if task.asks not in strategy.answers:
-        others = sorted(other for other, found in STRATEGIES.all().items() if task.asks in found.answers)
+    if task.subject not in strategy.answers:
+        others = sorted(other for other, found in STRATEGIES.all().items() if task.subject in found.answers)
         raise Failure(
-            f"task {task.name} asks about {task.asks}, which strategy {name} does not answer. Choose one of "
+            f"task {task.name} asks about {task.subject}, which strategy {name} does not answer. Choose one of "
             f"{', '.join(others)}"
         )
     if optimisation.replay.ratio and not strategy.replays:

@@ -1,4 +1,4 @@
-"""One pass of a strategy over its lessons: it says what its steps are, and all else of a pass stands here."""
+"""One pass of a strategy over its examples: it says what its steps are, and all else of a pass stands here."""
 
 import math
 from collections.abc import Callable, Iterable

@@ -23,7 +23,7 @@ class Request:
         ranks: All ranks make a request together.
 
     Attributes:
-        asked: int64 keys that this rank has to answer, repeated if several ranks want one.
+        requested: int64 keys that this rank has to answer, repeated if several ranks want one.
     """
 
     def __init__(self, keys: Int64, homes: Int32, ranks: Ranks) -> None:
@@ -32,10 +32,10 @@ class Request:
         if ranks.size == 1:
             self._order = np.flatnonzero(homes >= 0)
             self._sent = self._received = [len(self._order)]
-            self.asked: Int64 = keys if len(self._order) == len(keys) else keys[self._order]
+            self.requested: Int64 = keys if len(self._order) == len(keys) else keys[self._order]
             return
         self._order, self._sent = _by_home(homes, ranks.size)
-        self.asked, self._received = ranks.exchange_blocks(keys[self._order], self._sent, "ids")
+        self.requested, self._received = ranks.exchange_blocks(keys[self._order], self._sent, "ids")
 
     @classmethod
     def of_known(cls, keys: Sequence[Int64], homes: Sequence[Int32], ranks: Ranks) -> "Request":
@@ -47,18 +47,18 @@ class Request:
         made._order, made._sent = _by_home(homes[ranks.rank], ranks.size)
         mine = [wanted[home == ranks.rank] for wanted, home in zip(keys, homes, strict=True)]
         made._received = [len(wanted) for wanted in mine]
-        made.asked = np.concatenate(mine)
+        made.requested = np.concatenate(mine)
         return made
 
     def tell(self, values: NDArray[T]) -> NDArray[T]:
-        """Send a value for every key to its owner: (n, …) becomes (asked, …), in the order of ``asked``."""
+        """Send a value for every key to its owner: (n, …) becomes (asked, …), in the order of ``requested``."""
         return self._ranks.exchange_array(values[self._order], self._sent, self._received, "ids")
 
     def answer_runs(self, values: NDArray[T], lengths: Int64, expected: Int64, purpose: str) -> NDArray[T]:
         """As ``answer_array``, with a run of values for each key.
 
         Args:
-            values: (Σ lengths,), the runs of ``asked`` one after the other.
+            values: (Σ lengths,), the runs of ``requested`` one after the other.
             lengths: int64 (asked,).
             expected: int64 (n,), known lengths of the wanted runs; 0 for keys without an owner.
             purpose: Label of the counted bytes.
@@ -87,7 +87,7 @@ class Request:
         return [self._placed(rows) for rows in arrived]
 
     def answer(self, rows: Tensor, purpose: str) -> Tensor:
-        """Send the rows of ``asked`` and receive those of the keys.
+        """Send the rows of ``requested`` and receive those of the keys.
 
         Args:
             rows: (asked, d); a gradient travels back to it.

@@ -1,1 +1,1 @@
-"""Tasks, each with its lesson, loss, floors and figures."""
+"""Tasks, each with its examples, loss, baselines and figures."""

@@ -19,11 +19,11 @@ from trainer.ranks import Ranks
 from trainer.scoring.metrics import Figures
 from trainer.scoring.predictions import Predictions
 
-Asks = Literal["pairs", "nodes"]
+Subject = Literal["pairs", "nodes"]
 Reduction = Literal["sum", "mean"]
 
 
-class Asked(Protocol):
+class QueryBatch(Protocol):
     """Questions about nodes, each as of one moment."""
 
     @property
@@ -36,7 +36,7 @@ class Asked(Protocol):
         ...
 
 
-class Lesson(Protocol):
+class SnapshotExamples(Protocol):
     """One snapshot of a task, as one rank learns and predicts it.
 
     Its *items* are events, or nodes.
@@ -76,11 +76,11 @@ class Lesson(Protocol):
         """Time of each of ``items``, int64 (items,), microseconds."""
         ...
 
-    def of_events(self, chosen: Bool) -> "Lesson":
-        """The same lesson with some of ``items`` only; ``chosen`` is bool (items,)."""
+    def of_events(self, chosen: Bool) -> "SnapshotExamples":
+        """The same examples with some of ``items`` only; ``chosen`` is bool (items,)."""
         ...
 
-    def part(self, chosen: Int64) -> tuple[Asked, Float32]:
+    def part(self, chosen: Int64) -> tuple[QueryBatch, Float32]:
         """Questions of some of this rank's items, and their true answers, float32 (len(chosen) · each,).
 
         ``chosen`` is int64, ascending, below ``len(self)``.
@@ -103,7 +103,7 @@ class Shares(Protocol):
 class Answers(Shares, Protocol):
     """The part of a strategy that a task uses."""
 
-    def answer(self, model: Any, asked: Sequence[Any]) -> list[Float32]:
+    def answer(self, model: Any, queries: Sequence[Any]) -> list[Float32]:
         """See ``Strategy.answer``."""
         ...
 
@@ -113,7 +113,7 @@ class Answers(Shares, Protocol):
 
 
 def is_split(task: type[Any]) -> bool:
-    """Whether ``evaluate`` splits a task's links, by ``task.offline``; otherwise the task has its lessons as in ``run``."""
+    """Whether ``evaluate`` splits a task's links, by ``task.offline``; otherwise the task has its examples as in ``run``."""
     return hasattr(task, "offline")
 
 
@@ -127,8 +127,8 @@ def learns_all(strategy: Shares) -> bool:
     return getattr(strategy, "learns_all", False)
 
 
-class Judged(Protocol):
-    """Predictions of a model and of floors, side by side."""
+class Evaluation(Protocol):
+    """Predictions of a model and of baselines, side by side."""
 
     @property
     def scored(self) -> int:
@@ -155,21 +155,22 @@ class Task(Protocol):
 
     Attributes:
         name: Key in the registry and in configurations.
-        asks: Subject of its questions.
-        asked: Class of its questions, a dataclass of arrays.
+        subject: Subject of its questions.
+        query_class: Class of its questions, a dataclass of arrays.
         head: Of snapshot models.
         sees_labels: Whether labels of events are inputs of models; no if the task asks for them.
-        picks: The metric by which validation picks an epoch and drift is watched, and 1 if more of it is better, −1 if less.
-        floor: Scorer that learns nothing and that a model has to beat.
+        selection_metric: The metric by which validation picks an epoch and drift is watched, and 1 if more of it is better,
+            −1 if less.
+        baseline: Scorer that learns nothing and that a model has to beat.
     """
 
     name: ClassVar[str]
-    asks: ClassVar[Asks]
-    asked: ClassVar[type[Any]]
+    subject: ClassVar[Subject]
+    query_class: ClassVar[type[Any]]
     head: Head
     sees_labels: ClassVar[bool]
-    picks: ClassVar[tuple[str, int]]
-    floor: ClassVar[str]
+    selection_metric: ClassVar[tuple[str, int]]
+    baseline: ClassVar[str]
 
     def __init__(self, config: TrainerConfig, lane: LaneReader) -> None: ...
 
@@ -180,7 +181,7 @@ class Task(Protocol):
         """
         ...
 
-    def lesson(self, view: EventsView, strategy: Answers, *, epoch: int = 0) -> Lesson:
+    def examples(self, view: EventsView, strategy: Answers, *, epoch: int = 0) -> SnapshotExamples:
         """This rank's share of a view's newest snapshot, from the knowledge before it; then the snapshot is known.
 
         Args:
@@ -207,19 +208,19 @@ class Task(Protocol):
         """Sum or mean of the losses of answers (Q,), a scalar."""
         ...
 
-    def judge(
-        self, strategy: Answers, model: Model, floor: Model | None, lesson: Any, ranks: Ranks
-    ) -> Judged | None:
-        """Predict this rank's lesson before it is learned, beside the floors; a collective.
+    def evaluate(
+        self, strategy: Answers, model: Model, untrained: Model | None, examples: Any, ranks: Ranks
+    ) -> Evaluation | None:
+        """Predict this rank's examples before they are learned, beside the baselines; a collective.
 
-        ``floor`` is the same model with random weights; None: only the model is judged.
+        ``untrained`` is the same model with random weights; None: only the model is judged.
 
         Returns:
             On rank 0 the predictions of all ranks, elsewhere None.
         """
         ...
 
-    def join(self, parts: Sequence[Any]) -> Judged:
+    def join(self, parts: Sequence[Any]) -> Evaluation:
         """Predictions of consecutive snapshots as one."""
         ...
 

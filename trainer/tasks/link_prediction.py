@@ -19,8 +19,8 @@ from trainer.data.views import EventsView
 from trainer.models.interface import Head, Kind, Model
 from trainer.models.link_decoder import LinkDecoder
 from trainer.ranks import Ranks
-from trainer.scoring.predictions import Predictions, join, judged_queries, side_by_side
-from trainer.tasks.interface import TASKS, Answers, Asks, Reduction, Shares, learns_all
+from trainer.scoring.predictions import Predictions, join, scored_queries, side_by_side
+from trainer.tasks.interface import TASKS, Answers, Reduction, Shares, Subject, learns_all
 
 RANKED_OF = 20
 """One in so many sampled events is ranked: its candidates cost as much as fifty events."""
@@ -46,7 +46,7 @@ class Splits(Protocol):
 
 @TASKS.register
 class LinkPrediction:
-    """Events against random destinations; floors are EdgeBank, Recency, Recency × popularity and random weights.
+    """Events against random destinations; baselines are EdgeBank, Recency, Recency × popularity and random weights.
 
     Attributes:
         history: All events before the next snapshot.
@@ -54,18 +54,18 @@ class LinkPrediction:
     """
 
     name: ClassVar[str] = "link-prediction"
-    asks: ClassVar[Asks] = "pairs"
-    asked: ClassVar[type[Any]] = Queries
+    asks: ClassVar[Subject] = "pairs"
+    queries: ClassVar[type[Any]] = Queries
     sees_labels: ClassVar[bool] = True
-    picks: ClassVar[tuple[str, int]] = ("ap", 1)
-    floor: ClassVar[str] = "recency"
+    selection_metric: ClassVar[tuple[str, int]] = ("ap", 1)
+    baseline: ClassVar[str] = "recency"
     head: Head = LinkDecoder
 
     def __init__(self, config: TrainerConfig, lane: LaneReader) -> None:
         self._config = config
         self._sampling = sampling_of(config)
         self.window_s = config.window * lane.header.interval_us / US_PER_S
-        """Memory of the floor EdgeBank with a window, seconds."""
+        """Memory of the baseline EdgeBank with a window, seconds."""
         self._splits: Splits | None = None
 
     def offline(self, splits: Splits) -> "LinkPrediction":
@@ -79,14 +79,14 @@ class LinkPrediction:
         self.history = self._splits.history(moment, model.kind) if self._splits else History(moment)
         self.known_nodes = 0
 
-    def lesson(self, view: EventsView, strategy: Answers, *, epoch: int = 0) -> Examples:
-        """See ``Task.lesson``."""
+    def examples(self, view: EventsView, strategy: Answers, *, epoch: int = 0) -> Examples:
+        """See ``Task.examples``."""
         if self._splits is not None:
             return self._splits.examples(view, strategy, self.history, epoch)
         known = np.arange(view.num_nodes) < self.known_nodes
-        lesson = examples_of(view, strategy, self.history, known, self._sampling, epoch)
+        examples = examples_of(view, strategy, self.history, known, self._sampling, epoch)
         self.known_nodes = view.num_nodes
-        return lesson
+        return examples
 
     def remember(self, tau: int, events: EventColumns, num_nodes: int) -> None:
         """See ``Task.remember``."""
@@ -98,11 +98,11 @@ class LinkPrediction:
         # of two types torch takes the truth's: a loss in float64 would be computed in float32
         return binary_cross_entropy_with_logits(answers, truth.to(answers.dtype), reduction=reduction)
 
-    def judge(
-        self, strategy: Answers, model: Model, floor: Model | None, lesson: Examples, ranks: Ranks
+    def evaluate(
+        self, strategy: Answers, model: Model, untrained: Model | None, examples: Examples, ranks: Ranks
     ) -> Any:
-        """See ``Task.judge``: ``Predictions``."""
-        return predict(strategy, model, floor, lesson, ranks, window_s=self.window_s)
+        """See ``Task.evaluate``: ``Predictions``."""
+        return predict(strategy, model, untrained, examples, ranks, window_s=self.window_s)
 
     def join(self, parts: Sequence[Any]) -> Any:
         """See ``Task.join``."""
@@ -181,7 +181,7 @@ def examples_of(
 def predict(
     strategy: Answers,
     model: Model,
-    floor: Model | None,
+    untrained: Model | None,
     examples: Examples,
     ranks: Ranks,
     *,
@@ -194,22 +194,22 @@ def predict(
     Args:
         strategy: Knows the snapshots before.
         model: The model.
-        floor: The same model with random weights; None: only AP and AUC of the model are wanted, and its column is zeros.
+        untrained: The same model with random weights; None: only AP and AUC of the model are wanted, and its column is zeros.
         examples: This rank's.
         ranks: All ranks.
-        window_s: Memory of the floor that remembers pairs for a time, seconds.
+        window_s: Memory of the baseline that remembers pairs for a time, seconds.
 
     Returns:
         On rank 0 the predictions of all ranks, elsewhere None.
     """
-    examples = examples.only_random() if floor is None else examples
-    asked = judged_queries(examples)
-    logits = strategy.answer(model, asked)
-    untrained = [np.full_like(known, np.nan if floor else 0) for known in logits]
-    if floor is not None:
+    examples = examples.only_random() if untrained is None else examples
+    queries = scored_queries(examples)
+    logits = strategy.answer(model, queries)
+    of_untrained = [np.full_like(known, np.nan if untrained else 0) for known in logits]
+    if untrained is not None:
         in_sample = examples.in_sample
-        costly = [in_sample[queries.event] for queries in asked]
-        few = [queries.select(here) for queries, here in zip(asked, costly, strict=True)]
-        for column, here, found in zip(untrained, costly, strategy.answer(floor, few), strict=True):
+        costly = [in_sample[one.event] for one in queries]
+        few = [one.select(here) for one, here in zip(queries, costly, strict=True)]
+        for column, here, found in zip(of_untrained, costly, strategy.answer(untrained, few), strict=True):
             column[here] = found
-    return side_by_side(examples, asked, logits, untrained, ranks, window_s)
+    return side_by_side(examples, queries, logits, of_untrained, ranks, window_s)

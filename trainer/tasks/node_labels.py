@@ -51,16 +51,16 @@ class LabelScores:
 
     @property
     def scored(self) -> int:
-        """See ``Judged.scored``: links, which every snapshot has."""
+        """See ``Evaluation.scored``: links, which every snapshot has."""
         return self.links.scored
 
     @property
     def cautions(self) -> list[dict[str, Any]]:
-        """See ``Judged.cautions``."""
+        """See ``Evaluation.cautions``."""
         return cautions(self.label, *AUROCS)
 
     def figures(self) -> Figures:
-        """See ``Judged.figures``: those of links, and ``auroc`` of labels if both kinds occur."""
+        """See ``Evaluation.figures``: those of links, and ``auroc`` of labels if both kinds occur."""
         found = self.links.figures()
         every = np.ones(len(self.label), np.bool_)
         for column, scorer in enumerate(SCORERS):
@@ -129,44 +129,44 @@ class NodeLabels(LinkPrediction):
         links.loss, links.head, links.sees_labels = self.loss, self.head, self.sees_labels  # type: ignore[misc, method-assign]  # of this one
         return links.offline(splits)
 
-    def lesson(self, view: EventsView, strategy: Answers, *, epoch: int = 0) -> Examples:
-        """See ``Task.lesson``; ``excluded`` also counts the events whose label is neither 0 nor 1."""
-        lesson = super().lesson(view, strategy, epoch=epoch)
-        wrong = len(labels_of(self._lane, lesson.tau)[1])
-        return replace(lesson, excluded={**lesson.excluded, "wrong_label": wrong})
+    def examples(self, view: EventsView, strategy: Answers, *, epoch: int = 0) -> Examples:
+        """See ``Task.examples``; ``excluded`` also counts the events whose label is neither 0 nor 1."""
+        examples = super().examples(view, strategy, epoch=epoch)
+        wrong = len(labels_of(self._lane, examples.tau)[1])
+        return replace(examples, excluded={**examples.excluded, "wrong_label": wrong})
 
-    def judge(
-        self, strategy: Answers, model: Model, floor: Model | None, lesson: Examples, ranks: Ranks
+    def evaluate(
+        self, strategy: Answers, model: Model, baseline: Model | None, examples: Examples, ranks: Ranks
     ) -> LabelScores | None:
-        """See ``Task.judge``; the perceptron then learns the judged events."""
-        links = super().judge(strategy, model, floor, lesson, ranks)
-        label, wrong = labels_of(self._lane, lesson.tau)
+        """See ``Task.evaluate``; the perceptron then learns the judged events."""
+        links = super().evaluate(strategy, model, baseline, examples, ranks)
+        label, wrong = labels_of(self._lane, examples.tau)
         if ranks.rank == 0 and len(wrong) and not self._warned_of_wrong:
             self._warned_of_wrong = True
             log.warning(
                 "labels other than 0 and 1 are left out. Mend them at their source; later ones are only counted",
-                tau=lesson.tau,
+                tau=examples.tau,
                 events=len(wrong),
                 label=int(wrong[0]),
             )
-        on_time = lesson.positive.select(~lesson.inserts.late[lesson.positive.event])
-        asked = on_time.select(label[on_time.event] >= 0)
-        encounters = first_ranks(torch.from_numpy(asked.encounters), asked.event, ranks)
-        event = first_ranks(torch.from_numpy(asked.event), asked.event, ranks).numpy()
+        on_time = examples.positive.select(~examples.inserts.late[examples.positive.event])
+        queries = on_time.select(label[on_time.event] >= 0)
+        encounters = first_ranks(torch.from_numpy(queries.encounters), queries.event, ranks)
+        event = first_ranks(torch.from_numpy(queries.event), queries.event, ranks).numpy()
         truth = label[event]
         if ranks.rank == 0 and not self._warned_or_seen:
             self._warned_or_seen = True
             if not len(truth):
-                log.warning("no event has a label yet, so only links are learned", tau=lesson.tau)
+                log.warning("no event has a label yet, so only links are learned", tau=examples.tau)
         had = encounters[:, [Encounter.SRC_OUT_COUNT, Encounter.SRC_IN_COUNT]].sum(dim=1)
         columns = {"activity": -had.numpy().astype(np.float64)}
-        for scorer, judged in (("model", model), ("random", floor)):
-            if judged is None:
+        for scorer, scorer_model in (("model", model), ("random", baseline)):
+            if scorer_model is None:
                 continue
-            z = first_ranks(strategy.embed_sources(judged, asked), asked.event, ranks)
+            z = first_ranks(strategy.embed_sources(scorer_model, queries), queries.event, ranks)
             if ranks.rank == 0:
                 columns[scorer] = self._tested_then_learned(
-                    scorer, judged, z, encounters, truth, lesson.sequence
+                    scorer, scorer_model, z, encounters, truth, examples.sequence
                 )
         if links is None:
             return None
@@ -174,7 +174,7 @@ class NodeLabels(LinkPrediction):
         found = LabelScores(links, np.stack([columns.get(scorer, none) for scorer in SCORERS], axis=1), truth)
         for caution in () if self._warned_of_few else found.cautions:
             self._warned_of_few = True
-            warn_of(caution, tau=lesson.tau)
+            warn_of(caution, tau=examples.tau)
         return found
 
     def join(self, parts: Sequence[LabelScores]) -> LabelScores:

@@ -22,7 +22,7 @@ from trainer.device import to_device
 from trainer.models.interface import Head, Model
 from trainer.ranks import Ranks
 from trainer.scoring.metrics import Figures
-from trainer.tasks.interface import TASKS, Answers, Asks, Reduction, learns_all
+from trainer.tasks.interface import TASKS, Answers, Reduction, Subject, learns_all
 
 SCORERS = ("model", "random", "zero", "mean", "persistence", "age_persistence")
 """``random`` has random weights. ``mean`` is the mean of all targets so far, ``persistence`` a node's last value, and
@@ -49,18 +49,18 @@ class NodeQueries:
 
     @property
     def ends(self) -> tuple[Int64]:
-        """See ``Asked.ends``."""
+        """See ``QueryBatch.ends``."""
         return (self.node,)
 
     def read(self, head: nn.Module, rows: Sequence[Tensor]) -> Tensor:
-        """See ``Asked.read``."""
+        """See ``QueryBatch.read``."""
         (z,) = rows
         values: Tensor = head(z, to_device(self.known, z.device))
         return values
 
 
 @dataclass(frozen=True, slots=True)
-class NodeLesson:
+class NodeExamples:
     """A snapshot's targets.
 
     Attributes:
@@ -73,8 +73,8 @@ class NodeLesson:
         mean: Of all targets before this snapshot.
         owned: bool (n,), nodes that this rank predicts.
         mine: bool (n,), nodes that it learns from.
-        chosen: bool (n,), nodes of the lesson.
-        excluded: See ``Lesson``.
+        chosen: bool (n,), nodes of the examples.
+        excluded: See ``SnapshotExamples``.
     """
 
     tau: int
@@ -95,23 +95,23 @@ class NodeLesson:
 
     @property
     def items(self) -> int:
-        """See ``Lesson.items``."""
+        """See ``SnapshotExamples.items``."""
         return len(self.node)
 
     @property
     def times(self) -> Int64:
-        """See ``Lesson.times``: the end, so that a snapshot on the border of two splits belongs to the later one."""
+        """See ``SnapshotExamples.times``: the end, so that a snapshot on the border of two splits belongs to the later one."""
         return np.full(len(self.node), self.end_us)
 
-    def of_events(self, chosen: Bool) -> "NodeLesson":
-        """See ``Lesson.of_events``."""
+    def of_events(self, chosen: Bool) -> "NodeExamples":
+        """See ``SnapshotExamples.of_events``."""
         return replace(self, chosen=self.chosen & chosen)
 
     def part(self, chosen: Int64) -> tuple[NodeQueries, Float32]:
-        """See ``Lesson.part``."""
+        """See ``SnapshotExamples.part``."""
         return self._asked(np.flatnonzero(self.mine & self.chosen)[chosen])
 
-    def judged(self) -> tuple[NodeQueries, Float32]:
+    def all_queries(self) -> tuple[NodeQueries, Float32]:
         """Questions that this rank predicts, and the true answers."""
         return self._asked(np.flatnonzero(self.owned & self.chosen))
 
@@ -121,7 +121,7 @@ class NodeLesson:
 
 @dataclass(frozen=True, slots=True)
 class NodeErrors:
-    """Squared errors of a model and the floors.
+    """Squared errors of a model and the baselines.
 
     Attributes:
         sums: float64 (len(SCORERS),); NaN where a scorer did not predict.
@@ -133,21 +133,21 @@ class NodeErrors:
 
     @property
     def scored(self) -> int:
-        """See ``Judged.scored``."""
+        """See ``Evaluation.scored``."""
         return self.count
 
     @property
     def links(self) -> None:
-        """See ``Judged.links``."""
+        """See ``Evaluation.links``."""
         return None
 
     @property
     def cautions(self) -> list[dict[str, Any]]:
-        """See ``Judged.cautions``."""
+        """See ``Evaluation.cautions``."""
         return []
 
     def figures(self) -> Figures:
-        """See ``Judged.figures``: ``mse`` of each scorer."""
+        """See ``Evaluation.figures``: ``mse`` of each scorer."""
         if not self.count:
             return {}
         means = (self.sums / self.count).tolist()
@@ -159,10 +159,10 @@ class NodeErrors:
 
 
 class NodeRegressor(nn.Module):
-    """A two-layer perceptron over z(u) and the known columns of its target, added to a floor's prediction.
+    """A two-layer perceptron over z(u) and the known columns of its target, added to a baseline's prediction.
 
-    The floor is age-aware persistence or, without ``encounters``, persistence. The last layer's weights begin at zero, so
-    the head begins as that floor and learns the difference to it. Published models have a target's last value among
+    The baseline is age-aware persistence or, without ``encounters``, persistence. The last layer's weights begin at zero, so
+    the head begins as that baseline and learns the difference to it. Published models have a target's last value among
     their inputs (an in-degree, or a feature), but not the part that is about to expire.
 
     Args:
@@ -191,7 +191,7 @@ class NodeRegressor(nn.Module):
 class NodeRegression:
     """The target of every known node, asked before each snapshot; the loss is the mean squared error.
 
-    Floors are zero, the mean of all targets so far, persistence and age-aware persistence. Every report shows them,
+    Baselines are zero, the mean of all targets so far, persistence and age-aware persistence. Every report shows them,
     because on the published data persistence beats published models (docs/training.md).
 
     Args:
@@ -200,11 +200,11 @@ class NodeRegression:
     """
 
     name: ClassVar[str] = "node-regression"
-    asks: ClassVar[Asks] = "nodes"
-    asked: ClassVar[type[Any]] = NodeQueries
+    asks: ClassVar[Subject] = "nodes"
+    queries: ClassVar[type[Any]] = NodeQueries
     sees_labels: ClassVar[bool] = True
-    picks: ClassVar[tuple[str, int]] = ("mse", -1)
-    floor: ClassVar[str] = "age_persistence"
+    selection_metric: ClassVar[tuple[str, int]] = ("mse", -1)
+    baseline: ClassVar[str] = "age_persistence"
     head: Head = NodeRegressor
     history: ClassVar[None] = None
 
@@ -231,8 +231,8 @@ class NodeRegression:
     def forgot(self, nodes: int) -> None:
         """See ``Task.forgot``: models of nodes look at windows, which forget by themselves."""
 
-    def lesson(self, view: EventsView, strategy: Answers, *, epoch: int = 0) -> NodeLesson:
-        """See ``Task.lesson``."""
+    def examples(self, view: EventsView, strategy: Answers, *, epoch: int = 0) -> NodeExamples:
+        """See ``Task.examples``."""
         tau = view.taus[-1]
         self._begin()
         before, ageing = self._targets.values, self._targets.without_ending(tau)
@@ -243,7 +243,7 @@ class NodeRegression:
         self._sum += float(target.sum(dtype=np.float64))
         self._count += len(target)
         owned = strategy.owned(view.num_nodes)[: len(before)]
-        return NodeLesson(
+        return NodeExamples(
             tau=tau,
             sequence=view.sequence,
             end_us=(tau + 1) * self._lane.header.interval_us - 1,
@@ -265,21 +265,21 @@ class NodeRegression:
         """See ``Task.loss``: squared errors."""
         return mse_loss(answers, truth, reduction=reduction)
 
-    def judge(
-        self, strategy: Answers, model: Model, floor: Model | None, lesson: NodeLesson, ranks: Ranks
+    def evaluate(
+        self, strategy: Answers, model: Model, untrained: Model | None, examples: NodeExamples, ranks: Ranks
     ) -> NodeErrors | None:
-        """See ``Task.judge``."""
-        asked, truth = lesson.judged()
-        (values,) = strategy.answer(model, [asked])
+        """See ``Task.evaluate``."""
+        queries, truth = examples.all_queries()
+        (values,) = strategy.answer(model, [queries])
         predicted: dict[str, NDArray[np.floating]] = {
             "model": values,
             "zero": np.zeros_like(truth),
-            "mean": np.full_like(truth, lesson.mean),
-            "persistence": asked.known[:, 0],
-            "age_persistence": asked.known[:, 1],
+            "mean": np.full_like(truth, examples.mean),
+            "persistence": queries.known[:, 0],
+            "age_persistence": queries.known[:, 1],
         }
-        if floor is not None:
-            (predicted["random"],) = strategy.answer(floor, [asked])
+        if untrained is not None:
+            (predicted["random"],) = strategy.answer(untrained, [queries])
         none = np.full(len(truth), np.nan)
         errors = [
             float(((predicted.get(scorer, none).astype(np.float64) - truth) ** 2).sum()) for scorer in SCORERS

@@ -151,12 +151,12 @@ def mirrored(keys: Tensor) -> Tensor:
     return (keys << 32) | (keys >> 32)
 
 
-def locate(keys: Tensor, asked: Tensor) -> tuple[Tensor, Tensor]:
+def locate(keys: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
     """Places int64 (m,) of keys among ascending ones, or where they belong; and bool (m,), whether they are there."""
-    place = torch.searchsorted(keys, asked)
+    place = torch.searchsorted(keys, wanted)
     if not len(keys):
-        return place, torch.zeros_like(asked, dtype=torch.bool)
-    return place, keys[place.clamp(max=len(keys) - 1)] == asked
+        return place, torch.zeros_like(wanted, dtype=torch.bool)
+    return place, keys[place.clamp(max=len(keys) - 1)] == wanted
 
 
 def _both(keys: Tensor) -> tuple[Tensor, Tensor]:

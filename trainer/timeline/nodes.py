@@ -158,10 +158,10 @@ def _fill(table, shift, ids, slots):  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(cache=True, nogil=True)
-def _enter(table, shift, ids, free, state, asked, out):  # type: ignore[no-untyped-def]  # compiled
+def _enter(table, shift, ids, free, state, wanted, out):  # type: ignore[no-untyped-def]  # compiled
     left, size = state
-    for i in range(len(asked)):
-        at = find(table, shift, ids, asked[i])
+    for i in range(len(wanted)):
+        at = find(table, shift, ids, wanted[i])
         if at < 0:
             slot = size
             if left > 0:
@@ -170,7 +170,7 @@ def _enter(table, shift, ids, free, state, asked, out):  # type: ignore[no-untyp
             else:
                 size += 1
             table[-1 - at] = slot
-            ids[slot] = asked[i]
+            ids[slot] = wanted[i]
             at = np.int64(slot)
         out[i] = at
     state[0], state[1] = left, size

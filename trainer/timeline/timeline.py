@@ -65,13 +65,13 @@ class Timeline:
         self._rows = {key: rows for key, rows in self._rows.items() if key[0] in taus}
         self._active = {tau: nodes for tau, nodes in self._active.items() if tau in taus}
 
-    def before_newest(self, asked: Int64) -> "Horizon":
+    def before_newest(self, wanted: Int64) -> "Horizon":
         """The snapshots before the newest, which its prediction may look at."""
-        return self._horizon(slice(-1), asked)
+        return self._horizon(slice(-1), wanted)
 
-    def through_newest(self, asked: Int64) -> "Horizon":
+    def through_newest(self, wanted: Int64) -> "Horizon":
         """The newest snapshots, which the next prediction will look at."""
-        return self._horizon(slice(None), asked)
+        return self._horizon(slice(None), wanted)
 
     def graph(self, tau: int, *, directed: bool = False) -> Any:
         """The graph of a snapshot over the slots of the time when it was first asked for."""
@@ -120,10 +120,10 @@ class Timeline:
         moved = sum(adjacency.memory_bytes for adjacency in self._moved.values())
         return self.nodes.memory_bytes + rows + graphs + moved
 
-    def _horizon(self, chosen: slice, asked: Int64) -> "Horizon":
+    def _horizon(self, chosen: slice, wanted: Int64) -> "Horizon":
         assert self._view is not None
         host = self._view.timeline
-        return Horizon(self, self._view, host.taus[chosen][-(host.length - 1) :], asked)
+        return Horizon(self, self._view, host.taus[chosen][-(host.length - 1) :], wanted)
 
 
 class Horizon:
@@ -136,16 +136,16 @@ class Horizon:
         timeline: Has the graphs.
         view: Has the inputs of nodes.
         taus: Interval indices, ascending.
-        asked: int64, ascending, dense ids of the nodes whose rows are wanted.
+        wanted: int64, ascending, dense ids of the nodes whose rows are wanted.
 
     Attributes:
         taus: Interval indices.
         nodes: int64 (n,), dense ids by compact number; ``FREE`` for free slots.
     """
 
-    def __init__(self, timeline: Timeline, view: TimelineView, taus: Sequence[int], asked: Int64) -> None:
+    def __init__(self, timeline: Timeline, view: TimelineView, taus: Sequence[int], wanted: Int64) -> None:
         self.taus = list(taus)
-        self._others = asked[timeline.nodes.find(asked) < 0]
+        self._others = wanted[timeline.nodes.find(wanted) < 0]
         self.nodes: Int64 = np.concatenate([timeline.nodes.ids, self._others])
         self._timeline, self._view = timeline, view
         self._graphs: dict[int, CSRGraph] = {}
@@ -299,10 +299,10 @@ class GroupHorizon(Horizon):
     """
 
     def __init__(
-        self, timeline: Timeline, view: TimelineView, taus: Sequence[int], asked: Int64, live: Int64
+        self, timeline: Timeline, view: TimelineView, taus: Sequence[int], wanted: Int64, live: Int64
     ) -> None:
-        super().__init__(timeline, view, taus, asked)
-        slots = timeline.nodes.find(np.concatenate([live, asked]))
+        super().__init__(timeline, view, taus, wanted)
+        slots = timeline.nodes.find(np.concatenate([live, wanted]))
         self._slots = np.unique(slots[slots >= 0])
         self.nodes = np.concatenate([timeline.nodes.ids[self._slots], self._others])
 

@@ -35,7 +35,7 @@ from trainer.strategies.snapshots.whole import (
     WholeStrategy,
 )
 from trainer.strategies.snapshots.windowed import WINDOWS, before_any
-from trainer.tasks.interface import Asked, Lesson
+from trainer.tasks.interface import QueryBatch, SnapshotExamples
 from trainer.timeline.graph import TimelineView
 from trainer.timeline.timeline import GroupHorizon
 
@@ -92,13 +92,13 @@ class Group:
     Attributes:
         tau: The next snapshot.
         before: Interval indices of the window's snapshots, at most w, oldest first.
-        asked: Questions.
+        queries: Questions.
         truth: float32 (Q,), their true answers.
     """
 
     tau: int
     before: tuple[int, ...]
-    asked: Asked
+    queries: QueryBatch
     truth: Float32
 
 
@@ -106,7 +106,7 @@ class Group:
 class GroupStrategy(WholeStrategy):
     """Groups are independent samples: a rank trains whole groups, and only gradients cross ranks.
 
-    Every rank follows the whole lane and has all lessons, so any rank can train any group. A pass takes every group of the
+    Every rank follows the whole lane and has all examples, so any rank can train any group. A pass takes every group of the
     horizon once.
     """
 
@@ -127,8 +127,8 @@ class GroupStrategy(WholeStrategy):
         self._profile = Profile()
         self.steps = GroupSteps(list(self._model.parameters()), self._ranks, ordered=options.reproducible)
         self._live: dict[tuple[int, ...], Int64] = {}  # nodes with an edge, by the snapshots of a group
-        step = options.groups_per_step if options.composition == "fixed" else self.needs.lessons
-        idle = self._ranks.size - min(step, self.needs.lessons)
+        step = options.groups_per_step if options.composition == "fixed" else self.needs.example_sets
+        idle = self._ranks.size - min(step, self.needs.example_sets)
         if idle > 0 and self._ranks.rank == 0:
             log.warning(
                 f"Strategy group has {self._ranks.size} ranks, and a step has {self._ranks.size - idle} groups at most, so "
@@ -144,8 +144,8 @@ class GroupStrategy(WholeStrategy):
     @property
     @override
     def needs(self) -> Needs:
-        lessons = max(1, self._horizon - self._window + 1)
-        return Needs("timeline", self._horizon, parts="all", lessons=lessons)
+        example_sets = max(1, self._horizon - self._window + 1)
+        return Needs("timeline", self._horizon, parts="all", example_sets=example_sets)
 
     @override
     def embed_before(self, model: Any, nodes: Int64) -> Tensor:
@@ -163,11 +163,11 @@ class GroupStrategy(WholeStrategy):
         self._view = view
 
     @override
-    def learn(self, lessons: Sequence[Lesson], epoch: int) -> StepReport:
-        groups = self._groups(lessons)
+    def learn(self, example_sets: Sequence[SnapshotExamples], epoch: int) -> StepReport:
+        groups = self._groups(example_sets)
         if not groups:
             return StepReport()
-        newest, sizes, names = lessons[-1], self._sizes(groups), [group.tau for group in groups]
+        newest, sizes, names = example_sets[-1], self._sizes(groups), [group.tau for group in groups]
         began_s = time.perf_counter()
         plan = self._plan(sizes, self._profile.predict(names, sizes), [self._seed, newest.sequence, epoch])
         solving_s = time.perf_counter() - began_s
@@ -196,7 +196,9 @@ class GroupStrategy(WholeStrategy):
             },
         )
 
-    def _step(self, groups: Sequence[Group], of_rank: Sequence[Sequence[int]], newest: Lesson) -> Step:
+    def _step(
+        self, groups: Sequence[Group], of_rank: Sequence[Sequence[int]], newest: SnapshotExamples
+    ) -> Step:
         """A step over some groups, given each rank's numbers of them."""
         together = [groups[group] for of in of_rank for group in of]
         queries = sum(len(group.truth) for group in together)
@@ -215,20 +217,20 @@ class GroupStrategy(WholeStrategy):
         super().restore(state)
         self._profile.restore(state.get("profile", {}))
 
-    def _groups(self, lessons: Sequence[Lesson]) -> list[Group]:
+    def _groups(self, example_sets: Sequence[SnapshotExamples]) -> list[Group]:
         """The groups whose window is on the timeline; the newest snapshot's may be shorter."""
         host = self._view.timeline
         taus = host.taus
         begins_lane = host.snapshots[host.place(taus[0])].number == 0
         groups = []
-        for lesson in lessons:
-            if lesson.tau not in taus or not len(lesson):
+        for examples in example_sets:
+            if examples.tau not in taus or not len(examples):
                 continue
-            before = tuple(taus[: taus.index(lesson.tau)][-self._window :])
-            if len(before) < self._window and not begins_lane and lesson is not lessons[-1]:
+            before = tuple(taus[: taus.index(examples.tau)][-self._window :])
+            if len(before) < self._window and not begins_lane and examples is not example_sets[-1]:
                 continue
-            asked, truth = lesson.part(np.arange(len(lesson)))
-            groups.append(Group(lesson.tau, before, asked, truth))
+            queries, truth = examples.part(np.arange(len(examples)))
+            groups.append(Group(examples.tau, before, queries, truth))
         return groups
 
     def _sizes(self, groups: Sequence[Group]) -> Float64:
@@ -257,19 +259,19 @@ class GroupStrategy(WholeStrategy):
         return plan.with_slots(self._ranks.sum_array(slots, "control"))
 
     def _loss_of(self, group: Group) -> Tensor:
-        asked = np.unique(np.concatenate(group.asked.ends))
-        z = self._of(self._model, group.before, asked, self._live[group.before])
-        return self._loss(group.asked, group.truth, z, asked.searchsorted)
+        nodes = np.unique(np.concatenate(group.queries.ends))
+        z = self._of(self._model, group.before, nodes, self._live[group.before])
+        return self._loss(group.queries, group.truth, z, nodes.searchsorted)
 
     def _embedded(self, model: Any, taus: Sequence[int], nodes: Int64) -> Tensor:
-        asked, back = np.unique(nodes, return_inverse=True)
+        distinct_nodes, back = np.unique(nodes, return_inverse=True)
         model.eval()
-        return self._of(model, taus, asked, self._active(taus))[to_device(back, self._device)]
+        return self._of(model, taus, distinct_nodes, self._active(taus))[to_device(back, self._device)]
 
-    def _of(self, model: Any, taus: Sequence[int], asked: Int64, live: Int64) -> Tensor:
+    def _of(self, model: Any, taus: Sequence[int], nodes: Int64, live: Int64) -> Tensor:
         """Embeddings of nodes, ascending, after some snapshots; ``live`` are all nodes with an edge in them."""
-        horizon = GroupHorizon(self.timeline, self._view, taus, asked, live)
-        places = self._places(horizon, asked)
+        horizon = GroupHorizon(self.timeline, self._view, taus, nodes, live)
+        places = self._places(horizon, nodes)
         if not taus:
             return before_any(model, len(horizon.nodes))[places]
         return unroll(model.stages, WholeLayout(horizon, model), last=True, nodes=places)[0][0]

@@ -19,7 +19,7 @@ from trainer.strategies.request import runs
 from trainer.strategies.snapshots.halo import Reach
 from trainer.strategies.snapshots.past import Past, PastBuilder, encoded
 from trainer.strategies.snapshots.sampled_layout import SampledLayout
-from trainer.tasks.interface import Asked, Lesson
+from trainer.tasks.interface import QueryBatch, SnapshotExamples
 
 GROUPS = 10
 """N_bg of the authors' code."""
@@ -61,27 +61,27 @@ class LoadBalancedSampler:
         return quotas
 
 
-class AskedNodes:
-    """One lesson's items by the node of the question, its source, and the load that they add to a batch.
+class QueriesByNode:
+    """One snapshot's items by the node of the question, its source, and the load that they add to a batch.
 
     Args:
-        lesson: This rank's.
+        examples: This rank's.
         items: int64, ascending, those of its items that may be learned.
         loads: Load of each dense id in the snapshot before, float64; nodes beyond have ``least``.
         least: Load of a node without an edge.
     """
 
-    def __init__(self, lesson: Lesson, items: Int64, loads: Float64, least: float) -> None:
-        self.lesson = lesson
-        asked, _ = lesson.part(items)
-        first = asked.ends[0][: len(items)]
+    def __init__(self, examples: SnapshotExamples, items: Int64, loads: Float64, least: float) -> None:
+        self.examples = examples
+        queries, _ = examples.part(items)
+        first = queries.ends[0][: len(items)]
         order = np.argsort(first, kind="stable")
         self._items = items[order]
         self.nodes, begins = np.unique(first[order], return_index=True)
         self._begins = np.append(begins, len(items))
-        place = np.searchsorted(self.nodes, asked.ends[0])
+        place = np.searchsorted(self.nodes, queries.ends[0])
         weight = np.zeros(len(place))
-        for ends in asked.ends[1:]:
+        for ends in queries.ends[1:]:
             known = ends < len(loads)
             weight += np.where(known, loads[np.where(known, ends, 0)] if len(loads) else least, least)
         own = np.full(len(self.nodes), least)
@@ -91,31 +91,31 @@ class AskedNodes:
 
     def items_of(self, nodes: Int64) -> Int64:
         """Items that ask about nodes, ascending; ``nodes`` int64, ascending."""
-        place, asked = locate(self.nodes, nodes)
-        place = place[asked]
+        place, known = locate(self.nodes, nodes)
+        place = place[known]
         return np.sort(self._items[runs(self._begins[place], self._begins[place + 1] - self._begins[place])])
 
 
-class LessonWindow:
+class ExampleSampler:
     """Questions after each of some consecutive snapshots, and a sampler over all nodes with questions.
 
     Args:
-        asked: By place of the snapshot before the questions.
+        queries: By place of the snapshot before the questions.
     """
 
-    def __init__(self, asked: Mapping[int, AskedNodes]) -> None:
-        self._asked = dict(asked)
-        self.nodes: Int64 = distinct(*(each.nodes for each in asked.values()))
+    def __init__(self, queries: Mapping[int, QueriesByNode]) -> None:
+        self._asked = dict(queries)
+        self.nodes: Int64 = distinct(*(snapshot.nodes for snapshot in queries.values()))
         load = np.zeros(len(self.nodes))
-        for each in asked.values():
-            load[np.searchsorted(self.nodes, each.nodes)] += each.load
+        for snapshot in queries.values():
+            load[np.searchsorted(self.nodes, snapshot.nodes)] += snapshot.load
         self.sampler = LoadBalancedSampler(load)
 
-    def questions(self, targets: Int64) -> tuple[list[tuple[int, Asked, Float32]], dict[int, Int64]]:
+    def questions(self, targets: Int64) -> tuple[list[tuple[int, QueryBatch, Float32]], dict[int, Int64]]:
         """Questions about targets, int64 ascending, by place, and their items; places without questions are left out."""
         items = {place: each.items_of(targets) for place, each in self._asked.items()}
         items = {place: chosen for place, chosen in items.items() if len(chosen)}
-        return [(place, *self._asked[place].lesson.part(chosen)) for place, chosen in items.items()], items
+        return [(place, *self._asked[place].examples.part(chosen)) for place, chosen in items.items()], items
 
 
 Shares = Sequence[tuple[float, float]]
@@ -123,13 +123,13 @@ Shares = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Everything that determines a batch, beside lessons and snapshots.
+    """Everything that determines a batch, beside examples and snapshots.
 
     Attributes:
         size: Number of the size of batches.
         first: Interval index of its first snapshot.
         length: Its snapshots.
-        until: Interval index of its last lesson.
+        until: Interval index of its last examples.
         number: Of the draw.
     """
 
@@ -147,15 +147,15 @@ class HybridBatch:
     Attributes:
         nodes: int64 (n,), ascending: those that the questions are about.
         layout: Their hops, with inputs on the host.
-        asked: For each snapshot with questions: the place of the snapshot before them, questions and true answers.
-        items: int64, its items of the newest lesson.
+        questions: For each snapshot with questions: the place of the snapshot before them, questions and true answers.
+        items: int64, its items of the newest examples.
         targets: Nodes that were drawn.
         size: Number of its size.
     """
 
     nodes: Int64
     layout: SampledLayout
-    asked: list[tuple[int, Asked, Float32]]
+    questions: list[tuple[int, QueryBatch, Float32]]
     items: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     targets: int = 0
     size: int = 0
@@ -163,13 +163,13 @@ class HybridBatch:
     @property
     def queries(self) -> int:
         """Questions."""
-        return sum(len(truth) for _, _, truth in self.asked)
+        return sum(len(truth) for _, _, truth in self.questions)
 
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        truths = sum(truth.nbytes for _, _, truth in self.asked)
-        ends = sum(each.nbytes for _, asked, _ in self.asked for each in asked.ends)
+        truths = sum(truth.nbytes for _, _, truth in self.questions)
+        ends = sum(each.nbytes for _, queries, _ in self.questions for each in queries.ends)
         return self.layout.nbytes + truths + ends
 
 
@@ -203,8 +203,8 @@ class BatchMaker:
         self._builder = PastBuilder(horizon + 1, ranks)
         self.past = Past([], horizon + 1)
         self._view: GraphView | None = None
-        self._asked: dict[int, AskedNodes] = {}
-        self._windows: dict[tuple[int, int], LessonWindow] = {}
+        self._asked: dict[int, QueriesByNode] = {}
+        self._windows: dict[tuple[int, int], ExampleSampler] = {}
         # Taken by threads of the generator only.
         self._reading, self._windowing = threading.Lock(), threading.Lock()
 
@@ -213,46 +213,46 @@ class BatchMaker:
         self._view, self.past = view, self._builder.through_latest(view)
         self.reach.keep(self.past)
 
-    def open(self, lessons: Sequence[tuple[Lesson, Int64]]) -> None:
-        """Take in the next lessons, each with its items to learn, int64, ascending; the newest last."""
+    def open(self, example_sets: Sequence[tuple[SnapshotExamples, Int64]]) -> None:
+        """Take in the next examples, each with its items to learn, int64, ascending; the newest last."""
         assert self._view is not None
         self._asked, self._windows = {}, {}
         by_place = {
-            self.taus.index(lesson.tau) - 1: (lesson, items)
-            for lesson, items in lessons
-            if lesson.tau in self.taus[1:] and len(items)
+            self.taus.index(examples.tau) - 1: (examples, items)
+            for examples, items in example_sets
+            if examples.tau in self.taus[1:] and len(items)
         }
         longest = max(1, *(round(share * (len(self.taus) - 1)) for share, _ in self._sizes))
         about: list[list[Int64]] = [[np.empty(0, np.int64)] for _ in self.taus]
-        for place, (lesson, items) in by_place.items():
-            ends = lesson.part(items)[0].ends
+        for place, (examples, items) in by_place.items():
+            ends = examples.part(items)[0].ends
             first = max(0, place - longest + 1)
             for nodes in about[first : place + longest]:  # in the snapshots of every batch that may ask this
                 nodes.extend(ends)
         known = self.reach.cover(self._view, self.past, [np.concatenate(each) for each in about])
-        for place, (lesson, items) in by_place.items():
+        for place, (examples, items) in by_place.items():
             loads = known.snapshots[place].loads(self.hops)
             # A node without an edge has the load of itself in every layer.
-            self._asked[place] = AskedNodes(lesson, items, loads, float(self.hops + 1))
+            self._asked[place] = QueriesByNode(examples, items, loads, float(self.hops + 1))
 
     def make(self, recipe: Recipe) -> HybridBatch:
         """The batch of a recipe, the same at any time."""
         first = self.taus.index(recipe.first)
-        window = self._lesson_window(first, recipe.length)
+        window = self._example_sampler(first, recipe.length)
         share = self._sizes[recipe.size][1]
         draw = np.random.default_rng([*self._seed, recipe.size, recipe.number])
         count = max(1, round(share * len(window.nodes)))
         targets = window.nodes[window.sampler.draw(count, draw)]
-        asked, items = window.questions(targets)
+        queries, items = window.questions(targets)
         newest = recipe.length - 1 if recipe.until == self.taus[-1] else -1
         learned = items.get(newest, np.empty(0, np.int64))
-        batch = self.batch(self.past.part(first, recipe.length), asked)
+        batch = self.batch(self.past.part(first, recipe.length), queries)
         return replace(batch, items=learned, targets=len(targets), size=recipe.size)
 
-    def batch(self, past: Past, asked: list[tuple[int, Asked, Float32]]) -> HybridBatch:
+    def batch(self, past: Past, queries: list[tuple[int, QueryBatch, Float32]]) -> HybridBatch:
         """A batch of given questions, whose nodes are covered, after snapshots."""
-        nodes = distinct(*(ends for _, about, _ in asked for ends in about.ends))
-        return HybridBatch(nodes, self.layout(self._model, past, nodes), asked)
+        nodes = distinct(*(ends for _, about, _ in queries for ends in about.ends))
+        return HybridBatch(nodes, self.layout(self._model, past, nodes), queries)
 
     def layout(self, model: SnapshotModel, past: Past, nodes: Int64) -> SampledLayout:
         """Hops and encoded inputs, on the host, of nodes that are covered."""
@@ -277,11 +277,11 @@ class BatchMaker:
             stored = self.reach.inputs(self._view, past, keys)
         return encoded(model, past, keys, stored, torch.device("cpu"))
 
-    def _lesson_window(self, first: int, length: int) -> LessonWindow:
+    def _example_sampler(self, first: int, length: int) -> ExampleSampler:
         with self._windowing:
             if (first, length) not in self._windows:
                 places = range(first, first + length)
-                self._windows[first, length] = LessonWindow(
+                self._windows[first, length] = ExampleSampler(
                     {at - first: self._asked[at] for at in places if at in self._asked}
                 )
             return self._windows[first, length]

@@ -44,7 +44,7 @@ from trainer.strategies.snapshots.windowed import (
     stage_refusal,
     summarises,
 )  # fmt: skip
-from trainer.tasks.interface import Lesson
+from trainer.tasks.interface import SnapshotExamples
 
 clock = time.perf_counter
 """Seconds of a step, by which an adjuster judges its size."""
@@ -153,7 +153,7 @@ class HybridOptions(Section):
     every_steps: int = Field(4, ge=1, description="Steps between averages.")
     every_s: float = Field(0.2, gt=0, description="Seconds between averages, under every_s.")
     newest_share: float = Field(
-        0.5, ge=0, le=1, description="Share of batches that must contain the newest lesson."
+        0.5, ge=0, le=1, description="Share of batches that must contain the newest examples."
     )
     reservoir_mib: float = Field(
         512.0, gt=0, description="Memory of kept batches, MiB; others are made again."
@@ -163,7 +163,7 @@ class HybridOptions(Section):
         0.0,
         ge=0,
         description="Memory of edges and inputs of other ranks' nodes, MiB; others are read from the store again. Rows of the "
-        "newest lessons, or of the newest prediction, are always kept. 0: all are kept.",
+        "newest examples, or of the newest prediction, are always kept. 0: all are kept.",
     )
     threads: int = Field(1, ge=1, description="Threads that make batches.")
     inference_nodes: int = Field(
@@ -190,7 +190,7 @@ class HybridStrategy(WindowedStrategy):
 
     name: ClassVar[str] = "hybrid"
     own_keys: ClassVar[frozenset[OwnKey]] = frozenset({"horizon"})
-    learns_all: ClassVar[bool] = True  # only rank 0's former lessons are in a checkpoint
+    learns_all: ClassVar[bool] = True  # only rank 0's former examples are in a checkpoint
     Options: ClassVar[type[Section]] = HybridOptions
     figures: ClassVar[tuple[TrainingFigure, ...]] = FIGURES
 
@@ -236,7 +236,7 @@ class HybridStrategy(WindowedStrategy):
     @property
     @override
     def needs(self) -> Needs:
-        return Needs("graph", self._horizon, lessons=self._horizon)
+        return Needs("graph", self._horizon, example_sets=self._horizon)
 
     @override
     def rewind(self) -> None:
@@ -266,8 +266,8 @@ class HybridStrategy(WindowedStrategy):
         return z[to_device(place, z.device)]
 
     @override
-    def learn(self, lessons: Sequence[Lesson], epoch: int) -> StepReport:
-        taus, newest = self.maker.taus, lessons[-1]
+    def learn(self, example_sets: Sequence[SnapshotExamples], epoch: int) -> StepReport:
+        taus, newest = self.maker.taus, example_sets[-1]
         draws = np.random.default_rng([self._seed, newest.sequence, epoch, 3])
         work = HybridPass(self, self._ranks, taus, draws, self._action)
         if len(taus) < 2:
@@ -275,7 +275,7 @@ class HybridStrategy(WindowedStrategy):
         else:
             self.reservoir.slide(taus, draws)
             self.generator.retain(self.reservoir.recipes())
-            self.maker.open([(lesson, self.own(lesson)) for lesson in lessons])
+            self.maker.open([(examples, self.own(examples)) for examples in example_sets])
             steps = work.steps()
         report = run(self._model, self.learner, self._ranks, steps)
         self.generator.drain()
@@ -311,23 +311,23 @@ class HybridStrategy(WindowedStrategy):
     def held_bytes(self) -> dict[str, int]:
         return {**self.maker.held_bytes, "reservoir": self.generator.held_bytes}
 
-    def _first(self, lesson: Lesson, learned: list[HybridBatch]) -> Iterator[Step]:
+    def _first(self, examples: SnapshotExamples, learned: list[HybridBatch]) -> Iterator[Step]:
         """The step of a pass over the first snapshot, without a past: over all of it."""
-        items = self.own(lesson)
-        asked = [(0, *lesson.part(items))]
-        batch = replace(self.maker.batch(Past([], 0), asked), items=items, targets=len(items))
+        items = self.own(examples)
+        queries = [(0, *examples.part(items))]
+        batch = replace(self.maker.batch(Past([], 0), queries), items=items, targets=len(items))
         learned.append(batch)
         self.averager.begin()
         yield Step(self.loss(batch), batch.queries, items)
         self.averager.stepped(batch.queries)
         self.averager.average(last=True)
 
-    def own(self, lesson: Lesson) -> Int64:
-        """Items of a lesson that this rank learns, int64, ascending: those that ask about its nodes of that snapshot."""
+    def own(self, examples: SnapshotExamples) -> Int64:
+        """Items that this rank learns, int64, ascending: those that ask about its nodes of that snapshot."""
         assert self._view is not None
-        asked, _ = lesson.part(np.arange(len(lesson)))
-        first = asked.ends[0][: len(lesson)]
-        tau = lesson.tau if lesson.tau in self._view.taus else None
+        queries, _ = examples.part(np.arange(len(examples)))
+        first = queries.ends[0][: len(examples)]
+        tau = examples.tau if examples.tau in self._view.taus else None
         mine = owned_by_parts(self._view, int(first.max(initial=-1)) + 1, self._ranks, tau)
         return np.flatnonzero(mine[first])
 
@@ -335,8 +335,8 @@ class HybridStrategy(WindowedStrategy):
         """Sum of a batch's losses, a scalar."""
         z = self._rows(self._model, batch.layout, len(batch.nodes))
         losses = [
-            self._loss(asked, truth, z[place], batch.nodes.searchsorted)
-            for place, asked, truth in batch.asked
+            self._loss(queries, truth, z[place], batch.nodes.searchsorted)
+            for place, queries, truth in batch.questions
         ]
         return torch.stack(losses).sum()
 
@@ -399,7 +399,7 @@ class HybridPass:
     Args:
         strategy: Whose pass it is.
         ranks: All ranks.
-        taus: Interval indices, the newest lesson's last.
+        taus: Interval indices, the newest examples' last.
         draws: Draws batches, equal on all ranks.
         action: Size of the first planned batches.
 

@@ -23,12 +23,12 @@ LOOK_S = 1.0
 class Reservoir:
     """Recipes by size; a batch is used again with probability (batches of its size) / capacity, equation 4.
 
-    A share of the batches contains the newest lesson. Their recipes are dropped with the snapshot, because its lesson
+    A share of the batches contains the newest examples. Their recipes are dropped with the snapshot, because its examples
     changes afterwards (it is then whole, with nothing held out).
 
     Args:
         sizes: Shares of snapshots and of vertices of each size.
-        newest_share: Of batches that must contain the newest lesson.
+        newest_share: Of batches that must contain the newest examples.
         refresh: Share of former recipes that a snapshot drops.
     """
 
@@ -43,9 +43,9 @@ class Reservoir:
         self._pools = {(size, newest): [] for size in range(len(self._sizes)) for newest in (False, True)}
 
     def slide(self, taus: Sequence[int], generator: np.random.Generator) -> None:
-        """Move to other snapshots, the newest lesson's last: drop older recipes, and a share of the rest.
+        """Move to other snapshots, the newest examples' last: drop older recipes, and a share of the rest.
 
-        Recipes with the former newest lesson are dropped, too.
+        Recipes with the former newest examples are dropped, too.
         """
         for (_, newest), pool in self._pools.items():
             pool[:] = (
@@ -59,7 +59,7 @@ class Reservoir:
 
         Args:
             size: Its number.
-            taus: Interval indices, ascending, at least two: the last one is the newest lesson's.
+            taus: Interval indices, ascending, at least two: the last one is the newest examples's.
             generator: Draws.
 
         Returns:

@@ -28,7 +28,7 @@ from trainer.strategies.passes import Step
 from trainer.strategies.request import Request
 from trainer.strategies.snapshots.whole import WholeLayout, WholeOptions, WholeStrategy, combines
 from trainer.strategies.snapshots.windowed import before_any, is_cell, stage_refusal
-from trainer.tasks.interface import Asked, Lesson, Task
+from trainer.tasks.interface import QueryBatch, SnapshotExamples, Task
 from trainer.timeline.timeline import Horizon
 
 log = structlog.get_logger()
@@ -121,17 +121,17 @@ class SnapshotStrategy(WholeStrategy):
         return self._embedded(self._model, self.timeline.through_newest(distinct(*wanted)), wanted)
 
     @override
-    def _steps(self, lessons: Sequence[Lesson], epoch: int) -> Iterator[Step]:
-        parts, horizon = self._parts(lessons, epoch)
-        at = [sum(before < lesson.tau for before in horizon.taus) for lesson in lessons]
+    def _steps(self, example_sets: Sequence[SnapshotExamples], epoch: int) -> Iterator[Step]:
+        parts, horizon = self._parts(example_sets, epoch)
+        at = [sum(before < examples.tau for before in horizon.taus) for examples in example_sets]
         for part in parts:
             questions = [
-                Questions(t, asked, truth, tuple(horizon.places(ends) for ends in asked.ends))
-                for t, (asked, truth) in zip(at, part, strict=True)
+                Questions(t, queries, truth, tuple(horizon.places(ends) for ends in queries.ends))
+                for t, (queries, truth) in zip(at, part, strict=True)
             ]
             queries = sum(len(truth) for _, truth in part)
-            backward = self._backward(horizon, questions, 1 / queries, newest_only=len(lessons) == 1)
-            yield Step(backward, queries, len(part[-1][1]) // lessons[-1].each)
+            backward = self._backward(horizon, questions, 1 / queries, newest_only=len(example_sets) == 1)
+            yield Step(backward, queries, len(part[-1][1]) // example_sets[-1].each)
 
     def _backward(
         self, horizon: Horizon, questions: list["Questions"], weight: float, *, newest_only: bool
@@ -197,9 +197,9 @@ class SnapshotStrategy(WholeStrategy):
             (place % size if by_node else np.full(len(place), size - 1)).astype(np.int32) for place in places
         ]
         request = Request.of_known(places, homes, self._ranks)
-        rows_asked = request.asked // size if by_node else request.asked
+        rows_requested = request.requested // size if by_node else request.requested
         table = z[0] if len(z) else z.new_zeros(0, z.shape[2])
-        answered = request.answer(table[to_device(rows_asked, self._device)], "embeddings")
+        answered = request.answer(table[to_device(rows_requested, self._device)], "embeddings")
         repeated = np.searchsorted(places[rank], horizon.places(wanted[rank]))
         return answered[to_device(repeated, self._device)]
 
@@ -248,21 +248,21 @@ class Questions:
 
     Attributes:
         at: Number of snapshots of the horizon before the embeddings that answer them.
-        asked: The questions.
+        queries: The questions.
         truth: float32 (Q,), their true answers.
-        ends: int64 (Q,) compact numbers of each of ``asked.ends``.
+        ends: int64 (Q,) compact numbers of each of ``queries.ends``.
     """
 
     at: int
-    asked: Asked
+    queries: QueryBatch
     truth: Float32
     ends: tuple[Int64, ...]
 
     def of(self, chosen: Bool) -> "Questions":
         """Some of them; ``chosen`` is bool (Q,)."""
-        columns = {column.name: getattr(self.asked, column.name)[chosen] for column in fields(self.asked)}  # type: ignore[arg-type]
-        asked = type(self.asked)(**columns)
-        return Questions(self.at, asked, self.truth[chosen], tuple(end[chosen] for end in self.ends))
+        columns = {column.name: getattr(self.queries, column.name)[chosen] for column in fields(self.queries)}  # type: ignore[arg-type]
+        queries = type(self.queries)(**columns)
+        return Questions(self.at, queries, self.truth[chosen], tuple(end[chosen] for end in self.ends))
 
 
 class Loss:
@@ -316,7 +316,7 @@ class Loss:
             wanted, [(keys % n % ranks.size).astype(np.int32) for keys in wanted], ranks
         )
         others = request.answer(
-            flat.index_select(0, self._on_device(self._place(request.asked, z.shape[1]))), "endpoints"
+            flat.index_select(0, self._on_device(self._place(request.requested, z.shape[1]))), "endpoints"
         )
         losses = [others[:0].sum()]
         for about in of_rank[ranks.rank]:
@@ -338,7 +338,7 @@ class Loss:
         return at * width + node // self._ranks.size
 
     def _of(self, questions: Questions, ends: list[Tensor]) -> Tensor:
-        return self._task.loss(questions.asked.read(self._head, ends), self._on_device(questions.truth))
+        return self._task.loss(questions.queries.read(self._head, ends), self._on_device(questions.truth))
 
     def _on_device(self, array: NDArray[Any]) -> Tensor:
         return to_device(array, self._ranks.device)

@@ -108,7 +108,7 @@ def _learn_made_up(model: EventModel, device: torch.device, edge_features: int, 
     last = slice(2 * batch, count)
     before = np.full(batch, t[last.start])
     encounters = np.zeros((batch, len(Encounter)), np.float32)
-    asked = [
+    queries = [
         Queries(np.arange(batch), src[last], ends, encounters, t[last], before)
         for ends in (dst[last], draw.permutation(dst[last]))
     ]
@@ -116,7 +116,7 @@ def _learn_made_up(model: EventModel, device: torch.device, edge_features: int, 
     model.train()
     stream.deliver_before(int(t[last.start]), batch)
     model.train()  # as in a step: mails with embeddings are made in evaluation mode
-    question = looked(stream, Queries.join(asked), slice(0, 2 * batch), int(t[last.start]))
+    question = looked(stream, Queries.join(queries), slice(0, 2 * batch), int(t[last.start]))
     beat()
     model.answer(question).sum().backward()  # type: ignore[no-untyped-call]  # torch's
     beat()

@@ -10,7 +10,7 @@ from torch import Tensor
 from stream.service.heartbeat import beat
 from trainer.data.examples import Queries
 from trainer.device import to_device
-from trainer.models.event_model import Asked, EventModel, Question
+from trainer.models.event_model import EventModel, PairQueries, Question
 from trainer.strategies.events.event_stream import EventStream
 
 
@@ -63,12 +63,12 @@ def looked(stream: EventStream, queries: Queries, here: slice, before_us: int) -
         nodes, place = stream.distinct(np.concatenate([src, dst]))
         times = np.full(len(nodes), before_us)
     else:
-        asked = np.concatenate([(event << 32) | src, (event << 32) | dst])
-        keys, first, place = np.unique(asked, return_index=True, return_inverse=True)
+        moments = np.concatenate([(event << 32) | src, (event << 32) | dst])
+        keys, first, place = np.unique(moments, return_index=True, return_inverse=True)
         nodes, times = keys & 0xFFFFFFFF, np.tile(time_us, 2)[first]
     below, hops = stream.look(nodes, times, before_us)
     device = below.device
     at_src, at_dst = (to_device(half, device) for half in np.split(place, 2))
     encounters = to_device(queries.encounters[here], device)
     walks = stream.walk_features(src, dst, time_us)
-    return Question(below, hops, Asked(at_src, at_dst, encounters, walks))
+    return Question(below, hops, PairQueries(at_src, at_dst, encounters, walks))

@@ -80,11 +80,11 @@ class EventStream:
         self.position += self._ahead(before_us)
 
     @contextmanager
-    def ready(self, asked: Iterable[tuple[int, Int64]]) -> Iterator[None]:
+    def ready(self, wanted: Iterable[tuple[int, Int64]]) -> Iterator[None]:
         """Within it all is here that it takes to deliver the events before some moments and to embed nodes there.
 
         Args:
-            asked: Moments, ascending, microseconds, and int64 nodes that are embedded at each. It is gone through only
+            wanted: Moments, ascending, microseconds, and int64 nodes that are embedded at each. It is gone through only
                 if something is elsewhere.
         """
         yield

@@ -125,7 +125,7 @@ def batch_loss(
     Args:
         task: Has the loss.
         stream: Of the trained model.
-        examples: The lesson.
+        examples: The examples.
         here: Its events.
         batch: Events whose mails are delivered together before.
         draw: Distinguishes draws of neighbours.

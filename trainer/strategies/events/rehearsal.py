@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from schemas.trainer_config import Replay
-from trainer.models.event_model import Asked, EventModel, Hop, Question
+from trainer.models.event_model import EventModel, Hop, PairQueries, Question
 from trainer.models.tgn import Mail, MemoryModel
 from trainer.tasks.interface import Task
 
@@ -68,7 +68,7 @@ class PastBatch:
         return {
             "below": self.question.below,
             "hops": {str(depth): _columns(hop) for depth, hop in enumerate(self.question.hops)},
-            "asked": _columns(self.question.asked),
+            "asked": _columns(self.question.pairs),
             **mailed,
             "positives": self.positives,
             "time_us": self.time_us,
@@ -82,7 +82,7 @@ class PastBatch:
             return {name: None if column is None else column.to(device) for name, column in columns.items()}
 
         hops = [Hop(**moved(state["hops"][str(depth)])) for depth in range(len(state["hops"]))]
-        question = Question(state["below"].to(device), hops, Asked(**moved(state["asked"])))
+        question = Question(state["below"].to(device), hops, PairQueries(**moved(state["asked"])))
         mailed = None
         if "mail" in state:
             mailed = state["nodes"], state["there"].to(device), Mail(**moved(state["mail"]))
@@ -91,7 +91,7 @@ class PastBatch:
     @property
     def memory_bytes(self) -> int:
         """Bytes held."""
-        parts: list[Any] = [self.question.asked, *self.question.hops]
+        parts: list[Any] = [self.question.pairs, *self.question.hops]
         parts += [] if self.mailed is None else [self.mailed[2]]
         held = [column for part in parts for column in _columns(part).values() if column is not None]
         return self.question.below.nbytes + sum(column.nbytes for column in held)

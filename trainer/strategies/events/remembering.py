@@ -22,7 +22,7 @@ from trainer.strategies.events.event_rows import EventRows
 from trainer.strategies.events.event_stream import ROWS_AT_ONCE, EventStream
 from trainer.strategies.events.memories import Memories
 from trainer.strategies.interface import Setting
-from trainer.tasks.interface import Asks
+from trainer.tasks.interface import Subject
 
 ANSWERED_AT_ONCE = 2048
 """Rows after which questions of several moments are answered together. Their inputs are looked up moment by moment; the
@@ -58,7 +58,7 @@ class RememberingStrategy:
     """
 
     trains: ClassVar[Kind] = "event"
-    answers: ClassVar[frozenset[Asks]] = frozenset({"pairs"})
+    answers: ClassVar[frozenset[Subject]] = frozenset({"pairs"})
     resizes: ClassVar[bool] = True
     memories: Memories
 
@@ -74,13 +74,13 @@ class RememberingStrategy:
         self.learner = Learner(self._model, setting.optimisation, setting.ranks)
 
     @torch.no_grad()
-    def answer(self, model: EventModel, asked: Sequence[Queries]) -> list[Float32]:
+    def answer(self, model: EventModel, queries: Sequence[Queries]) -> list[Float32]:
         """See ``Strategy.answer``: moment after moment on all ranks together.
 
         All sets of queries are looked up at once, because most of them ask about the same ends at the same times.
         """
         stream = self.memories.restarted(model)
-        every = Queries.join(list(asked))
+        every = Queries.join(list(queries))
         order = np.argsort(every.before_us, kind="stable")
         every = every.select(order)
         found, waiting, rows = list[Tensor](), list[Question](), 0
@@ -97,7 +97,7 @@ class RememberingStrategy:
                 found.append(answered(model, Question.join(waiting, stream.known)))
         answers = np.empty(len(every), np.float32)
         answers[order] = on_host(found)
-        return np.split(answers, np.cumsum([len(queries) for queries in asked])[:-1])
+        return np.split(answers, np.cumsum([len(one) for one in queries])[:-1])
 
     @torch.no_grad()
     def embed_sources(self, model: EventModel, queries: Queries) -> Tensor:
@@ -107,9 +107,11 @@ class RememberingStrategy:
         moments = _moments(queries, self._ranks)
         with stream.ready(_nodes(moments, queries.src)):
             for here, before_us in _by_moment(moments, stream, model):
-                asked = queries.part(here)
-                times = np.full(len(asked), before_us) if model.once_a_batch else asked.time_us
-                found.append(stream.embed_all(asked.src, times, before_us))
+                moment_queries = queries.part(here)
+                times = (
+                    np.full(len(moment_queries), before_us) if model.once_a_batch else moment_queries.time_us
+                )
+                found.append(stream.embed_all(moment_queries.src, times, before_us))
         return torch.cat(found)
 
     @torch.no_grad()

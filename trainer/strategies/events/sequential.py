@@ -79,20 +79,20 @@ class SequentialStrategy(RememberingStrategy):
         """See ``Strategy.share``."""
         return None
 
-    def learn(self, lessons: Sequence[Examples], epoch: int) -> StepReport:
+    def learn(self, example_sets: Sequence[Examples], epoch: int) -> StepReport:
         """See ``Strategy.learn``; the order is that of the log in every epoch."""
-        return run(self._model, self.learner, self._ranks, self._steps(lessons, epoch))
+        return run(self._model, self.learner, self._ranks, self._steps(example_sets, epoch))
 
-    def _steps(self, lessons: Sequence[Examples], epoch: int) -> Iterator[Step]:
+    def _steps(self, example_sets: Sequence[Examples], epoch: int) -> Iterator[Step]:
         """Steps over new batches, and between them over old ones."""
-        (lesson,) = lessons
+        (examples,) = example_sets
         stream = self.memories.restarted(self._model)
         self._model.eval()  # mails from before the first batch are made as in a prediction
-        events = len(lesson.learned)
+        events = len(examples.learned)
         for first in range(0, events, self._batch):
             here = slice(first, min(first + self._batch, events))
             new = here.stop - here.start
-            loss = self.new_loss(stream, lesson, here, keep=epoch == 0)
+            loss = self.new_loss(stream, examples, here, keep=epoch == 0)
             yield Step(loss, 2 * new, new, weight=1, scale=2 * new)
             for old in self.rehearsal.due(new):
                 loss = old.loss(self._model, self._setting.task)
@@ -136,15 +136,15 @@ class SequentialStrategy(RememberingStrategy):
             return MemoryStream(model, feed, self._ranks.device, self._options.group)
         return self._without_memory(model, feed)
 
-    def new_loss(self, stream: EventStream, lesson: Examples, here: slice, *, keep: bool) -> Tensor:
+    def new_loss(self, stream: EventStream, examples: Examples, here: slice, *, keep: bool) -> Tensor:
         """Mean loss of a new batch, which is kept if it will be replayed."""
-        time_us = int(lesson.learned.time_us[here.start])
+        time_us = int(examples.learned.time_us[here.start])
         place = self.rehearsal.place_for(time_us) if keep else None
         draw = self.learner.steps + 1
         if place is None:
-            return batch_loss(self._setting.task, stream, lesson, here, batch=self._batch, draw=draw)
+            return batch_loss(self._setting.task, stream, examples, here, batch=self._batch, draw=draw)
         stream.looked_up = seen = LookedUp()
-        loss = batch_loss(self._setting.task, stream, lesson, here, batch=self._batch, draw=draw)
+        loss = batch_loss(self._setting.task, stream, examples, here, batch=self._batch, draw=draw)
         stream.looked_up = None
         assert seen.question is not None
         self.rehearsal.keep(place, PastBatch.of(seen.question, seen.mails, here.stop - here.start, time_us))

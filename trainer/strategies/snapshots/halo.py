@@ -294,7 +294,7 @@ class InputRows:
         self.cache.counts["miss"] += len(wanted)
         request = Request(wanted, homes, self._ranks)
         had, before = self._had(past, wanted, homes)
-        changed, lengths, values = self._changed(window, past, request.asked, request.tell(had))
+        changed, lengths, values = self._changed(window, past, request.requested, request.tell(had))
         flags = request.answer_array(np.packbits(changed, axis=1), "features")
         came = np.unpackbits(flags, axis=1, count=len(self._segments) - 1).astype(np.bool_)
         sent = np.repeat(came, np.diff(self._segments), axis=1)
@@ -323,15 +323,17 @@ class InputRows:
                 had[here] |= mine
         return had, before
 
-    def _changed(self, window: GraphView, past: Past, asked: Int64, had: Bool) -> tuple[Bool, Int64, Float32]:
+    def _changed(
+        self, window: GraphView, past: Past, requested: Int64, had: Bool
+    ) -> tuple[Bool, Int64, Float32]:
         """Segments of asked rows that differ from the asking rank's, bool (asked, S + 1); lengths by row; values."""
-        now = self._stored_any(window, past, asked)
+        now = self._stored_any(window, past, requested)
         then = np.zeros_like(now)
-        then[had] = self._stored_any(window, past, asked[had] - STRIDE)
+        then[had] = self._stored_any(window, past, requested[had] - STRIDE)
         differ = now.view(np.uint32) != then.view(np.uint32)
         widths = np.diff(self._segments)
         starts = self._segments[:-1][widths > 0]
-        changed = np.zeros((len(asked), len(widths)), np.bool_)
+        changed = np.zeros((len(requested), len(widths)), np.bool_)
         changed[:, widths > 0] = np.logical_or.reduceat(differ, starts, axis=1)
         sent = np.repeat(changed, widths, axis=1)
         return changed, sent.sum(axis=1), now[sent]

@@ -245,7 +245,7 @@ class SampledLayout(Layout):
             targets, request, answered = wanted, None, None
             if ranks.size > 1:
                 request = Request(wanted, homes, ranks)
-                targets, place = np.unique(request.asked, return_inverse=True)
+                targets, place = np.unique(request.requested, return_inverse=True)
                 answered = to_device(place, ranks.device)
             hop = None
             if shared is None:
@@ -302,7 +302,7 @@ class SampledLayout(Layout):
         level = next(self._next)
         self._present = level.present
         if level.hop is None:
-            count = len(level.present) if level.request is None else len(level.request.asked)
+            count = len(level.present) if level.request is None else len(level.request.requested)
             rows = stage.gathered(x, count)
         elif level.request is None and (
             len(weights) < self.steps or any(each is not None for each in weights)

@@ -35,7 +35,7 @@ from trainer.strategies.snapshots.windowed import (
     stage_refusal,
     summarises,
 )  # fmt: skip
-from trainer.tasks.interface import Asked, Lesson
+from trainer.tasks.interface import QueryBatch, SnapshotExamples
 
 log = structlog.get_logger()
 
@@ -166,32 +166,32 @@ class VertexStrategy(WindowedStrategy):
         return self._embed_all(model, self.past, nodes)
 
     @override
-    def learn(self, lessons: Sequence[Lesson], epoch: int) -> StepReport:
-        report = run(self._model, self.learner, self._ranks, self._steps(lessons, epoch))
+    def learn(self, example_sets: Sequence[SnapshotExamples], epoch: int) -> StepReport:
+        report = run(self._model, self.learner, self._ranks, self._steps(example_sets, epoch))
         return replace(report, figures=self._row_figures())
 
-    def _steps(self, lessons: Sequence[Lesson], epoch: int) -> Iterator[Step]:
+    def _steps(self, example_sets: Sequence[SnapshotExamples], epoch: int) -> Iterator[Step]:
         """Steps over batches of all ranks; a rank that has fewer events takes the last ones with an empty batch."""
-        (lesson,) = lessons
-        items, batch = len(lesson), self._batch
+        (examples,) = example_sets
+        items, batch = len(examples), self._batch
         outgrown = self._chooses and self.reach is not None and self.reach.outgrown
         everyones = self._ranks.gather_numbers([items, outgrown])
         if everyones[:, 1].any():
             self._leave_to_owners()
         per_rank = everyones[:, 0].tolist()
         steps = math.ceil(max(per_rank) / batch)
-        order = np.random.default_rng([self._seed, lesson.sequence, epoch]).permutation(items)
+        order = np.random.default_rng([self._seed, examples.sequence, epoch]).permutation(items)
         totals = [sum(min(batch, max(0, size - step * batch)) for size in per_rank) for step in range(steps)]
         together = max(1, self._inference_nodes // (ENDS * batch))
         for first in range(0, steps, together):
             parts = [
-                lesson.part(np.sort(order[step * batch : (step + 1) * batch]))
+                examples.part(np.sort(order[step * batch : (step + 1) * batch]))
                 for step in range(first, min(first + together, steps))
             ]
             draw = (epoch << 32) + first
             shared = self._share(parts, draw)
-            for (asked, truth), total in zip(parts, totals[first:], strict=False):
-                yield Step(self._step_loss(asked, truth, draw, shared), lesson.each * total, total)
+            for (queries, truth), total in zip(parts, totals[first:], strict=False):
+                yield Step(self._step_loss(queries, truth, draw, shared), examples.each * total, total)
 
     @override
     def state(self) -> dict[str, Any]:
@@ -235,20 +235,20 @@ class VertexStrategy(WindowedStrategy):
             return {"cache_rows": self.inputs.cache.since_last()}
         return {"cache_rows": self.reach.rows.since_last(), "halo_ratio": self.reach.ratio(self.past)}
 
-    def _step_loss(self, asked: Asked, truth: Float32, draw: int, shared: Shared | None) -> Tensor:
+    def _step_loss(self, queries: QueryBatch, truth: Float32, draw: int, shared: Shared | None) -> Tensor:
         """Sum of this rank's losses in one step, a scalar; a collective, differentiable across ranks."""
-        ends = np.sort(np.concatenate(asked.ends))
+        ends = np.sort(np.concatenate(queries.ends))
         nodes = ends[np.append(True, ends[1:] != ends[:-1])[: len(ends)]]  # a tenth of unique's time
         z = self._embed(self._model, self.past, nodes, draw, shared)
-        return self._loss(asked, truth, z, nodes.searchsorted)
+        return self._loss(queries, truth, z, nodes.searchsorted)
 
     @torch.no_grad()
-    def _share(self, parts: Sequence[tuple[Asked, Float32]], draw: int) -> Shared | None:
+    def _share(self, parts: Sequence[tuple[QueryBatch, Float32]], draw: int) -> Shared | None:
         """Inputs of several steps with one sample: they are fetched and gathered once."""
         stages = self.graph_stages(self._model)
         if len(parts) == 1 or not stages:
             return None
-        nodes = np.unique(np.concatenate([ends for asked, _ in parts for ends in asked.ends]))
+        nodes = np.unique(np.concatenate([ends for queries, _ in parts for ends in queries.ends]))
         return self.layout(self._model, self.past, nodes, draw).share(stages[0])
 
     def _embed(

@@ -22,7 +22,7 @@ from trainer.strategies.figures import TrainingFigure
 from trainer.strategies.interface import STRATEGIES, Needs, OwnKey, Setting, StepReport
 from trainer.strategies.passes import Step, run
 from trainer.strategies.snapshots.windowed import WindowedStrategy, before_any
-from trainer.tasks.interface import Asked, Lesson
+from trainer.tasks.interface import QueryBatch, SnapshotExamples
 from trainer.timeline.graph import TimelineView
 from trainer.timeline.timeline import Horizon, Timeline
 from trainer.timeline.transfer import Mode
@@ -48,7 +48,7 @@ class WholeOptions(Section):
 
     supervise: Literal["newest", "horizon"] = Field(
         "newest",
-        description="Lessons of a step: the newest snapshot, or every snapshot of the horizon, each from those before it.",
+        description="Examples of a step: the newest snapshot, or every snapshot of the horizon, each from those before it.",
     )
     steps: int = Field(
         1,
@@ -93,8 +93,8 @@ class WholeStrategy(WindowedStrategy):
     @property
     @override
     def needs(self) -> Needs:
-        lessons = self._horizon if self._options.supervise == "horizon" else 1
-        return Needs("timeline", self._horizon, parts="all", lessons=lessons)
+        example_sets = self._horizon if self._options.supervise == "horizon" else 1
+        return Needs("timeline", self._horizon, parts="all", example_sets=example_sets)
 
     @override
     def rewind(self) -> None:
@@ -115,25 +115,28 @@ class WholeStrategy(WindowedStrategy):
         return self._last(model, horizon)[self._places(horizon, nodes)]
 
     @override
-    def learn(self, lessons: Sequence[Lesson], epoch: int) -> StepReport:
-        if not any(len(lesson) for lesson in lessons):
+    def learn(self, example_sets: Sequence[SnapshotExamples], epoch: int) -> StepReport:
+        if not any(len(examples) for examples in example_sets):
             return StepReport()
-        report = run(self._model, self.learner, self._ranks, self._steps(lessons, epoch))
+        report = run(self._model, self.learner, self._ranks, self._steps(example_sets, epoch))
         return replace(report, figures={TRANSFER_BYTES.name: self.timeline.transfer.since_last()})
 
-    def _steps(self, lessons: Sequence[Lesson], epoch: int) -> Iterator[Step]:
-        """Steps over equal parts of the lessons, which are drawn again in each epoch."""
-        parts, horizon = self._parts(lessons, epoch)
-        single = len(lessons) == 1
-        at = [0 if single else sum(before < lesson.tau for before in horizon.taus) for lesson in lessons]
+    def _steps(self, example_sets: Sequence[SnapshotExamples], epoch: int) -> Iterator[Step]:
+        """Steps over equal parts of the examples, which are drawn again in each epoch."""
+        parts, horizon = self._parts(example_sets, epoch)
+        single = len(example_sets) == 1
+        at = [
+            0 if single else sum(before < examples.tau for before in horizon.taus)
+            for examples in example_sets
+        ]
         for part in parts:
             z = self._last(self._model, horizon).unsqueeze(0) if single else self._every(horizon)
             losses = [
-                self._loss(asked, truth, z[t], horizon.places)
-                for t, (asked, truth) in zip(at, part, strict=True)
+                self._loss(queries, truth, z[t], horizon.places)
+                for t, (queries, truth) in zip(at, part, strict=True)
             ]
             queries = sum(len(truth) for _, truth in part)
-            yield Step(torch.stack(losses).sum(), queries, len(part[-1][1]) // lessons[-1].each)
+            yield Step(torch.stack(losses).sum(), queries, len(part[-1][1]) // example_sets[-1].each)
 
     @override
     @torch.no_grad()
@@ -158,20 +161,23 @@ class WholeStrategy(WindowedStrategy):
         return {"timeline": self.timeline.memory_bytes}
 
     def _parts(
-        self, lessons: Sequence[Lesson], epoch: int
-    ) -> tuple[list[list[tuple[Asked, Float32]]], Horizon]:
-        """Questions and true answers of each step, lesson by lesson, at least one per step; and the snapshots before."""
-        largest = max(len(lesson) for lesson in lessons)
+        self, example_sets: Sequence[SnapshotExamples], epoch: int
+    ) -> tuple[list[list[tuple[QueryBatch, Float32]]], Horizon]:
+        """Questions and true answers of each step, snapshot by snapshot, at least one per step; and the snapshots before."""
+        largest = max(len(examples) for examples in example_sets)
         steps = min(self._options.steps, -(-largest // self._batch))
         shares = []
-        for lesson in lessons:
-            draw = np.random.default_rng([self._seed, lesson.sequence, epoch])
-            shares.append(np.array_split(draw.permutation(len(lesson)), steps))
+        for examples in example_sets:
+            draw = np.random.default_rng([self._seed, examples.sequence, epoch])
+            shares.append(np.array_split(draw.permutation(len(examples)), steps))
         parts = [
-            [lesson.part(np.sort(share[step])) for lesson, share in zip(lessons, shares, strict=True)]
+            [
+                examples.part(np.sort(share[step]))
+                for examples, share in zip(example_sets, shares, strict=True)
+            ]
             for step in range(steps)
         ]
-        ends = [ends for part in parts for asked, _ in part for ends in asked.ends]
+        ends = [ends for part in parts for queries, _ in part for ends in queries.ends]
         return parts, self.timeline.before_newest(np.unique(np.concatenate(ends)))
 
     def _last(self, model: SnapshotModel, horizon: Horizon) -> Tensor:

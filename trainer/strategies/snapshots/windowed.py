@@ -22,7 +22,7 @@ from trainer.nn.rows import rows
 from trainer.ranks import Ranks
 from trainer.strategies.figures import TrainingFigure
 from trainer.strategies.interface import OwnKey, Setting, Strategy
-from trainer.tasks.interface import Asked, Asks
+from trainer.tasks.interface import QueryBatch, Subject
 
 WINDOWS = 4
 """Windows of the horizon by default, for strategies that learn many snapshots at once."""
@@ -41,7 +41,7 @@ class WindowedStrategy(Strategy):
     """
 
     trains: ClassVar[Kind] = "snapshot"
-    answers: ClassVar[frozenset[Asks]] = frozenset({"pairs", "nodes"})
+    answers: ClassVar[frozenset[Subject]] = frozenset({"pairs", "nodes"})
     replays: ClassVar[bool] = False
     resizes: ClassVar[bool] = False
     own_keys: ClassVar[frozenset[OwnKey]] = frozenset()
@@ -68,10 +68,10 @@ class WindowedStrategy(Strategy):
 
     @override
     @torch.no_grad()
-    def answer(self, model: SnapshotModel, asked: Sequence[Asked]) -> list[Float32]:
-        nodes = np.unique(np.concatenate([ends for each in asked for ends in each.ends]))
+    def answer(self, model: SnapshotModel, queries: Sequence[QueryBatch]) -> list[Float32]:
+        nodes = np.unique(np.concatenate([ends for each in queries for ends in each.ends]))
         z = self.embed_before(model, nodes)
-        answers = [self._read(model, each, z, nodes.searchsorted) for each in asked]
+        answers = [self._read(model, each, z, nodes.searchsorted) for each in queries]
         return [each.float().cpu().numpy() for each in answers]
 
     @override
@@ -124,14 +124,18 @@ class WindowedStrategy(Strategy):
         return 1  # all or a share of a snapshot, whatever its size
 
     def _read(
-        self, model: SnapshotModel, asked: Asked, z: Tensor, places: Callable[[Int64], Int64]
+        self, model: SnapshotModel, queries: QueryBatch, z: Tensor, places: Callable[[Int64], Int64]
     ) -> Tensor:
         """Answers (Q,) to questions, the embeddings of whose ends are at ``places`` of a table (n, width)."""
-        return asked.read(model.decoder, [rows(z, to_device(places(ends), z.device)) for ends in asked.ends])
+        return queries.read(
+            model.decoder, [rows(z, to_device(places(ends), z.device)) for ends in queries.ends]
+        )
 
-    def _loss(self, asked: Asked, truth: Float32, z: Tensor, places: Callable[[Int64], Int64]) -> Tensor:
+    def _loss(
+        self, queries: QueryBatch, truth: Float32, z: Tensor, places: Callable[[Int64], Int64]
+    ) -> Tensor:
         """The sum of the losses of such answers, a scalar."""
-        answers = self._read(self._model, asked, z, places)
+        answers = self._read(self._model, queries, z, places)
         return self._task.loss(answers, to_device(truth, answers.device))
 
 

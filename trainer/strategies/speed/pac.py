@@ -148,29 +148,29 @@ class PacStrategy(RememberingStrategy):
             mine = np.zeros(len(inserts), np.bool_)  # it was before a checkpoint, and is not learned again
         return Share(mine, self._groups.weigh)
 
-    def learn(self, lessons: Sequence[Examples], epoch: int) -> StepReport:
+    def learn(self, example_sets: Sequence[Examples], epoch: int) -> StepReport:
         """See ``Strategy.learn``: every rank learns its sub-graph, in the order of the log."""
-        (lesson,) = lessons
+        (examples,) = example_sets
         stream = self.memories.restarted(self._model)
-        times, events = lesson.learned.time_us, len(lesson.learned)
+        times, events = examples.learned.time_us, len(examples.learned)
         last = (math.ceil(events / self._batch) - 1) * self._batch  # the first event of the last batch
         own = [events, times[0], times[last]] if events else [0, NEVER_LEARNED, -NEVER_LEARNED]
         sizes, first_us, last_us = self._ranks.gather_numbers(own).T
         if not sizes.any():
-            return StepReport(discarded=len(lesson.every))
+            return StepReport(discarded=len(examples.every))
         span_us = int(first_us.min()), int(last_us.max())
         report = run(
             self._model,
             self.learner,
             self._ranks,
-            self._steps(stream, lesson, sizes.tolist(), span_us, epoch),
+            self._steps(stream, examples, sizes.tolist(), span_us, epoch),
         )
-        return replace(report, discarded=len(lesson.every) - int(sizes.sum()))
+        return replace(report, discarded=len(examples.every) - int(sizes.sum()))
 
     def _steps(
         self,
         stream: EventStream,
-        lesson: Examples,
+        examples: Examples,
         sizes: Sequence[int],
         span_us: tuple[int, int],
         epoch: int,
@@ -179,17 +179,17 @@ class PacStrategy(RememberingStrategy):
 
         Args:
             stream: Of the trained model.
-            lesson: This rank's.
+            examples: This rank's.
             sizes: Events of each rank.
             span_us: Times of the first event of all ranks, and of the last one that begins a batch.
             epoch: Number of the pass.
         """
-        ranks, batch, learned = self._ranks, self._batch, lesson.learned
+        ranks, batch, learned = self._ranks, self._batch, examples.learned
         self._model.eval()  # mails from before the first batch are made as in a prediction
         first_us, until_us = span_us
         stream.deliver_before(first_us, batch * ranks.size)  # together: in groups of a step of all ranks
         if ranks.rank > 0:  # rank 0's generator continues, and is in the checkpoint
-            draw = [self._seed, lesson.sequence, epoch, ranks.rank]
+            draw = [self._seed, examples.sequence, epoch, ranks.rank]
             torch.manual_seed(int(np.random.default_rng(draw).integers(1 << 63)))
         cycle: _Cycle | None = None
         if isinstance(stream, ShardedStream):
@@ -210,7 +210,9 @@ class PacStrategy(RememberingStrategy):
             )
             mine = here.stop - here.start
             loss = (
-                batch_loss(self._setting.task, stream, lesson, here, batch=batch, draw=self.learner.steps + 1)
+                batch_loss(
+                    self._setting.task, stream, examples, here, batch=batch, draw=self.learner.steps + 1
+                )
                 if mine
                 else None
             )

@@ -80,18 +80,18 @@ class ShardedStream(MemoryStream):
         return np.unique(np.concatenate([self._feed.src[numbers], self._feed.dst[numbers]]).astype(np.int64))
 
     @contextmanager
-    def ready(self, asked: Iterable[tuple[int, Int64]]) -> Iterator[None]:
+    def ready(self, wanted: Iterable[tuple[int, Int64]]) -> Iterator[None]:
         """See ``MemoryStream.ready``; together a collective, for which all ranks name the same moments."""
         if self._lent or self._near is not None:
             yield
             return
         self.mailbox.reserve(self._feed.graph.num_nodes)
-        moments = list(asked)
-        if moments:
-            ahead = (self._ahead(moments[0][0]) - BORROWED_AT_ONCE) // self._group * self._group
+        moments_and_nodes = list(wanted)
+        if moments_and_nodes:
+            ahead = (self._ahead(moments_and_nodes[0][0]) - BORROWED_AT_ONCE) // self._group * self._group
             self._deliver_until(self.position + ahead, self._group)  # long ago is caught up with first
         position, needed = self.position, list[Int64]()
-        for before_us, nodes in moments:
+        for before_us, nodes in moments_and_nodes:
             end = position + self._ahead(before_us, position)
             needed += self._to_deliver(position, end, self._group)
             needed.append(self._reached(nodes, before_us, self.model.layers, end))
@@ -184,7 +184,7 @@ class ShardedStream(MemoryStream):
     def _borrow(self, nodes: Int64, request: Request) -> None:
         """Have the requested rows of some distinct nodes of other ranks, and lend them what they ask for."""
         mailbox, walks = self.mailbox, self.mailbox.walks
-        rows = mailbox.rows_of(request.asked)
+        rows = mailbox.rows_of(request.requested)
         mail = mailbox.mail.index_select(0, to_device(rows, self._device))
         sketch = sketch_us = None
         if walks is None:

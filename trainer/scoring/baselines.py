@@ -1,4 +1,4 @@
-"""Floors beside every model: predictors that learn nothing."""
+"""Baselines beside every model: predictors that learn nothing."""
 
 import numpy as np
 

@@ -1,6 +1,6 @@
 """Learning one snapshot: passes over a sample of its events. Weights that are not finite afterwards are put back.
 
-Strategies that learn earlier snapshots again get their lessons with the original inputs.
+Strategies that learn earlier snapshots again get their examples with the original inputs.
 """
 
 import math
@@ -22,59 +22,61 @@ from trainer.learning.soundness import copied, is_sound
 from trainer.session.session import Session
 from trainer.strategies.figures import declared_by, merged
 from trainer.strategies.interface import StepReport, Strategy
-from trainer.tasks.interface import Asked, Lesson, Task
+from trainer.tasks.interface import QueryBatch, SnapshotExamples, Task
 from trainer.wire.traffic import Traffic
 
 
 @dataclass(frozen=True, slots=True)
-class KeptLesson:
-    """A former snapshot's lesson, as this rank learns it again.
+class PastExamples:
+    """A former snapshot's examples, as this rank learns it again.
 
     Attributes:
         tau: Snapshot.
         sequence: Its number in the log.
         each: Questions per item.
-        asked: All of them.
+        queries: All of them.
         truth: float32 (items · each,).
     """
 
     tau: int
     sequence: int
     each: int
-    asked: Asked
+    queries: QueryBatch
     truth: Float32
 
     def __len__(self) -> int:
         return len(self.truth) // self.each
 
-    def part(self, chosen: Int64) -> tuple[Asked, Float32]:
-        """See ``Lesson.part``."""
+    def part(self, chosen: Int64) -> tuple[QueryBatch, Float32]:
+        """See ``SnapshotExamples.part``."""
         rows = np.concatenate([chosen + len(self) * turn for turn in range(self.each)])
-        asked = type(self.asked)(**{name: column[rows] for name, column in _columns(self.asked).items()})
-        return asked, self.truth[rows]
+        queries = type(self.queries)(
+            **{name: column[rows] for name, column in _columns(self.queries).items()}
+        )
+        return queries, self.truth[rows]
 
 
-class LessonBook:
-    """Keeps the lessons of the last snapshots.
+class ExampleWindow:
+    """Keeps the examples of the last snapshots.
 
     Args:
-        task: Makes the lessons.
+        task: Makes the examples.
         most: How many are learned at once, the newest included.
     """
 
     def __init__(self, task: Task, most: int) -> None:
         self._task = task
-        self._former: deque[KeptLesson] = deque(maxlen=max(most - 1, 0))
-        self._newest: Lesson | None = None
+        self._former: deque[PastExamples] = deque(maxlen=max(most - 1, 0))
+        self._newest: SnapshotExamples | None = None
 
-    def open(self, lesson: Lesson) -> None:
-        """Take in the newest snapshot's lesson; the one before becomes a former one."""
+    def open(self, examples: SnapshotExamples) -> None:
+        """Take in the newest snapshot's examples; the one before becomes a former one."""
         self._former.extend(self._newest_kept())
-        self._newest = lesson
+        self._newest = examples
 
-    def with_newest(self, lesson: Lesson) -> list[Any]:
-        """The former lessons, oldest first, and the newest or a sample of it."""
-        return [*self._former, lesson]
+    def with_newest(self, examples: SnapshotExamples) -> list[Any]:
+        """The former examples, oldest first, and the newest or a sample of it."""
+        return [*self._former, examples]
 
     def state(self) -> dict[str, Any]:
         """The state that ``restore`` continues from."""
@@ -84,7 +86,7 @@ class LessonBook:
                 "sequence": each.sequence,
                 "each": each.each,
                 "truth": each.truth,
-                "asked": _columns(each.asked),
+                "asked": _columns(each.queries),
             }
             for place, each in enumerate([*self._former, *self._newest_kept()])
         }
@@ -94,31 +96,35 @@ class LessonBook:
         self._newest = None
         for place in range(len(state)):
             row = state[str(place)]
-            asked = self._task.asked(**{name: np.asarray(column) for name, column in row["asked"].items()})
+            queries = self._task.query_class(
+                **{name: np.asarray(column) for name, column in row["asked"].items()}
+            )
             self._former.append(
-                KeptLesson(
-                    int(row["tau"]), int(row["sequence"]), int(row["each"]), asked, np.asarray(row["truth"])
+                PastExamples(
+                    int(row["tau"]), int(row["sequence"]), int(row["each"]), queries, np.asarray(row["truth"])
                 )
             )
 
-    def _newest_kept(self) -> list[KeptLesson]:
-        """The newest lesson as it is learned again; none if no former lesson is wanted."""
+    def _newest_kept(self) -> list[PastExamples]:
+        """The newest examples as it is learned again; none if no former examples is wanted."""
         return [] if self._newest is None or not self._former.maxlen else [kept(self._newest)]
 
 
-def kept(lesson: Lesson) -> KeptLesson:
-    """A lesson as it is learned again."""
-    return KeptLesson(lesson.tau, lesson.sequence, lesson.each, *lesson.part(np.arange(len(lesson))))
+def kept(examples: SnapshotExamples) -> PastExamples:
+    """A snapshot's examples as it is learned again."""
+    return PastExamples(
+        examples.tau, examples.sequence, examples.each, *examples.part(np.arange(len(examples)))
+    )
 
 
-def _columns(asked: Any) -> dict[str, Any]:
-    return {field.name: getattr(asked, field.name) for field in fields(asked)}
+def _columns(queries: Any) -> dict[str, Any]:
+    return {field.name: getattr(queries, field.name) for field in fields(queries)}
 
 
 log = structlog.get_logger()
 
 
-class Lessons:
+class SnapshotTrainer:
     """Trains a strategy snapshot by snapshot; every method is a collective.
 
     A step whose loss or gradient is not finite is left out. If weights or the optimiser's state are not finite after a
@@ -141,11 +147,11 @@ class Lessons:
         self._learned = False  # whether any snapshot had one
         self._last = 0  # snapshot with a step
 
-    def learn(self, lesson: Lesson, passes: float) -> StepReport:
+    def learn(self, examples: SnapshotExamples, passes: float) -> StepReport:
         """Learn a snapshot.
 
         Args:
-            lesson: This rank's.
+            examples: This rank's.
             passes: Over its events. A fraction stands for a pass over a time-stratified sample of batches.
 
         Raises:
@@ -154,28 +160,28 @@ class Lessons:
         strategy, model = self._session.strategy, self._session.model
         weights = copied(model.state_dict())
         optimiser = copied(strategy.learner.state())
-        self.book.open(lesson)
+        self.book.open(examples)
         report = _together(
             strategy,
             [
-                self._pass(self._sample(lesson, min(1.0, passes - epoch), epoch), epoch)
+                self._pass(self._sample(examples, min(1.0, passes - epoch), epoch), epoch)
                 for epoch in range(math.ceil(passes))
             ],
         )
         broken, self.checkpoint_due = self._ranks.any(
             not is_sound(model.state_dict()) or not is_sound(strategy.learner.state()),
-            self._ranks.rank == 0 and self._due(lesson.sequence),
+            self._ranks.rank == 0 and self._due(examples.sequence),
         )
         if broken:
             model.load_state_dict(weights)
             strategy.learner.restore(optimiser)
             strategy.undo()
             report = replace(report, events=0, loss=None, nonfinite=max(report.nonfinite, 1))
-            log.warning("weights were not finite after a snapshot and are put back", tau=lesson.tau)
-        self._count(report, lesson.tau, broken=broken)
+            log.warning("weights were not finite after a snapshot and are put back", tau=examples.tau)
+        self._count(report, examples.tau, broken=broken)
         return report
 
-    def once(self, lesson: Lesson, epoch: int) -> StepReport:
+    def once(self, examples: SnapshotExamples, epoch: int) -> StepReport:
         """Learn a snapshot in a single pass, numbered ``epoch``, without the check for non-finite weights.
 
         Steps from such weights have no finite loss, so the next snapshots count as failed.
@@ -183,14 +189,14 @@ class Lessons:
         Raises:
             Failure: As for ``learn``.
         """
-        self.book.open(lesson)
-        report = self._pass(lesson, epoch)
-        self._count(report, lesson.tau)
+        self.book.open(examples)
+        report = self._pass(examples, epoch)
+        self._count(report, examples.tau)
         return report
 
     def rewind(self) -> None:
-        """Forget former lessons, as at the start of an epoch; failed snapshots still count."""
-        self.book = LessonBook(self._session.task, self._session.strategy.needs.lessons)
+        """Forget former examples, as at the start of an epoch; failed snapshots still count."""
+        self.book = ExampleWindow(self._session.task, self._session.strategy.needs.example_sets)
 
     def require_learned(self) -> None:
         """Check that training had a finite step, if it had any.
@@ -201,19 +207,19 @@ class Lessons:
         if self._failed and not self._learned:
             raise self._failure()
 
-    def _pass(self, lesson: Lesson, epoch: int) -> StepReport:
+    def _pass(self, examples: SnapshotExamples, epoch: int) -> StepReport:
         before, began = self._ranks.traffic.copy(), time.perf_counter()
-        report = self._session.strategy.learn(self.book.with_newest(lesson), epoch)
+        report = self._session.strategy.learn(self.book.with_newest(examples), epoch)
         seconds = {"train": time.perf_counter() - began, **report.seconds}
         return replace(report, seconds=seconds, traffic=self._ranks.traffic.since(before))
 
-    def _sample(self, lesson: Lesson, share: float, epoch: int) -> Lesson:
+    def _sample(self, examples: SnapshotExamples, share: float, epoch: int) -> SnapshotExamples:
         if share >= 1:
-            return lesson
+            return examples
         session = self._session
-        generator = Draw(session.seed, lesson.sequence, Purpose.LEARNED_EVENTS + epoch).generator()
-        chosen = time_stratified(lesson.items, session.strategy.step_events, share, generator)
-        return lesson.of_events(chosen)
+        generator = Draw(session.seed, examples.sequence, Purpose.LEARNED_EVENTS + epoch).generator()
+        chosen = time_stratified(examples.items, session.strategy.step_events, share, generator)
+        return examples.of_events(chosen)
 
     def _count(self, report: StepReport, tau: int, *, broken: bool = False) -> None:
         if not report.steps:

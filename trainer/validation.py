@@ -16,7 +16,7 @@ from trainer.tasks.interface import TASKS
 from trainer.tasks.node_regression import NodeRegression
 
 
-def require_workable(config: TrainerConfig, ranks: int = 1) -> None:
+def require_trainable(config: TrainerConfig, ranks: int = 1) -> None:
     """Check model, task and strategy for so many ranks, their parameters, and the keys that not all of them take.
 
     Raises:
@@ -42,7 +42,7 @@ def require_workable(config: TrainerConfig, ranks: int = 1) -> None:
             "number instead of auto"
         )
     _require_own_keys(config)
-    if config.exports.scores and task.asks != "pairs":
+    if config.exports.scores and task.subject != "pairs":
         raise Failure(
             f"key exports.scores is about pairs, but task {config.task} asks about nodes. Leave it out"
         )
@@ -69,12 +69,12 @@ def _require_own_keys(config: TrainerConfig) -> None:
 
 
 def require_evaluable(config: TrainerConfig, ranks: int) -> None:
-    """As ``require_workable``, and check the partitioner that ``lane`` names to ``evaluate``.
+    """As ``require_trainable``, and check the partitioner that ``lane`` names to ``evaluate``.
 
     Raises:
-        Failure: As ``require_workable``, or the partitioner or a parameter of it is unknown or wrong.
+        Failure: As ``require_trainable``, or the partitioner or a parameter of it is unknown or wrong.
     """
-    require_workable(config, ranks)
+    require_trainable(config, ranks)
     parts = config.parts or ranks
     with _key("lane"):
         create_for_lane(config.lane, config.lane_params, parts=parts, seed=config.seed, window=config.window)
