@@ -54,8 +54,8 @@ class LinkPrediction:
     """
 
     name: ClassVar[str] = "link-prediction"
-    asks: ClassVar[Subject] = "pairs"
-    queries: ClassVar[type[Any]] = Queries
+    subject: ClassVar[Subject] = "pairs"
+    query_class: ClassVar[type[Any]] = Queries
     sees_labels: ClassVar[bool] = True
     selection_metric: ClassVar[tuple[str, int]] = ("ap", 1)
     baseline: ClassVar[str] = "recency"

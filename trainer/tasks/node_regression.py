@@ -200,8 +200,8 @@ class NodeRegression:
     """
 
     name: ClassVar[str] = "node-regression"
-    asks: ClassVar[Subject] = "nodes"
-    queries: ClassVar[type[Any]] = NodeQueries
+    subject: ClassVar[Subject] = "nodes"
+    query_class: ClassVar[type[Any]] = NodeQueries
     sees_labels: ClassVar[bool] = True
     selection_metric: ClassVar[tuple[str, int]] = ("mse", -1)
     baseline: ClassVar[str] = "age_persistence"
