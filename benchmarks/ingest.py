@@ -29,8 +29,7 @@ from schemas.config import Lane, StreamConfig
 from stream.commands.run import quiet_beam
 from stream.decode.columns import canonical
 from stream.decode.formats.interface import create_format
-from stream.job.loop import StreamJob
-from stream.job.ran import Ran
+from stream.job.loop import Ran, StreamJob
 from stream.kafka.client import client_settings
 from stream.kafka.producer import replay
 from stream.kafka.reader import open_consumer

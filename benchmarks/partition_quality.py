@@ -21,7 +21,7 @@ from stream.decode.files import read_events
 from stream.partition.edge.need_cover import NeedCover
 from stream.partition.edge.sep import SepTwoPass
 from stream.snapshots.delta import Csr, SnapshotDelta, delta_of
-from stream.snapshots.slicing import densify, slice_events
+from stream.snapshots.sealing import densify, slice_events
 from stream.synthetic.rmat import rmat_edges
 
 DATA = Path(__file__).resolve().parents[1] / "../shared/data"  # a folder of real graphs: docs/performance.md

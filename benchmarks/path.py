@@ -19,7 +19,7 @@ from stream.decode.decoder import Decoder
 from stream.decode.encode import encode_arrow
 from stream.decode.files import read_events
 from stream.microbatch import RawBatch
-from stream.sink.snapshot_sink import SnapshotSink, log_header
+from stream.sink import SnapshotSink, log_header
 from stream.store.lane.reader import LaneReader
 from stream.store.lane.writer import LaneWriter
 from stream.store.log.writer import LogWriter

@@ -42,7 +42,7 @@ from stream.partition.interface import create
 from stream.partition.vertex.foreign_rows import foreign_parts
 from stream.snapshots.delta import SnapshotDelta
 from stream.snapshots.graph import LiveGraph
-from stream.snapshots.slicing import densify, slice_events
+from stream.snapshots.sealing import densify, slice_events
 
 try:
     import mtkahypar

@@ -36,7 +36,7 @@ from stream.partition.offline import WholeFile
 from stream.partition.vertex import metis
 from stream.partition.vertex.distdy import REFERENCE_BYTES
 from stream.partition.vertex.foreign_rows import foreign_parts
-from stream.snapshots.slicing import densify, slice_events
+from stream.snapshots.sealing import densify, slice_events
 from stream.store.lane.state import LaneState
 from stream.synthetic import PAPER_GRAPHS, paper_snapshots
 from stream.synthetic.event_writer import write_events

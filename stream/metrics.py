@@ -17,7 +17,7 @@ from schemas.store import CommitRecord, LaneManifest, SealedSnapshot
 from schemas.version import version
 from stream.observer import SinkObserver
 from stream.service.heartbeat import beat
-from stream.snapshots.held_back import Held, OpenEventTime
+from stream.snapshots.event_time import Held, OpenEventTime
 from stream.store.lane.index import LaneTotals, manifest_rows
 from stream.store.log.refusals import Refused
 from stream.store.places.place import place_of

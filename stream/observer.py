@@ -2,7 +2,7 @@
 
 from schemas.events import Op
 from schemas.store import CommitRecord
-from stream.snapshots.held_back import OpenEventTime
+from stream.snapshots.event_time import OpenEventTime
 
 
 class SinkObserver:

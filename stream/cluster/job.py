@@ -16,14 +16,13 @@ from stream.cluster.totals import JobTotals
 from stream.cluster.worker import dismiss
 from stream.held import holding
 from stream.job.backfill import require_takeover
-from stream.job.fit import require_same
-from stream.job.loop import StreamJob
-from stream.job.ran import Ran
+from stream.job.loop import Ran, StreamJob
+from stream.job.standby import require_same
 from stream.kafka.discovery import TopicWatch
 from stream.kafka.reader import PartitionReader, Start
 from stream.metrics import StreamMetrics
 from stream.service.failure import Failure
-from stream.sink.snapshot_sink import SnapshotSink
+from stream.sink import SnapshotSink
 from stream.store.lane.writer import LaneWriter
 
 LOOK_S = 0.3

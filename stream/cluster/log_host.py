@@ -9,11 +9,10 @@ import structlog
 from schemas.config import StreamConfig
 from stream.cluster.current import is_current
 from stream.cluster.plan import Plan
-from stream.job.open_log import OpenLog
-from stream.job.room import RoomForCommits
+from stream.job.open_log import OpenLog, RoomForCommits
 from stream.metrics import StreamMetrics
 from stream.microbatch import MicroBatch
-from stream.sink.snapshot_sink import log_header
+from stream.sink import log_header
 from stream.store.errors import LaneBusyError, OffsetGapError
 from stream.store.log.writer import LogWriter
 

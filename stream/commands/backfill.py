@@ -11,7 +11,7 @@ from schemas.config import StreamConfig
 from schemas.events import US_PER_S
 from stream.commands.config import require_parts
 from stream.commands.progress import counting
-from stream.decode.rules import EARLIEST_US, LATEST_US
+from stream.decode.validate import EARLIEST_US, LATEST_US
 from stream.service.config_file import load_config
 from stream.service.failure import Failure
 from stream.service.logs import configure_logs

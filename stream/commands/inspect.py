@@ -5,7 +5,7 @@ from typing import Any
 from schemas.events import US_PER_S
 from schemas.quality import FIGURES
 from stream.commands.options import StoreMoment
-from stream.decode.rules import show_time
+from stream.decode.validate import show_time
 from stream.service.output import Debug, Json, Store, finish, note, print_json, print_table, with_units
 from stream.store.errors import StoreError
 

@@ -26,8 +26,7 @@ from stream.service.output import Debug, Json, finish, note, print_json, print_t
 
 if TYPE_CHECKING:
     from stream.cluster.job import ClusterJob
-    from stream.job.loop import StreamJob
-    from stream.job.ran import Ran
+    from stream.job.loop import Ran, StreamJob
     from stream.metrics import StreamMetrics, Totals
 
 _log = structlog.get_logger()

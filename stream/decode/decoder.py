@@ -18,8 +18,7 @@ from schemas.events import REJECT_SCHEMA, Reason, event_schema
 from stream.arrays.kinds import Bool, Int64
 from stream.decode.formats.interface import UnavailableError, create_format
 from stream.decode.reading import REFUSAL_SCHEMA, Limits, Rows, refused_alike
-from stream.decode.rules import Rules
-from stream.decode.validate import Faults, check
+from stream.decode.validate import Faults, Rules, check
 from stream.microbatch import MicroBatch, RawBatch
 from stream.service.heartbeat import beat
 

@@ -14,8 +14,7 @@ from stream.decode.columns import canonical
 from stream.decode.decoder import RAW_LIMIT_BYTES
 from stream.decode.files import OWN, FileColumns, open_rows, readable, warn_of_columns
 from stream.decode.reading import FileRows
-from stream.decode.rules import Rules, looks_like
-from stream.decode.validate import Draft, check
+from stream.decode.validate import Draft, Rules, check, looks_like
 from stream.microbatch import MicroBatch
 
 _LOWEST = np.iinfo(np.int64).min

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.events import IdKind, Op, Reason
-from stream.decode.buffers import read_only
+from stream.decode.columns import read_only
 from stream.decode.confluent import without_header
 from stream.decode.json_kernel import (
     EVENT_ID,
@@ -35,9 +35,8 @@ from stream.decode.json_kernel import (
 )
 from stream.decode.mapping import NATIVE, Level, Mapping
 from stream.decode.reading import Refusal, RefusedError, Rows, refusal_table
-from stream.decode.rules import shorten
 from stream.decode.times import TimeUnit, number_to_us, rfc3339_to_us
-from stream.decode.validate import Draft, Faults, draft_schema
+from stream.decode.validate import Draft, Faults, draft_schema, shorten
 
 MAX_DEPTH = 64
 """Deepest nesting of arrays and objects in a message, the message itself included."""

@@ -13,14 +13,14 @@ from schemas.events import US_PER_S
 from schemas.store import History, HistoryEnd, Position
 from stream.decode.files import OWN, FileColumns
 from stream.decode.history_file import Survey, count_from, read_polls, survey
-from stream.decode.rules import Rules, show_time
+from stream.decode.validate import Rules, show_time
 from stream.kafka.broker_clock import BrokerClock
 from stream.kafka.present import Present
 from stream.kafka.takeover import require_reach, topic_bounds
 from stream.microbatch import MicroBatch
 from stream.service.failure import Failure
 from stream.service.full_disk import room_to_begin
-from stream.sink.snapshot_sink import SnapshotSink, log_header
+from stream.sink import SnapshotSink, log_header
 from stream.snapshots.border import HISTORY
 from stream.snapshots.event_time import Key
 from stream.store.errors import OffsetGapError

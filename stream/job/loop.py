@@ -1,31 +1,256 @@
 """The run loop of the stream job: pipelines in cycles, each from the last commit, until it is told to stop or idle."""
 
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from functools import partial
+
+import structlog
 
 from schemas.config import StreamConfig
 from stream.held import holding
 from stream.job.backfill import require_takeover
 from stream.job.beam import BeamLoading
-from stream.job.connecting import Connecting
-from stream.job.cycle import Cycle
 from stream.job.decoding import Decoding
-from stream.job.fit import require_fit, require_same
 from stream.job.lane_threads import LaneThread, bring_up_to_date, failures
-from stream.job.open_log import OpenLog
-from stream.job.ran import Busy, Ran
-from stream.job.room import RoomForCommits
-from stream.job.standby import Standby, StoppedEarly
+from stream.job.open_log import OpenLog, RoomForCommits
+from stream.job.standby import Standby, StoppedEarly, require_fit, require_same
+from stream.kafka.answers import Answers
 from stream.kafka.broker_clock import BrokerClock
+from stream.kafka.client import NoBrokerError
 from stream.kafka.present import Present
-from stream.kafka.reader import PartitionReader
+from stream.kafka.reader import ASK_S, NextOffset, PartitionReader, Skipped
+from stream.kafka.tls import LOGIN_AGAIN_S, CredentialError, LoginRefusedError
+from stream.kafka.topics import NoLeaderError
 from stream.metrics import StreamMetrics
+from stream.microbatch import MicroBatch, RawBatch
 from stream.service.full_disk import room_to_begin
+from stream.service.heartbeat import beat
 from stream.service.memory import give_back_memory
-from stream.sink.snapshot_sink import log_header
+from stream.sink import log_header
 from stream.store.log.writer import LogWriter
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """The result of a run: events and snapshots that it made durable.
+
+    Attributes:
+        seconds: From the first poll to the last commit, without the idle tail.
+        idle: Whether it ended because nothing more came; otherwise it was stopped.
+        held: Why topics were held, a sentence or two each.
+        held_messages: Unread messages of these topics.
+    """
+
+    snapshots: int
+    events: int
+    refused: int
+    late: int
+    seconds: float
+    idle: bool
+    held: tuple[str, ...] = ()
+    held_messages: int = 0
+
+    @property
+    def events_per_s(self) -> float:
+        """Events per second."""
+        return self.events / self.seconds if self.seconds > 0 else 0.0
+
+
+class Busy:
+    """Counts the seconds from the first poll until the last message is in the log or waits for its commit.
+
+    Attributes:
+        round_s: Monotonic seconds when the last poll, empty ones included, had been taken in; None: no poll yet.
+    """
+
+    def __init__(self) -> None:
+        self.round_s: float | None = None
+        self._first_poll_s: float | None = None
+        self._until_s: float | None = None  # when the last message was taken in
+        self._late_commits_s = 0.0  # commits since then, the idle time between them left out
+
+    def took(
+        self, *, messages: bool, committed: bool, begun_s: float, now_s: float, first_poll_s: float | None
+    ) -> None:
+        """One micro-batch was taken in."""
+        self.round_s = now_s
+        if self._first_poll_s is None:
+            self._first_poll_s = first_poll_s
+        if messages:
+            self._until_s, self._late_commits_s = now_s, 0.0
+        elif committed:
+            self._late_commits_s += now_s - begun_s
+
+    @property
+    def seconds(self) -> float:
+        """So far."""
+        if self._first_poll_s is None or self._until_s is None:
+            return 0.0
+        return self._until_s - self._first_poll_s + self._late_commits_s
+
+
+AGAIN_S = 1.0
+"""Pause before brokers are looked for again: some refuse at once."""
+
+_log = structlog.get_logger()
+
+
+class Connecting:
+    """Makes the readers.
+
+    Attributes:
+        begun: Whether something was read. Until then, brokers that don't answer end the job, and so does a stop.
+        waits: Whether nothing is being read yet, or no longer: the job waits for the log, lanes or brokers.
+        answers: Whether brokers answer.
+        no_leader: The sentence about the topic partitions whose leaders the next reader waits for; else None.
+    """
+
+    def __init__(self, config: StreamConfig, stopping: Callable[[], bool], skipped: Skipped) -> None:
+        self._config, self._stopping, self._skipped = config, stopping, skipped
+        self.begun = False
+        self.waits = True
+        self.answers = Answers(config.kafka.bootstrap)
+        self.no_leader: str | None = None
+
+    def reader(self, next_offset: NextOffset, arrival_s: float) -> PartitionReader | None:
+        """A reader that resumes where the log ends; None if the job was stopped while it waited for brokers.
+
+        The end of a wait counts as an arrival; otherwise the last message came at ``arrival_s``.
+
+        Raises:
+            NoBrokerError, CredentialError: The first reader finds no broker, or none that it may trust or log in at.
+            StoppedEarly: The job was stopped before the first reader.
+        """
+        self.waits = True
+        waited = False
+        quiet_s = min(ASK_S, self._config.snapshots.idle_timeout_s / 2)
+        try:
+            while not self._stopping():
+                beat()
+                pause_s = AGAIN_S
+                try:
+                    reader = PartitionReader(
+                        self._config.kafka,
+                        next_offset,
+                        self._skipped,
+                        ask_quiet_s=quiet_s,
+                        answers=self.answers,
+                    )
+                except NoLeaderError as error:
+                    self.answers.heard()
+                    self._wait_for_leader(str(error))
+                except (NoBrokerError, CredentialError) as error:
+                    if not self.begun:
+                        raise
+                    self.answers.missed(error)
+                    pause_s = LOGIN_AGAIN_S if isinstance(error, LoginRefusedError) else AGAIN_S
+                else:
+                    if not (self.answers.heard() or waited):
+                        reader.last_arrival_s = arrival_s
+                    self.no_leader = None
+                    return reader
+                waited = True
+                time.sleep(pause_s)
+        except StoppedEarly:
+            if not self.begun:
+                raise
+        finally:
+            self.waits = not self.begun
+        return None
+
+    def begin(self) -> None:
+        """What a reader has found is checked, and is read from now on."""
+        self.begun, self.waits = True, False
+
+    def _wait_for_leader(self, reason: str) -> None:
+        if self.no_leader is None:
+            _log.warning("a topic partition has no leader, waiting for it", reason=reason)
+        self.no_leader = reason
+
+
+class Cycle:
+    """The ``Stages`` of one pipeline, from its first poll until its reader is told to stop.
+
+    It ends when the topics change, when brokers don't answer its reader any more, after ``cycle_s``, or once nothing came for
+    ``until_idle_s`` (None: never for that).
+
+    Attributes:
+        reader: Reads the topic partitions.
+        idle: Whether it ended because nothing came.
+        failure: The error that a stage raised. A runner passes on its text only.
+    """
+
+    def __init__(
+        self,
+        reader: PartitionReader,
+        decoding: Decoding,
+        log: OpenLog,
+        lanes: Mapping[str, LaneThread],
+        busy: Busy,
+        cycle_s: float,
+        until_idle_s: float | None,
+    ) -> None:
+        self.reader = reader
+        self.idle = False
+        self.failure: Exception | None = None
+        self._decoding, self._log, self._lanes, self._busy = decoding, log, lanes, busy
+        self._cycle_s, self._until_idle_s = cycle_s, until_idle_s
+
+    def decode(self, raw: RawBatch) -> Iterator[MicroBatch]:
+        """See ``Stages.decode``."""
+        with self._kept():
+            yield from self._decoding.batches(raw)
+
+    def write(self, batch: MicroBatch) -> list[int]:
+        """See ``Stages.write``."""
+        with self._kept():
+            begun_s = time.monotonic()
+            lag, key = self.reader.lag(), (batch.topic, batch.partition)
+            # The rest of its poll is in hand.
+            lag[key] = max(lag[key], batch.high_watermark - batch.end_offset)
+            record = self._log.take_in(batch, lag)
+            if batch.topic in self._log.held:
+                self.reader.hold(batch.topic, self._log.sink.next_offset)
+            now_s = time.monotonic()
+            beat()
+            self._busy.took(
+                messages=batch.end_offset > batch.first_offset,
+                committed=record is not None,
+                begun_s=begun_s,
+                now_s=now_s,
+                first_poll_s=self.reader.first_poll_s,
+            )
+            if self._over(now_s):
+                self.reader.stop.set()
+            return [sealed.tau for sealed in record.sealed] if record is not None else []
+
+    def follow(self, lane: str) -> None:
+        """See ``Stages.follow``."""
+        self._lanes[lane].wake()
+
+    def _over(self, now_s: float) -> bool:
+        reader = self.reader
+        if self._log.topics.changed or reader.given_up:
+            return True
+        # Counted from its first poll, and never while messages wait: each cycle makes progress.
+        late = not reader.has_waiting and now_s - (reader.first_poll_s or now_s) >= self._cycle_s
+        if late and not reader.answers.out and reader.ask():  # the next cycle has to connect
+            return True
+        if self._until_idle_s is None or self._decoding.reason is not None:
+            return False
+        self.idle = reader.idle_s >= self._until_idle_s and reader.caught_up()
+        return self.idle
+
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self.failure = error
+            raise
+
 
 STALLED_S = 60.0
 """Not ready if no topic partition was looked at for this long."""

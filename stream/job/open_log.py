@@ -1,24 +1,238 @@
 """A graph's log in the process that writes it: takes micro-batches in, and follows up on each commit."""
 
-from collections.abc import Callable, Mapping, Sequence
+import errno
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from typing import Any, TypeVar
+
+import pyarrow.compute as pc
+import structlog
 
 from schemas.config import StreamConfig
+from schemas.errors import one_line
+from schemas.events import REJECT_SCHEMA
 from schemas.store import CommitRecord
-from stream.background import ClosedTogether
+from stream.background import Background, ClosedTogether
 from stream.job.held_topics import HeldTopic, HeldTopics
-from stream.job.housekeeping import Housekeeping
-from stream.job.journal import Journal
-from stream.job.room import RoomForCommits
 from stream.kafka.dead_letters import DeadLetters
 from stream.kafka.discovery import TopicWatch
 from stream.kafka.group_offsets import GroupOffsets
 from stream.kafka.reader import Start
 from stream.metrics import StreamMetrics
 from stream.microbatch import MicroBatch
-from stream.sink.snapshot_sink import SnapshotSink
+from stream.service.failure import Failure
+from stream.service.full_disk import FULL
+from stream.service.heartbeat import beat
+from stream.sink import SnapshotSink
 from stream.snapshots.event_time import Key
+from stream.store.compact.store import Keep, compact
+from stream.store.errors import LaneBusyError, StoreError
+from stream.store.files.data import read_table
+from stream.store.log.layout import log_folder
 from stream.store.log.writer import LogWriter
+
+WAITED_FOR = FULL | {errno.EHOSTUNREACH}
+"""Errors after which a commit is tried again."""
+
+RETRY_S = 2.0
+"""How often a refused commit is tried again."""
+
+LOOK_S = 0.1
+"""How often the wait looks whether to stop."""
+
+_log = structlog.get_logger()
+
+Committed = TypeVar("Committed")
+
+
+class RoomForCommits:
+    """Makes commits, and tries again while the store has no room or doesn't answer.
+
+    Nothing is read meanwhile, so memory doesn't grow.
+
+    Attributes:
+        reason: The error of the disk or bucket, while a commit waits; else None.
+    """
+
+    def __init__(self, store: str, *, stop: Callable[[], bool], retried: Callable[[], None]) -> None:
+        """Expect room; ``retried`` is called at each further try, and a wait ends once ``stop`` returns True."""
+        self.reason: str | None = None
+        self._store, self._stop, self._retried = store, stop, retried
+
+    def made(self, commit: Callable[[], Committed]) -> Committed:
+        """The result of ``commit``, which must be able to run again after an OSError.
+
+        Raises:
+            Failure: The disk is full or the bucket silent, and the job was stopped.
+            StoreError: The bucket was silent while a record was put. Only opening the log again shows its fate.
+            OSError: The store refuses for another reason.
+        """
+        while True:
+            beat()
+            try:
+                record = commit()
+            except OSError as error:
+                if error.errno not in WAITED_FOR:
+                    raise
+                self._wait(error)
+                self._retried()
+                continue
+            if self.reason is not None:
+                self.reason = None
+                _log.info("the store takes commits again", store=self._store)
+            return record
+
+    def _wait(self, error: OSError) -> None:
+        text = one_line(error)
+        if self.reason is None:
+            what = "no room for a commit" if error.errno in FULL else "the store takes no commit"
+            _log.error(f"{what}, waiting for it", store=self._store, error=text)
+        self.reason = (
+            f"the disk of {self._store} has no room for a commit: {text}"
+            if error.errno in FULL
+            else f"the store takes no commit: {text}"
+        )
+        again_s = time.monotonic() + RETRY_S
+        while time.monotonic() < again_s:
+            if self._stop():
+                raise Failure(
+                    f"{self.reason}. {'Make room and start' if error.errno in FULL else 'Start'} again. Nothing is lost: the job "
+                    "resumes where the log ends"
+                ) from error
+            time.sleep(LOOK_S)
+
+
+TOLD_EVERY_S = 60.0
+"""Shortest time between two lines about refusals for one reason; each has their number and an example."""
+
+
+class Journal:
+    """Writes the lines.
+
+    Args:
+        graph: In every line.
+        store: Has examples of refused messages.
+        last: The commit that the job resumes from; None: there is none.
+        clock: Seconds.
+    """
+
+    def __init__(
+        self,
+        graph: str,
+        store: str,
+        last: CommitRecord | None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._log = _log.bind(graph=graph)
+        self._root = log_folder(store)
+        self._clock = clock
+        self._told = Counter(last.refused if last is not None else {})  # totals by reason
+        self._told_s: dict[str, float] = {}
+
+    def reading(self, starts: Iterable[tuple[str, int, int]], last: CommitRecord | None) -> None:
+        """Reading begins or resumes at topic, partition and offset, after the last commit."""
+        self._log.info("reading", commit=last.n if last is not None else None, offsets=_by_topic(starts))
+
+    def committed(self, record: CommitRecord) -> None:
+        """A commit is durable."""
+        if record.sealed:
+            self._log.info(
+                "sealed",
+                snapshot=record.sealed[-1].tau,
+                snapshots=len(record.sealed),
+                events=sum(snapshot.num_events for snapshot in record.sealed),
+                commit=record.n,
+                offsets=_by_topic((p.topic, p.partition, p.next) for p in record.positions),
+            )
+        now_s = self._clock()
+        for reason, total in record.refused.items():
+            if total > self._told[reason] and now_s >= self._told_s.get(reason, -TOLD_EVERY_S) + TOLD_EVERY_S:
+                self._log.warning(
+                    "messages refused",
+                    reason=reason,
+                    messages=total - self._told[reason],
+                    total=total,
+                    **self._example(record, reason),
+                )
+                self._told[reason], self._told_s[reason] = total, now_s
+
+    def _example(self, record: CommitRecord, reason: str) -> dict[str, Any]:
+        """Place and sentence of a message that a commit refused for a reason; empty if it can't be read."""
+        if record.rejects is None:
+            return {}
+        try:
+            rejects = read_table(self._root, record.rejects, schema=REJECT_SCHEMA)
+        except (OSError, StoreError):  # it is only an example
+            return {}
+        for row in rejects.filter(pc.field("reason") == reason).slice(0, 1).to_pylist():
+            return {key: row[key] for key in ("topic", "partition", "offset", "sentence")}
+        return {}  # the reason's messages were in a commit before
+
+
+def _by_topic(offsets: Iterable[tuple[str, int, int]]) -> dict[str, dict[int, int]]:
+    found: dict[str, dict[int, int]] = {}
+    for topic, partition, offset in offsets:
+        found.setdefault(topic, {})[partition] = offset
+    return found
+
+
+PAUSE_S = 60.0
+"""Shortest time between two looks at the store."""
+
+CLOSE_S = 5.0
+"""How long the end of a job waits for a compaction; the next one completes it if it is cut off."""
+
+
+class Housekeeping:
+    """Compacts a store while it is written, from the first ``wake`` to ``close``; a failure stops nothing else."""
+
+    def __init__(self, config: StreamConfig, retried: Callable[[], None]) -> None:
+        self._store = config.store
+        self._keep = keep(config)
+        self._looked_s = time.monotonic()
+        self._work = Background("housekeeping", self._look, retry_s=PAUSE_S, on_retry=retried)
+        self._started = False
+
+    def wake(self) -> None:
+        """Something was committed: look at the store, unless that was done a moment ago."""
+        now = time.monotonic()
+        if now - self._looked_s < PAUSE_S:
+            return
+        self._looked_s = now
+        if self._started:
+            self._work.ask()
+        else:
+            self._started = True
+            self._work.start()
+
+    def close(self) -> None:
+        """Stop after the current step."""
+        if self._started:
+            self._work.close(CLOSE_S)
+
+    def _look(self) -> None:
+        try:
+            done = compact(self._store, self._keep, stop=lambda: self._work.stopping)
+        except LaneBusyError as error:  # freshet-stream compact, which does the same
+            _log.info("another process compacts the store", store=self._store, reason=str(error))
+            return
+        if done.dropped or done.folded:
+            _log.info(
+                "compacted",
+                store=self._store,
+                dropped=done.dropped,
+                folded=done.folded,
+                first=done.first,
+                held_by=done.held_by,
+            )
+
+
+def keep(config: StreamConfig) -> Keep:
+    """The retention of a configuration."""
+    return Keep(config.retention.snapshots, config.retention.time_s, config.dedup_window_s or 0.0)
 
 
 class OpenLog:

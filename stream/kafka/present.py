@@ -16,7 +16,7 @@ from schemas.config import StreamConfig
 from schemas.events import US_PER_S
 from schemas.store import CommitRecord
 from stream.decode.decoder import wall_time_us
-from stream.decode.rules import show_time
+from stream.decode.validate import show_time
 from stream.kafka.broker_clock import Between
 from stream.microbatch import RawBatch
 

@@ -17,7 +17,7 @@ from kafka.errors import CorruptRecordError, KafkaError
 from kafka.protocol.consumer import IsolationLevel
 
 from stream.arrays.kinds import Bool, Int64, UInt8
-from stream.decode.buffers import read_only
+from stream.decode.columns import read_only
 from stream.kafka.compression import DamagedError, TooLongError, decompressed
 from stream.kernels import njit
 

@@ -26,7 +26,7 @@ from stream.partition.interface import (
 from stream.partition.quality import share
 from stream.partition.vertex.foreign_rows import foreign_parts
 from stream.snapshots.graph import LiveGraph
-from stream.snapshots.slicing import densify, slice_events
+from stream.snapshots.sealing import densify, slice_events
 
 _TIME_CONSTANTS_A_SPAN = 10
 """Default for algorithms with a time constant: this many per span of the file. SPEED's β = 0.1 has no unit; this value

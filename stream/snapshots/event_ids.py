@@ -9,8 +9,7 @@ import pyarrow as pa
 
 from stream.arrays.kinds import Bool, Int32, Int64, UInt8, UInt64
 from stream.kernels import njit
-from stream.snapshots.siphash import new_key, siphash
-from stream.snapshots.string_dictionary import is_valid, text_buffers
+from stream.snapshots.string_dictionary import is_valid, new_key, siphash, text_buffers
 
 _FIRST_SLOTS = 1 << 10
 _FREE = np.iinfo(np.int64).min

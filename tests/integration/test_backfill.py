@@ -31,7 +31,7 @@ from schemas.config import StreamConfig
 from stream.cli import app
 from stream.job.backfill import backfill
 from stream.service.failure import Failure
-from stream.sink.snapshot_sink import SEAL_SNAPSHOTS
+from stream.sink import SEAL_SNAPSHOTS
 from stream.snapshots.border import HISTORY
 from stream.store.crash import VARIABLE
 from stream.store.errors import OffsetGapError, StoreError

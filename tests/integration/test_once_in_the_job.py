@@ -18,7 +18,7 @@ from streaming import T0, configuration, edge, fresh_topic, log_table, read_topi
 from structlog.testing import capture_logs
 from sweeps import sweep
 
-from stream.job import room
+from stream.job import open_log
 from stream.store.log.reader import LogReader
 from stream.store.places.bucket import Bucket, ObjectStoreError
 from stream.store.verify.store import verify
@@ -73,7 +73,7 @@ class Refusals:
 
 @pytest.fixture
 def refusals(monkeypatch: pytest.MonkeyPatch) -> Iterator[Refusals]:
-    monkeypatch.setattr(room, "RETRY_S", 0.0)
+    monkeypatch.setattr(open_log, "RETRY_S", 0.0)
     with monkeypatch.context() as patch:
         yield Refusals(patch)
 

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from schemas.config import StreamConfig
 from stream.commands.run import _here
-from stream.job import connecting, readiness
+from stream.job import loop, readiness
 from stream.job.loop import StreamJob
 from stream.kafka.reader import PartitionReader
 from stream.metrics import StreamMetrics
@@ -55,7 +55,7 @@ def test_a_partition_that_holds_event_time_back_is_named_until_it_is_read_again(
         readers[-1].consumer.pause(stuck)  # as of a leader that serves nothing
         return readers[-1]
 
-    monkeypatch.setattr(connecting, "PartitionReader", half_deaf)
+    monkeypatch.setattr(loop, "PartitionReader", half_deaf)
     monkeypatch.setattr(readiness, "HELD_S", 1.0)
     snapshots = {"interval_s": 1.0, "idle_timeout_s": 0.3}
     config = StreamConfig(**configuration(tmp_path / "store", kafka, topic, snapshots=snapshots))

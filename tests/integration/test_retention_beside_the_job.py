@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Producer
 from streaming import T0, configuration, edge, run_job
 
-from stream.job import housekeeping
+from stream.job import open_log
 from stream.kafka.embedded import EmbeddedBroker
 from stream.store.inspect import inspect
 from stream.store.verify.store import verify
@@ -16,7 +16,7 @@ from stream.store.verify.store import verify
 def test_the_job_keeps_what_retention_says_and_goes_on_after_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(housekeeping, "PAUSE_S", 0.0)
+    monkeypatch.setattr(open_log, "PAUSE_S", 0.0)
     lanes = [{"name": "hash", "algorithm": "hash", "parts": 2}]
     rng = np.random.default_rng(0)
     with EmbeddedBroker() as broker:

@@ -44,7 +44,7 @@ from typer.testing import CliRunner
 from schemas.config import Kafka, StreamConfig
 from stream import background
 from stream.cli import app
-from stream.job import connecting
+from stream.job import loop
 from stream.kafka import dead_letters, greeting, group_offsets, reader
 from stream.kafka.greeting import greet
 from stream.kafka.tls import secret
@@ -426,7 +426,7 @@ def test_certificates_that_change_on_both_sides_are_read_again_in_the_outage(
 def test_a_password_that_brokers_know_before_the_job_does_is_waited_for(
     secure: SecureBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connecting, "LOGIN_AGAIN_S", 0.5)
+    monkeypatch.setattr(loop, "LOGIN_AGAIN_S", 0.5)
     plain, store, file = secure.addresses["PLAIN"], tmp_path / "store", tmp_path / "password"
     topic, user = fresh_topic(plain), f"rotating-{tmp_path.name}"
     keys = {

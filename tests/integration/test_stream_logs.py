@@ -15,7 +15,7 @@ from running_job import Running, ended_by, endpoint, events_of, get, reached
 from streaming import COMMAND, T0, command, configuration, edge, fresh_topic, send, started, written
 
 from schemas.config import StreamConfig
-from stream.sink.snapshot_sink import SnapshotSink
+from stream.sink import SnapshotSink
 
 pytestmark = pytest.mark.integration
 

@@ -219,7 +219,7 @@ def test_a_topic_made_anew_is_not_read_as_if_it_were_the_old_one(
 def test_a_failure_inside_the_pipeline_surfaces_as_itself(
     kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from stream.sink.snapshot_sink import SnapshotSink
+    from stream.sink import SnapshotSink
 
     def refuse(self: SnapshotSink, **_: object) -> None:
         raise OSError(5, "Input/output error")

@@ -26,7 +26,7 @@ from schemas.config import StreamConfig
 from stream import background
 from stream.job import lane_threads
 from stream.kafka import dead_letters
-from stream.sink.snapshot_sink import SEAL_SNAPSHOTS
+from stream.sink import SEAL_SNAPSHOTS
 from stream.start import NOTHING_READ
 from stream.store.lane.writer import LaneWriter
 from stream.store.plan import Stream, plan

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_events import SECOND, Clock, event, poll, stream_config
 
-from stream.sink.snapshot_sink import SnapshotSink, log_header
+from stream.sink import SnapshotSink, log_header
 from stream.snapshots.event_ids import EventIds
 from stream.store.compact.store import Keep, compact
 from stream.store.log.reader import LogReader

@@ -18,7 +18,7 @@ from oracle_log import OracleLog, Rules
 from schemas.events import event_schema
 from schemas.store import CommitRecord, History, HistoryEnd, HistoryFile
 from stream.microbatch import Quiet
-from stream.sink.snapshot_sink import SnapshotSink, log_header
+from stream.sink import SnapshotSink, log_header
 from stream.store.log.reader import LogReader
 from stream.store.log.writer import LogWriter
 from stream.store.verify.log import verify_log

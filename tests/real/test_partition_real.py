@@ -10,7 +10,7 @@ from stream.decode.files import read_events
 from stream.partition.interface import create
 from stream.partition.offline import partition_events
 from stream.snapshots.graph import LiveGraph
-from stream.snapshots.slicing import densify, slice_events
+from stream.snapshots.sealing import densify, slice_events
 
 DAY_US = 86_400_000_000
 pytestmark = pytest.mark.real

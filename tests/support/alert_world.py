@@ -33,7 +33,7 @@ from stream.job.lane_threads import LaneThread
 from stream.job.readiness import readiness
 from stream.kafka.reader import Start
 from stream.metrics import StreamMetrics
-from stream.sink.snapshot_sink import SnapshotSink
+from stream.sink import SnapshotSink
 from stream.store.lane.reader import LaneReader
 from trainer.continual.daemon import Trainer
 from trainer.heartbeats import Heartbeats

@@ -5,7 +5,7 @@ from random import Random
 
 from log_events import SECOND, Clock, Message, event, poll, stream_config
 
-from stream.sink.snapshot_sink import SnapshotSink, log_header
+from stream.sink import SnapshotSink, log_header
 from stream.store.crash import arm
 from stream.store.log.writer import LogWriter
 

@@ -10,7 +10,7 @@ from placed import files_of, flipped, problems_of, write
 
 from schemas.events import REJECT_SCHEMA, event_schema
 from schemas.store import History, HistoryFile, Position
-from stream.sink.snapshot_sink import log_header
+from stream.sink import log_header
 from stream.snapshots.border import HISTORY
 from stream.store.compact.store import Keep, compact
 from stream.store.lane.writer import LaneWriter

@@ -12,10 +12,10 @@ from log_events import SECOND, Clock, event, poll, stream_config
 from placed import Places
 
 from schemas.events import REJECT_SCHEMA
-from stream.job import room
-from stream.job.room import RoomForCommits
+from stream.job import open_log
+from stream.job.open_log import RoomForCommits
 from stream.observer import SinkObserver
-from stream.sink.snapshot_sink import SnapshotSink, log_header
+from stream.sink import SnapshotSink, log_header
 from stream.store.errors import StoreError
 from stream.store.files.data import read_table
 from stream.store.files.records import read_record
@@ -53,7 +53,7 @@ class Trouble:
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, in_bucket: bool) -> None:
-        monkeypatch.setattr(room, "RETRY_S", 0.0)
+        monkeypatch.setattr(open_log, "RETRY_S", 0.0)
         self.in_bucket = in_bucket
         self._lock = threading.RLock()
         self._within = threading.local()

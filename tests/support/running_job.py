@@ -10,8 +10,7 @@ from pathlib import Path
 from log_lines import served_at
 
 from schemas.config import StreamConfig
-from stream.job.loop import StreamJob
-from stream.job.ran import Ran
+from stream.job.loop import Ran, StreamJob
 from stream.metrics import StreamMetrics
 from stream.service.endpoint import Endpoint
 from stream.store.log.reader import LogReader

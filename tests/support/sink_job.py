@@ -10,7 +10,7 @@ from schemas.events import Op
 from schemas.store import CommitRecord
 from stream.microbatch import Quiet
 from stream.observer import SinkObserver
-from stream.sink.snapshot_sink import SnapshotSink, log_header
+from stream.sink import SnapshotSink, log_header
 from stream.store.log.reader import LogReader
 from stream.store.log.writer import LogWriter
 

@@ -17,8 +17,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from warm_popen import WarmPopen, run
 
 from schemas.config import Kafka, StreamConfig, Topic
-from stream.job.loop import StreamJob
-from stream.job.ran import Ran
+from stream.job.loop import Ran, StreamJob
 from stream.kafka.client import client_settings
 from stream.kafka.topics import ensure_topic
 from stream.metrics import StreamMetrics

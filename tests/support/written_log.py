@@ -10,7 +10,7 @@ from log_events import SECOND, event, stream_config
 
 from schemas.events import REJECT_SCHEMA, event_schema
 from schemas.store import History, HistoryFile, Position
-from stream.sink.snapshot_sink import log_header
+from stream.sink import log_header
 from stream.store.errors import ConfigMissingError, StoreError
 from stream.store.log.reader import LogReader
 from stream.store.log.sealed import tail_schema

@@ -38,7 +38,7 @@ PACKAGES = ("schemas", "stream", "trainer")
             {"dgl", "torch", "apache_beam", "kafka", "confluent_kafka", "pandas", "networkx"},
         ),
         (
-            "stream.store.lane.writer, stream.sink.snapshot_sink; from stream.partition.interface import PARTITIONERS; "
+            "stream.store.lane.writer, stream.sink; from stream.partition.interface import PARTITIONERS; "
             "PARTITIONERS.all()",
             {"dgl", "apache_beam", "kafka", "torch"},
         ),

@@ -17,7 +17,7 @@ from placed import files_of, flipped, problems_of, write
 import stream.store.log.commits
 import stream.store.log.ids
 import stream.store.log.writer
-from stream.job import housekeeping
+from stream.job import open_log
 from stream.store.compact.store import Keep, compact
 from stream.store.errors import CorruptError, MissingError, RetainedError
 from stream.store.files.sweep import COMPACTION, lock_folder
@@ -255,11 +255,11 @@ def test_opening_a_lane_misses_nothing_where_snapshots_are_dropped_meanwhile(sto
 def test_the_job_leaves_its_store_to_a_compaction_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(housekeeping, "PAUSE_S", 0.0)
+    monkeypatch.setattr(open_log, "PAUSE_S", 0.0)
     grown(tmp_path, end=2)
     retried: list[None] = []
     with structlog.testing.capture_logs() as lines:
-        beside = housekeeping.Housekeeping(stream_config(str(tmp_path)), lambda: retried.append(None))
+        beside = open_log.Housekeeping(stream_config(str(tmp_path)), lambda: retried.append(None))
         lock = lock_folder(place_of(tmp_path) / "log", "freshet-stream-compact", COMPACTION)
         try:
             beside.wake()

@@ -14,8 +14,8 @@ from other_machine import elsewhere
 from s3_server import S3Server
 
 from schemas.store import CommitRecord
-from stream.job import room
-from stream.job.room import RoomForCommits
+from stream.job import open_log
+from stream.job.open_log import RoomForCommits
 from stream.service.failure import Failure
 from stream.store.errors import LaneBusyError, StoreError
 from stream.store.lane.reader import LaneReader
@@ -133,7 +133,7 @@ def test_the_job_waits_for_a_service_that_does_not_answer(
     waiting = RoomForCommits(
         store, stop=lambda: len(retried) > 5, retried=lambda: retried.append(str(waiting.reason))
     )
-    monkeypatch.setattr(room, "RETRY_S", 0.01)
+    monkeypatch.setattr(open_log, "RETRY_S", 0.01)
     with LogWriter.open(store, HEADER) as writer:
         front.rule = lambda method, path: Fault(503) if "/snapshots/" in path and len(retried) < 2 else None
         waiting.made(lambda: commit(writer, 0))

@@ -30,8 +30,8 @@ from stream.metrics import StreamMetrics
 from stream.microbatch import MicroBatch, Quiet
 from stream.service import endpoint
 from stream.service.failure import Failure
-from stream.sink.snapshot_sink import log_header
-from stream.snapshots.held_back import Held, OpenEventTime
+from stream.sink import log_header
+from stream.snapshots.event_time import Held, OpenEventTime
 from stream.store.errors import LaneBusyError, OffsetGapError
 from stream.store.log.reader import LogReader
 from stream.store.log.writer import LogWriter

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from log_events import SECOND, Clock, event, poll, stream_config
 
-import stream.sink.snapshot_sink
+import stream.sink
 from schemas.store import CommitRecord
-from stream.sink.snapshot_sink import SnapshotSink, log_header
+from stream.sink import SnapshotSink, log_header
 from stream.store.log.reader import LogReader
 from stream.store.log.writer import LogWriter
 
@@ -37,7 +37,7 @@ class SlowDisk:
             return made(**arguments)
 
         monkeypatch.setattr(self.writer, "commit", commit)
-        monkeypatch.setattr(stream.sink.snapshot_sink, "SEAL_BYTES", 0)
+        monkeypatch.setattr(stream.sink, "SEAL_BYTES", 0)
 
     def offer(self, first: int, *seconds: float) -> None:
         """One event a message at offsets from ``first`` on; its src is its offset."""

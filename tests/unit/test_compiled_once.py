@@ -8,7 +8,7 @@ from numba.core.dispatcher import Dispatcher
 from schemas.config import StreamConfig
 from schemas.events import IdKind
 from stream.decode import json_kernel
-from stream.decode.buffers import read_only
+from stream.decode.columns import read_only
 from stream.decode.decoder import Decoder
 from stream.microbatch import RawBatch
 from stream.snapshots import string_dictionary

@@ -9,10 +9,10 @@ import pytest
 from log_events import SECOND, Clock, event, poll, stream_config
 
 from schemas.config import Lane
-from stream.job import room
-from stream.job.room import RoomForCommits
+from stream.job import open_log
+from stream.job.open_log import RoomForCommits
 from stream.service.failure import Failure
-from stream.sink.snapshot_sink import SnapshotSink, log_header
+from stream.sink import SnapshotSink, log_header
 from stream.store.crash import CRASH_POINTS
 from stream.store.errors import StoreError
 from stream.store.lane import writer as lane_writer
@@ -70,7 +70,7 @@ def sealed(store: Path) -> list[Any]:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> FullDisk:
-    monkeypatch.setattr(room, "RETRY_S", 0.0)
+    monkeypatch.setattr(open_log, "RETRY_S", 0.0)
     return FullDisk(monkeypatch, folder, log_writer, lane_writer)
 
 

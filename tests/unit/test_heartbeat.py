@@ -12,8 +12,8 @@ from trainer_streams import make_lane
 
 from schemas.config import StreamConfig
 from stream.background import Background
-from stream.job import room, standby
-from stream.job.room import RoomForCommits
+from stream.job import open_log, standby
+from stream.job.open_log import RoomForCommits
 from stream.job.standby import Standby
 from stream.metrics import StreamMetrics
 from stream.service import heartbeat
@@ -62,10 +62,10 @@ def test_a_job_that_stands_by_does_not_hang(clock: Clock, monkeypatch: pytest.Mo
 
 
 def test_a_job_whose_disk_is_full_does_not_hang(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "time", SimpleNamespace(monotonic=lambda: clock.now_s, sleep=clock.wait))
+    monkeypatch.setattr(open_log, "time", SimpleNamespace(monotonic=lambda: clock.now_s, sleep=clock.wait))
     waiting = RoomForCommits("store", stop=lambda: False, retried=lambda: None)
     assert waiting.made(refusing(5, OSError(errno.ENOSPC, "full"))) == "made"
-    assert clock.longest_s < 2 * room.RETRY_S
+    assert clock.longest_s < 2 * open_log.RETRY_S
 
 
 def test_the_end_of_a_job_that_waits_for_a_slow_lane_does_not_hang(clock: Clock) -> None:

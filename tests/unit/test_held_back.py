@@ -3,8 +3,7 @@
 from schemas.config import StreamConfig
 from stream.job.readiness import readiness
 from stream.metrics import StreamMetrics
-from stream.snapshots.event_time import EventClock
-from stream.snapshots.held_back import Held, HoldingWatch, OpenEventTime
+from stream.snapshots.event_time import EventClock, Held, HoldingWatch, OpenEventTime
 
 SECOND = 1_000_000
 INTERVAL = 10 * SECOND

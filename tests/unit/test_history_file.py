@@ -14,10 +14,10 @@ from schemas.config import StreamConfig
 from schemas.store import CommitRecord, History, HistoryEnd, HistoryFile, Position
 from stream.commands.backfill import _place, _time_us
 from stream.decode.history_file import Survey, count_from, read_polls, survey
-from stream.decode.rules import Rules
+from stream.decode.validate import Rules
 from stream.microbatch import MicroBatch
 from stream.service.failure import Failure
-from stream.sink.snapshot_sink import log_header
+from stream.sink import log_header
 from stream.snapshots.border import HISTORY, Border
 from stream.store.log.commits import fingerprint
 from stream.store.log.writer import LogWriter

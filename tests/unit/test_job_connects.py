@@ -8,8 +8,8 @@ from kafka import TopicPartition
 from streaming import configuration
 
 from schemas.config import StreamConfig
-from stream.job import connecting
-from stream.job.connecting import Connecting
+from stream.job import loop
+from stream.job.loop import Connecting
 from stream.kafka.greeting import NoBrokerError
 from stream.kafka.tls import LOGIN_AGAIN_S, CredentialError, LoginRefusedError
 from stream.kafka.topics import NoLeaderError
@@ -32,9 +32,9 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> list[Failure]:
             raise met.pop(0)
         return SimpleNamespace(last_arrival_s=MADE_S)
 
-    monkeypatch.setattr(connecting, "PartitionReader", connect)
-    monkeypatch.setattr(connecting, "AGAIN_S", 0.0)
-    monkeypatch.setattr(connecting, "LOGIN_AGAIN_S", 0.0)
+    monkeypatch.setattr(loop, "PartitionReader", connect)
+    monkeypatch.setattr(loop, "AGAIN_S", 0.0)
+    monkeypatch.setattr(loop, "LOGIN_AGAIN_S", 0.0)
     return met
 
 
@@ -63,9 +63,9 @@ def test_a_refused_login_is_not_tried_again_at_once(
     faults: list[Failure], made: Connecting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made.begin()
-    monkeypatch.setattr(connecting, "LOGIN_AGAIN_S", LOGIN_AGAIN_S)
+    monkeypatch.setattr(loop, "LOGIN_AGAIN_S", LOGIN_AGAIN_S)
     pauses: list[float] = []
-    monkeypatch.setattr(connecting.time, "sleep", pauses.append)
+    monkeypatch.setattr(loop.time, "sleep", pauses.append)
     faults += [UNTRUSTED, REFUSED, NO_BROKER]
     assert made.reader(lambda key: None, ARRIVAL_S) is not None
     assert pauses == [0, LOGIN_AGAIN_S, 0]
@@ -88,7 +88,7 @@ def test_the_reason_of_a_wait_is_known_while_it_lasts(
     def look(_: float) -> None:
         told.append((made.no_leader, made.answers.reason))
 
-    monkeypatch.setattr(connecting.time, "sleep", look)
+    monkeypatch.setattr(loop.time, "sleep", look)
     faults.append(NO_LEADER)
     made.reader(lambda key: None, ARRIVAL_S)
     assert told.pop() == (str(NO_LEADER), None)

@@ -9,9 +9,9 @@ from log_events import stream_config
 from structlog.testing import capture_logs
 
 from schemas.events import REJECT_SCHEMA
-from stream.job import journal
-from stream.job.journal import TOLD_EVERY_S, Journal
-from stream.sink.snapshot_sink import log_header
+from stream.job import open_log
+from stream.job.open_log import TOLD_EVERY_S, Journal
+from stream.sink import log_header
 from stream.store.errors import CorruptError
 from stream.store.log.writer import LogWriter
 
@@ -79,7 +79,7 @@ def test_an_example_that_cannot_be_read_fails_nothing(
     def damaged(*_: object, **__: object) -> pa.Table:
         raise CorruptError("damaged")
 
-    monkeypatch.setattr(journal, "read_table", damaged)
+    monkeypatch.setattr(open_log, "read_table", damaged)
     (line,) = refusing.refuse("json")
     assert line["messages"] == 1
     assert "sentence" not in line

@@ -15,7 +15,7 @@ from s3_server import S3Server
 from schemas.config import Lane, StreamConfig
 from schemas.events import REJECT_SCHEMA, event_schema
 from schemas.store import FOLLOWED, FORMAT_VERSION, LogHeader, Position
-from stream.job.fit import require_fit
+from stream.job.standby import require_fit
 from stream.kafka.client import NoBrokerError
 from stream.store.errors import ConfigMissingError, LaneBusyError, MismatchError
 from stream.store.files.records import CONFIG_KEYS, read_record
@@ -188,7 +188,7 @@ def test_a_job_that_stands_by_takes_it_likewise(tmp_path: Path, monkeypatch: pyt
     def nobody(*_: object) -> None:
         raise NoBrokerError("no broker answers")
 
-    monkeypatch.setattr("stream.job.fit.topic_bounds", nobody)
+    monkeypatch.setattr("stream.job.standby.topic_bounds", nobody)
     all_refused(tmp_path)
     require_fit(config(tmp_path, 2))
     assert said(LogReader(tmp_path).header) == said(WRONG), "who stands by changes nothing"

@@ -28,7 +28,7 @@ from structlog.testing import capture_logs
 from sweeps import sweep
 
 from schemas.store import CommitRecord
-from stream.sink.snapshot_sink import SnapshotSink
+from stream.sink import SnapshotSink
 from stream.store.errors import LaneBusyError, StoreError
 from stream.store.files.sweep import CleanUp
 from stream.store.log import writer as log_writer

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from log_events import SECOND, Clock, event, poll, stream_config
 
-from stream.sink.open_events import OpenLimitError
-from stream.sink.snapshot_sink import SnapshotSink, log_header
+from stream.sink import OpenLimitError, SnapshotSink, log_header
 from stream.snapshots.border import HISTORY
 from stream.store.log.reader import LogReader
 from stream.store.log.writer import LogWriter

@@ -14,7 +14,7 @@ from schemas.events import event_schema
 from stream.commands.partition import partition
 from stream.partition.interface import create
 from stream.partition.offline import partition_events
-from stream.snapshots.slicing import densify, slice_events
+from stream.snapshots.sealing import densify, slice_events
 
 KEYS = [
     "algorithm",

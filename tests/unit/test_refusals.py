@@ -19,7 +19,7 @@ from stream.cluster.totals import JobTotals
 from stream.commands import run as run_module
 from stream.commands.progress import Shown
 from stream.metrics import StreamMetrics
-from stream.sink.snapshot_sink import SnapshotSink, log_header
+from stream.sink import SnapshotSink, log_header
 from stream.store.inspect import inspect
 from stream.store.log import refusals
 from stream.store.log.reader import LogReader

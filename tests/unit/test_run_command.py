@@ -20,7 +20,7 @@ from stream.job import loop
 from stream.job.loop import StreamJob
 from stream.metrics import StreamMetrics
 from stream.service.json_lines import JsonLines
-from stream.sink.snapshot_sink import log_header
+from stream.sink import log_header
 from stream.store.log.writer import LogWriter
 
 

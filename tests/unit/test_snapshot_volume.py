@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from schemas.trainer_config import Smoothing
-from stream.snapshots.slicing import slice_events
+from stream.snapshots.sealing import slice_events
 from trainer.timeline.graph import TimelineGraph
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))

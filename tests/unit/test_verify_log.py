@@ -10,7 +10,7 @@ from placed import Changes, Places, anew, files_of, flipped, write
 
 from schemas.events import event_schema
 from schemas.store import CommitRecord
-from stream.sink.snapshot_sink import SnapshotSink, log_header
+from stream.sink import SnapshotSink, log_header
 from stream.store.errors import ConfigMissingError, CorruptError
 from stream.store.files.records import canonical, checksum_of, put_record, read_record
 from stream.store.log.reader import LogReader

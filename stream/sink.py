@@ -1,28 +1,290 @@
-"""The sink: micro-batches in, commits out. One writer, no Beam, no Kafka."""
+"""The sink: micro-batches in, commits out. It keeps event time, and is one writer without Beam and Kafka."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import structlog
 
 from schemas.config import StreamConfig
-from schemas.events import US_PER_S, event_schema
+from schemas.events import REJECT_SCHEMA, US_PER_S, IdKind, Op, Reason, event_schema
 from schemas.store import CommitRecord, LogHeader, Position
+from stream.decode.decoder import RAW_LIMIT_BYTES
+from stream.decode.encode import encode_json
 from stream.decode.formats.interface import FORMATS
+from stream.decode.validate import show_time
 from stream.microbatch import MicroBatch
 from stream.observer import SinkObserver
-from stream.sink.commit_thread import OneAtATime
-from stream.sink.known_ids import known_ids
-from stream.sink.open_events import OpenEvents, require_room
-from stream.sink.pending import Pending, late_rejects, rows_from, tail_rows
 from stream.snapshots.border import HISTORY, Border
-from stream.snapshots.event_time import EventClock, Key, closed_by, place
-from stream.snapshots.held_back import HoldingWatch
+from stream.snapshots.event_ids import EventIds
+from stream.snapshots.event_time import EventClock, HoldingWatch, Key, closed_by, place
 from stream.snapshots.sealing import Run, runs_of, split_snapshots
+from stream.store.errors import StoreError
+from stream.store.log.refusals import example_of
+from stream.store.log.sealed import tail_schema
 from stream.store.log.writer import LogWriter
+
+Result = TypeVar("Result")
+
+
+class OneAtATime(Generic[Result]):
+    """Runs work and hands its result over once, when the caller asks for it.
+
+    Args:
+        thread: Name of the thread that works beside the caller; None: work is done before ``start`` returns.
+    """
+
+    def __init__(self, thread: str | None) -> None:
+        self._pool = None if thread is None else ThreadPoolExecutor(1, thread_name_prefix=thread)
+        self._future: Future[Result] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is work whose result was not taken."""
+        return self._future is not None
+
+    def start(self, work: Callable[[], Result]) -> None:
+        """Begin; there must be no other work whose result was not taken."""
+        assert self._future is None
+        if self._pool is not None:
+            self._future = self._pool.submit(work)
+            return
+        self._future = Future()
+        try:
+            self._future.set_result(work())
+        except Exception as error:  # noqa: BLE001  raised where the result is taken
+            self._future.set_exception(error)
+
+    def take(self, *, wait: bool) -> Result | None:
+        """The result, once; raises what the work raised.
+
+        Args:
+            wait: Wait for it; without, None if it isn't ready.
+        """
+        future = self._future
+        if future is None or not (wait or future.done()):
+            return None
+        try:
+            return future.result()
+        finally:
+            self._future = None
+
+    def close(self) -> None:
+        """Wait for running work; its result or exception is dropped."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+        self._future = None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenEvents:
+    """Committed events of open snapshots, with figures that are needed often."""
+
+    rows: pa.Table
+    bytes: int
+    min_tau: int | None
+    max_tau: int | None
+
+    @classmethod
+    def of(cls, rows: pa.Table) -> "OpenEvents":
+        """Summarise the log's open tail."""
+        tau = rows["tau"].to_numpy()
+        low, high = (int(tau.min()), int(tau.max())) if len(tau) else (None, None)
+        return cls(rows, rows.nbytes, low, high)
+
+
+class OpenLimitError(StoreError):
+    """More events are open than the configuration allows; everything read is committed."""
+
+
+def require_room(
+    open_bytes: int, limit_bytes: int, watermark_us: int | None, interval_us: int, *, of_files: bool = False
+) -> None:
+    """Refuse more events if too many are open, because sealing takes memory in proportion.
+
+    Args:
+        open_bytes: Accepted events of open snapshots, committed or not.
+        limit_bytes: ``snapshots.max_open_bytes``.
+        watermark_us: Event time that is complete; None: some topic partition is still unknown.
+        interval_us: Length of a snapshot.
+        of_files: Whether a history is being read, and not Kafka.
+
+    Raises:
+        OpenLimitError: It exceeds the limit; the sentence names the cause and the keys to change.
+    """
+    if open_bytes <= limit_bytes:
+        return
+    cure = (
+        "give rows in order of their times, for as much is open as a row lies before an earlier one"
+        if of_files
+        else "mend the producer whose topic partition holds event time (freshet_stream_watermark_timestamp_seconds)"
+    )
+    stands = "has not begun" if watermark_us is None else f"stands at {show_time(watermark_us)}"
+    raise OpenLimitError(
+        f"open snapshots hold {open_bytes:,} bytes of events, more than snapshots.max_open_bytes {limit_bytes:,}. Event "
+        f"time {stands} and a snapshot is {interval_us / US_PER_S:g} s. All that was read is committed. Shorten "
+        f"snapshots.interval_s (in a new store), {cure}, or raise the key, and start again"
+    )
+
+
+@dataclass(slots=True)
+class Pending:
+    """Events, rejects, positions and counts that the next commit makes durable."""
+
+    batches: int = 0
+    bytes: int = 0
+    min_tau: int | None = None
+    max_tau: int | None = None
+    events: list[Run] = field(default_factory=list)
+    rejects: list[pa.Table] = field(default_factory=list)
+    positions: dict[Key, Position] = field(default_factory=dict)
+    begins: dict[Key, int] = field(default_factory=dict)
+    """First offset taken in per topic partition."""
+    accepted: Counter[tuple[str, Op]] = field(default_factory=Counter)
+    refused: Counter[tuple[str, str]] = field(default_factory=Counter)
+    examples: dict[tuple[str, str], str] = field(default_factory=dict)
+    late: Counter[str] = field(default_factory=Counter)
+    in_history: Counter[str] = field(default_factory=Counter)
+    duplicates: int = 0
+    tombstones: Counter[str] = field(default_factory=Counter)
+
+    def add_events(self, run: Run) -> None:
+        """Add accepted events: columns of ``event_schema`` and ``offset``."""
+        self.min_tau = run.min_tau if self.min_tau is None else min(run.min_tau, self.min_tau)
+        self.max_tau = run.max_tau if self.max_tau is None else max(run.max_tau, self.max_tau)
+        self.events.append(run)
+        self.bytes += run.events.nbytes + run.tau.nbytes
+        topic, _ = run.source
+        counts = np.bincount(run.events["op"].to_numpy() + np.int8(1), minlength=len(Op))
+        for op in Op:
+            if counts[op + 1]:
+                self.accepted[topic, op] += int(counts[op + 1])
+
+    def add_rejects(self, topic: str, rows: pa.Table) -> None:
+        """Add refused messages, ``REJECT_SCHEMA``; late ones are counted separately."""
+        if rows.num_rows == 0:
+            return
+        self.rejects.append(rows)
+        self.bytes += rows.nbytes
+        for entry in rows["reason"].value_counts().to_pylist():
+            if entry["values"] != Reason.LATE:
+                self.refused[topic, entry["values"]] += entry["counts"]
+                self.examples[topic, entry["values"]] = example_of(rows, entry["values"]) or ""
+
+    def all_rejects(self) -> pa.Table:
+        """All refused messages, in order of arrival."""
+        return pa.concat_tables([REJECT_SCHEMA.empty_table(), *self.rejects])
+
+    def refused_by_reason(self) -> dict[str, int]:
+        """Refused messages of all topics together."""
+        total: Counter[str] = Counter()
+        for (_, reason), count in self.refused.items():
+            total[reason] += count
+        return dict(total)
+
+    def followed_by(self, later: "Pending") -> "Pending":
+        """Both together: a failed commit's content precedes later messages."""
+        taus = [tau for some in (self, later) for tau in (some.min_tau, some.max_tau) if tau is not None]
+        return Pending(
+            batches=self.batches + later.batches,
+            bytes=self.bytes + later.bytes,
+            min_tau=min(taus, default=None),
+            max_tau=max(taus, default=None),
+            events=self.events + later.events,
+            rejects=self.rejects + later.rejects,
+            positions=self.positions | later.positions,
+            begins=later.begins | self.begins,
+            accepted=self.accepted + later.accepted,
+            refused=self.refused + later.refused,
+            examples=self.examples | later.examples,
+            late=self.late + later.late,
+            in_history=self.in_history + later.in_history,
+            duplicates=self.duplicates + later.duplicates,
+            tombstones=self.tombstones + later.tombstones,
+        )
+
+
+def rows_from(batch: pa.RecordBatch, start: int) -> pa.Table:
+    """The rows of messages from offset ``start`` on."""
+    table = pa.Table.from_batches([batch])
+    offsets = table["offset"]
+    if not len(offsets) or offsets[0].as_py() >= start:  # they are in order
+        return table
+    return table.filter(pa.array(offsets.to_numpy() >= start))
+
+
+def tail_rows(runs: Iterable[Run], through: int | None, ids: IdKind) -> pa.Table:
+    """Events of snapshots after τ = ``through``, with snapshot and origin: ``tail_schema``."""
+    schema = tail_schema(ids)
+    tables = [schema.empty_table()]
+    for run in (run for run in (run.after(through) for run in runs) if run is not None):
+        topic, partition = run.source
+        rows = len(run)
+        columns = [run.events[name] for name in event_schema(ids).names]
+        columns.append(pa.DictionaryArray.from_arrays(np.zeros(rows, np.int16), [topic]))
+        columns += [pa.array(np.full(rows, partition, np.int32)), run.events["offset"], pa.array(run.tau)]
+        tables.append(pa.table(columns, schema=schema))
+    return pa.concat_tables(tables)
+
+
+def late_rejects(events: pa.Table, topic: str, partition: int, sealed_through: int) -> pa.Table:
+    """Rejects for events whose snapshot is sealed, under the policy ``dead-letter``.
+
+    Args:
+        events: Canonical events with the columns ``offset`` and ``tau`` (the event's own τ); from Arrow messages also ``row``.
+        topic: Their topic.
+        partition: Their partition.
+        sealed_through: Last closed τ.
+
+    Returns:
+        ``REJECT_SCHEMA``, one row per event; ``raw`` is the event as JSON with ``t`` in microseconds, because the message may
+        hold others that were accepted.
+    """
+    rows = events.num_rows
+    sentences = [
+        f"its snapshot {tau} is sealed (all up to {sealed_through} are); raw is the event, t in microseconds"
+        for tau in events["tau"].to_pylist()
+    ]
+    raw = [message[:RAW_LIMIT_BYTES] for message in encode_json(events, time_unit="us")]
+    return pa.table(
+        {
+            "topic": pa.repeat(topic, rows),
+            "partition": pa.repeat(pa.scalar(partition, pa.int32()), rows),
+            "offset": events["offset"],
+            "row": events["row"] if "row" in events.column_names else pa.nulls(rows, pa.int32()),
+            "reason": pa.repeat(Reason.LATE.value, rows),
+            "sentence": pa.array(sentences, pa.string()),
+            "raw": pa.array(raw, pa.binary()),
+        },
+        schema=REJECT_SCHEMA,
+    )
+
+
+def known_ids(writer: LogWriter, config: StreamConfig) -> EventIds | None:
+    """The ids within ``dedup_window_s`` of the newest event; None if the configuration has no such window.
+
+    Raises:
+        CorruptError: A file of the log doesn't match its commit.
+    """
+    if config.dedup_window_s is None:
+        return None
+    window_us = round(config.dedup_window_s * US_PER_S)
+    times = [writer.totals.max_t_us] if writer.totals.max_t_us is not None else []
+    open_times = writer.open_tail()["t"].to_numpy()
+    times += [int(open_times.max())] if len(open_times) else []
+    newest_us = max(times, default=None)
+    event_ids = EventIds(window_us, config.dedup_max_ids, newest_us)
+    if newest_us is not None:
+        for table in writer.events_since(newest_us - window_us):
+            event_ids.duplicates(table["event_id"], table["t"].to_numpy(), np.zeros(len(table), bool))
+        event_ids.missed = 0
+    return event_ids
+
 
 SEAL_BYTES = 96 << 20
 SEAL_EVERY_S = 1.0

@@ -1,1 +1,0 @@
-"""Takes micro-batches and commits them to the log, without Beam or Kafka."""
