@@ -32,7 +32,7 @@ from trainer.models.event_model import EventDecoder, EventModel, Hop
 from trainer.models.interface import ModelShape, create_model
 from trainer.ranks import Ranks
 from trainer.session.session import Session
-from trainer.strategies.events.compiled_step import compile_step
+from trainer.strategies.events.remembering import compile_step
 from trainer.validation import require_trainable
 
 CLOSE = {"tgn-history": 1e-7}

@@ -12,8 +12,8 @@ from stream.store.log.event_columns import EventColumns
 from trainer.data.event_feed import EventFeed
 from trainer.models.event_model import EventModel
 from trainer.models.interface import ModelShape, create_model
-from trainer.strategies.events.event_rows import EventRows
 from trainer.strategies.events.memory_stream import MemoryStream
+from trainer.strategies.events.remembering import EventRows
 
 EVENTS, ASKED = 60, np.arange(NODES + 1)
 """One node that nothing was ever heard of."""

@@ -23,8 +23,7 @@ from trainer.models.event_model import EventModel
 from trainer.models.interface import ModelShape, create_model
 from trainer.ranks import Ranks
 from trainer.session.session import Session
-from trainer.strategies.events.event_cursor import logits
-from trainer.strategies.events.event_stream import EventStream
+from trainer.strategies.events.event_stream import EventStream, logits
 
 Vector = np.ndarray
 SMALL = {

@@ -17,8 +17,7 @@ from trainer.data.history import Encounter
 from trainer.models.event_model import Hop
 from trainer.models.interface import ModelShape, create_model
 from trainer.models.tgn import Identity, Mail, MemoryModel, TimeProjection
-from trainer.strategies.events.mailbox import Mailbox
-from trainer.strategies.events.memory_stream import MemoryStream
+from trainer.strategies.events.memory_stream import Mailbox, MemoryStream
 
 WHAT = {  # message source, own in message, cell, embedding
     "jodie": ("memory", False, "rnn", "projection"),

@@ -13,7 +13,7 @@ from trainer_streams import make_lane, meetings
 from schemas.trainer_config import Replay
 from stream.service.failure import Failure
 from trainer.models.event_model import Asked, Question
-from trainer.strategies.events.rehearsal import PastBatch, Rehearsal
+from trainer.strategies.events.sequential import PastBatch, Rehearsal
 
 OPTIMISATION = {"epochs": 2, "batch_size": 16, "learning_rate": 0.01}
 CROWD = {"nodes": 300, "snapshots": 7, "a_snapshot": 50, "features": False}

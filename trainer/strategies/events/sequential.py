@@ -1,29 +1,214 @@
 """``sequential``: one rank learns an event model batch by batch, in log order."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from schemas.section import Section
 from schemas.store import LaneHeader
+from schemas.trainer_config import Replay
 from stream.arrays.kinds import Bool
 from stream.store.log.event_columns import EventColumns
 from trainer.data.event_feed import EventFeed
 from trainer.data.examples import Examples, Share
 from trainer.data.history import Inserts
 from trainer.data.views import EventsView
-from trainer.models.event_model import EventModel
+from trainer.models.event_model import EventModel, Hop, PairQueries, Question
 from trainer.models.interface import Model
-from trainer.models.tgn import MemoryModel
+from trainer.models.tgn import Mail, MemoryModel
 from trainer.strategies.events.event_stream import EventStream, LookedUp
-from trainer.strategies.events.memories import Memories, batch_loss
 from trainer.strategies.events.memory_stream import MemoryStream
-from trainer.strategies.events.rehearsal import PastBatch, Rehearsal
-from trainer.strategies.events.remembering import EventOptions, RememberingStrategy
+from trainer.strategies.events.remembering import EventOptions, Memories, RememberingStrategy, batch_loss
 from trainer.strategies.interface import STRATEGIES, Needs, OwnKey, Setting, StepReport
 from trainer.strategies.passes import Step, run
+from trainer.tasks.interface import Task
+
+_OFFER, _DRAW = 0x0FFE, 0xD4A3
+_FIRST_STRETCH_US = 1_000_000
+
+
+@dataclass(slots=True)
+class PastBatch:
+    """All inputs of a batch's logits, except weights: mails, sampled neighbours, encounters.
+
+    It names no node, so later forgetting and overwriting do not affect it, and it has nothing of its future. It takes
+    about 2 KiB per event with ten neighbours.
+
+    Attributes:
+        question: The inputs. With a memory, the rows below are empty, because weights make states of mails.
+        mailed: With a memory, the mails: number of distinct nodes below, int64 those that had mail, and the mails.
+        positives: Number of positive pairs, which come first.
+        time_us: Of its first event.
+    """
+
+    question: Question
+    mailed: tuple[int, Tensor, Mail] | None
+    positives: int
+    time_us: int
+
+    @classmethod
+    def of(
+        cls, question: Question, mailed: tuple[int, Tensor, Mail] | None, positives: int, time_us: int
+    ) -> "PastBatch":
+        """What a stream looked up for a batch."""
+        if mailed is not None:
+            question = replace(question, below=question.below.detach()[:0].clone())
+        return cls(question, mailed, positives, time_us)
+
+    def loss(self, model: EventModel, task: Task) -> Tensor:
+        """Mean loss of a task under the present weights."""
+        question = self.question
+        if self.mailed is not None:
+            assert isinstance(model, MemoryModel)
+            nodes, there, mail = self.mailed
+            states = mail.gap_s.new_zeros(nodes, model.width)
+            if len(there):
+                states = states.index_copy(0, there, model.states(mail))
+            question = replace(question, below=states)
+        predicted = model.answer(question)
+        truth = torch.zeros_like(predicted)
+        truth[: self.positives] = 1
+        return task.loss(predicted, truth, "mean")
+
+    def state(self) -> dict[str, Any]:
+        """Everything, as tensors and numbers."""
+        mailed: dict[str, Any] = {}
+        if self.mailed is not None:
+            nodes, there, mail = self.mailed
+            mailed = {"nodes": nodes, "there": there, "mail": _columns(mail)}
+        return {
+            "below": self.question.below,
+            "hops": {str(depth): _columns(hop) for depth, hop in enumerate(self.question.hops)},
+            "asked": _columns(self.question.pairs),
+            **mailed,
+            "positives": self.positives,
+            "time_us": self.time_us,
+        }
+
+    @classmethod
+    def restored(cls, state: dict[str, Any], device: torch.device) -> "PastBatch":
+        """From a ``state()``."""
+
+        def moved(columns: dict[str, Any]) -> dict[str, Any]:
+            return {name: None if column is None else column.to(device) for name, column in columns.items()}
+
+        hops = [Hop(**moved(state["hops"][str(depth)])) for depth in range(len(state["hops"]))]
+        question = Question(state["below"].to(device), hops, PairQueries(**moved(state["asked"])))
+        mailed = None
+        if "mail" in state:
+            mailed = state["nodes"], state["there"].to(device), Mail(**moved(state["mail"]))
+        return cls(question, mailed, state["positives"], state["time_us"])
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes held."""
+        parts: list[Any] = [self.question.pairs, *self.question.hops]
+        parts += [] if self.mailed is None else [self.mailed[2]]
+        held = [column for part in parts for column in _columns(part).values() if column is not None]
+        return self.question.below.nbytes + sum(column.nbytes for column in held)
+
+
+class Rehearsal:
+    """A bounded sample of the past, and the schedule of its replay.
+
+    ``reservoir`` (Vitter's algorithm R): each batch so far is equally likely to be kept. ``time``: stretches of time of
+    equal length, one batch of each, equally likely among its batches; when there are more stretches than room, they
+    double. All draws follow from the seed and the number of batches, so a resumed run replays the same batches.
+
+    Args:
+        config: Amount and kind of the sample.
+        seed: Of the run.
+
+    Attributes:
+        held: The batches that are kept, by place.
+    """
+
+    def __init__(self, config: Replay, seed: int) -> None:
+        self._config, self._seed = config, seed
+        self.held: dict[int, PastBatch] = {}
+        self._counts: dict[int, int] = {}  # time: batches of each stretch so far
+        self._offered = self._drawn = 0
+        self._credit = 0.0
+        self._begin_us = 0
+        self._stretch_us = _FIRST_STRETCH_US
+
+    def place_for(self, time_us: int) -> int | None:
+        """The place to keep the batch that begins at a time; None: it is not kept."""
+        if not self._config.ratio:
+            return None
+        draw = np.random.default_rng([self._seed, _OFFER, self._offered])
+        self._offered += 1
+        if self._config.sample == "reservoir":
+            place = (
+                int(draw.integers(self._offered)) if self._offered > self._config.batches else len(self.held)
+            )
+            return place if place < self._config.batches else None
+        if not self.held:
+            self._begin_us = time_us
+        while max(time_us - self._begin_us, 0) // self._stretch_us >= self._config.batches:
+            self._widen(draw)
+        place = max(time_us - self._begin_us, 0) // self._stretch_us
+        self._counts[place] = self._counts.get(place, 0) + 1
+        return place if draw.random() * self._counts[place] < 1 else None
+
+    def keep(self, place: int, batch: PastBatch) -> None:
+        """Keep a batch at its place."""
+        self.held[place] = batch
+
+    def due(self, events: int) -> list[PastBatch]:
+        """The old batches to learn after so many new events, often none."""
+        self._credit += events * self._config.ratio
+        found: list[PastBatch] = []
+        while self.held and self._credit > 0:
+            draw = np.random.default_rng([self._seed, _DRAW, self._drawn])
+            chosen = self.held[sorted(self.held)[int(draw.integers(len(self.held)))]]
+            if self._credit < chosen.positives:
+                break
+            self._drawn += 1
+            self._credit -= chosen.positives
+            found.append(chosen)
+        return found
+
+    def state(self) -> dict[str, Any]:
+        """The state that ``restore`` continues from."""
+        return {
+            "held": {str(place): batch.state() for place, batch in self.held.items()},
+            "counts": {str(place): count for place, count in self._counts.items()},
+            "numbers": [self._offered, self._drawn, self._begin_us, self._stretch_us],
+            "credit": self._credit,
+        }
+
+    def restore(self, state: dict[str, Any], device: torch.device) -> None:
+        """Continue from a ``state()``."""
+        self.held = {int(place): PastBatch.restored(held, device) for place, held in state["held"].items()}
+        self._counts = {int(place): count for place, count in state["counts"].items()}
+        self._offered, self._drawn, self._begin_us, self._stretch_us = state["numbers"]
+        self._credit = state["credit"]
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes held."""
+        return sum(batch.memory_bytes for batch in self.held.values())
+
+    def _widen(self, draw: np.random.Generator) -> None:
+        """Double the stretches: of two batches one stays, each with the weight of its stretch."""
+        held: dict[int, PastBatch] = {}
+        counts: dict[int, int] = {}
+        for place in sorted(self._counts):
+            to, count = place // 2, self._counts[place]
+            counts[to] = counts.get(to, 0) + count
+            if draw.random() * counts[to] < count:
+                held[to] = self.held[place]
+        self.held, self._counts = held, counts
+        self._stretch_us *= 2
+
+
+def _columns(record: Any) -> dict[str, Any]:
+    return {field.name: getattr(record, field.name) for field in fields(record)}
 
 
 @STRATEGIES.register

@@ -24,9 +24,8 @@ from trainer.models.interface import Model
 from trainer.models.tgn import MemoryModel
 from trainer.ranks import Ranks
 from trainer.strategies.events.event_stream import EventStream
-from trainer.strategies.events.mailbox import Rows
-from trainer.strategies.events.memories import Memories, batch_loss
-from trainer.strategies.events.remembering import EventOptions, RememberingStrategy
+from trainer.strategies.events.memory_stream import Rows
+from trainer.strategies.events.remembering import EventOptions, Memories, RememberingStrategy, batch_loss
 from trainer.strategies.interface import STRATEGIES, Needs, OwnKey, Setting, StepReport
 from trainer.strategies.passes import Step, run
 from trainer.strategies.speed.part_groups import PartGroups

@@ -14,8 +14,7 @@ from trainer.device import to_device
 from trainer.models.tgn import MemoryModel
 from trainer.ranks import Ranks
 from trainer.strategies.events.event_stream import ROWS_AT_ONCE
-from trainer.strategies.events.mailbox import NEVER, Mailbox, Rows
-from trainer.strategies.events.memory_stream import MemoryStream
+from trainer.strategies.events.memory_stream import NEVER, Mailbox, MemoryStream, Rows
 from trainer.strategies.request import Request
 from trainer.strategies.speed.part_groups import PartGroups
 

@@ -10,7 +10,7 @@ from stream.arrays.kinds import Bool, Float32, Int32, Int64
 from trainer.data.walks import WalkSketches
 from trainer.device import to_device
 from trainer.ranks import Ranks
-from trainer.strategies.events.mailbox import NEVER, Rows
+from trainer.strategies.events.memory_stream import NEVER, Rows
 from trainer.strategies.speed.sharded_stream import ShardedStream
 
 Synchronise = Literal["latest", "mean"]
