@@ -123,7 +123,7 @@ def one(task: dict[str, Any]) -> dict[str, Any]:
     from stream.store.lane.reader import LaneReader
     from trainer.continual.daemon import Trainer
     from trainer.continual.follower import Follower
-    from trainer.continual.score_file import ScoreFile, weighted_mean
+    from trainer.continual.journal import ScoreFile, weighted_mean
     from trainer.metrics import TrainerMetrics
     from trainer.ranks import Ranks
 

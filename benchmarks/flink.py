@@ -30,10 +30,9 @@ from ingest import PARTITIONS, broker, configuration, fill
 from schemas.config import Runner, StreamConfig
 from schemas.store import CommitRecord
 from stream.cluster.current import announce, withdraw
-from stream.cluster.job import ClusterJob
+from stream.cluster.job import ClusterJob, options
 from stream.cluster.plan import Plan
 from stream.cluster.stages import InWorker, ReadPartition
-from stream.cluster.submission import options
 from stream.commands.run import quiet_beam
 from stream.decode.decoder import Decoder
 from stream.job.loop import StreamJob

@@ -36,7 +36,7 @@ from stream.store.lane.reader import LaneReader
 from stream.store.lane.state import LaneState
 from stream.store.lane.writer import LaneWriter
 from stream.store.window.view import WindowView
-from stream.synthetic.rmat import rmat_edges
+from stream.synthetic.interactions import rmat_edges
 
 KINDS = ("hash", "random", "ldg", "load-aware", "distdy", "hdrf", "powergraph-greedy", "sep")
 STEP_KINDS = ("hash", "ldg", "hdrf", "sep")

@@ -38,7 +38,7 @@ from stream.decode.encode import encode_json
 from stream.kafka.client import client_settings
 from stream.kafka.topics import ensure_topic
 from stream.store.log.reader import LogReader
-from trainer.continual.score_file import ScoreFile, weighted_mean
+from trainer.continual.journal import ScoreFile, weighted_mean
 
 TOPIC, VECTORS, PARTITIONS = "live", "vectors", 4
 INTERVAL_S = 5.0

@@ -38,7 +38,7 @@ from schemas.config import Topic as KafkaTopic
 from stream.kafka.client import client_settings
 from stream.kafka.topics import ensure_topic
 from stream.store.log.reader import LogReader
-from trainer.continual.score_file import ScoreFile, weighted_mean
+from trainer.continual.journal import ScoreFile, weighted_mean
 
 STRATEGIES: dict[str, dict[str, Any]] = {
     "snapshot": {"model": "cdgcn", "window": 6, "strategy_params": {"blocks": 2}},

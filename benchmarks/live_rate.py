@@ -48,7 +48,7 @@ from stream.decode.files import EventFile, read_events
 from stream.store.from_file import build_store
 from stream.store.lane.writer import LaneWriter
 from stream.store.log.writer import LogWriter
-from trainer.continual.score_file import ScoreFile, weighted_mean
+from trainer.continual.journal import ScoreFile, weighted_mean
 
 ROWS = (
     "tgn-history:sequential:1", "tgn-history:pac:2", "tgn:sequential:1", "tgn:pac:2", "sage-linear:vertex:1",

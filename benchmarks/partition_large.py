@@ -18,7 +18,7 @@ from partition_speed import PARTS, Clock, ceiling, deltas, edges_by_first_appear
 from stream.kernels import njit
 from stream.service.memory import keep_memory
 from stream.snapshots.prefetch import AHEAD, prefetch
-from stream.synthetic.rmat import A, B, C
+from stream.synthetic.interactions import A, B, C
 
 PIECE = 1 << 22
 NAMES = ("hdrf", "sep-two-pass", "sep")

@@ -22,7 +22,7 @@ from stream.partition.edge.need_cover import NeedCover
 from stream.partition.edge.sep import SepTwoPass
 from stream.snapshots.delta import Csr, SnapshotDelta, delta_of
 from stream.snapshots.sealing import densify, slice_events
-from stream.synthetic.rmat import rmat_edges
+from stream.synthetic.interactions import rmat_edges
 
 DATA = Path(__file__).resolve().parents[1] / "../shared/data"  # a folder of real graphs: docs/performance.md
 GRAPHS = ("jodie_wikipedia", "email_eu", "sx_mathoverflow", "slashdot_reply")

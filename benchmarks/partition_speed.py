@@ -23,7 +23,7 @@ from stream.partition.interface import OnlinePartitioner, create
 from stream.service.memory import keep_memory
 from stream.snapshots.delta import Csr, SnapshotDelta, delta_of
 from stream.snapshots.prefetch import AHEAD, prefetch
-from stream.synthetic.rmat import rmat_edges
+from stream.synthetic.interactions import rmat_edges
 
 SNAPSHOTS = 50
 PARTS = (4, 32)

@@ -36,7 +36,7 @@ from stream.snapshots.pairs import pair_keys, split_keys
 from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
 from stream.store.window.pairs import PairWindow
-from stream.synthetic.rmat import rmat_edges
+from stream.synthetic.interactions import rmat_edges
 from trainer.data.node_names import NodeNames
 from trainer.timeline.device import DeviceTimeline
 from trainer.timeline.graph import TimelineGraph, TimelineView

@@ -40,7 +40,7 @@ from stream.snapshots.sealing import densify, slice_events
 from stream.store.lane.state import LaneState
 from stream.synthetic import PAPER_GRAPHS, paper_snapshots
 from stream.synthetic.event_writer import write_events
-from stream.synthetic.rmat import rmat_edges
+from stream.synthetic.interactions import rmat_edges
 from stream.synthetic.table2 import INTERVAL_S, PaperGraph
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

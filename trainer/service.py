@@ -19,8 +19,9 @@ from stream.store.as_of import AsOf
 from stream.store.errors import LaneBusyError
 from stream.store.lane.reader import LaneReader
 from trainer.continual.daemon import Trainer, follow
+from trainer.continual.drift import weighted_mean
 from trainer.continual.follower import Follower
-from trainer.continual.score_file import ScoreFile, weighted_mean
+from trainer.continual.journal import ScoreFile
 from trainer.heartbeats import Heartbeats
 from trainer.launch import STARTED, restarts
 from trainer.metrics import TrainerMetrics

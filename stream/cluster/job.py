@@ -1,18 +1,23 @@
 """The stream job on a cluster: submits the pipeline, follows the log that its workers write, and ends it."""
 
+import re
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 
+import apache_beam as beam
 import structlog
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.portable_runner import PortableRunner
 
-from schemas.config import StreamConfig
+from schemas.config import Runner, StreamConfig
 from stream.cluster.current import announce, withdraw
 from stream.cluster.log_host import open_log
 from stream.cluster.plan import Plan
-from stream.cluster.submission import Submission
-from stream.cluster.totals import JobTotals
+from stream.cluster.stages import build
 from stream.cluster.worker import dismiss
 from stream.held import holding
 from stream.job.backfill import require_takeover
@@ -20,10 +25,164 @@ from stream.job.loop import Ran, StreamJob
 from stream.job.standby import require_same
 from stream.kafka.discovery import TopicWatch
 from stream.kafka.reader import PartitionReader, Start
-from stream.metrics import StreamMetrics
+from stream.metrics import StreamMetrics, Totals
 from stream.service.failure import Failure
 from stream.sink import SnapshotSink
+from stream.store.errors import ConfigMissingError
 from stream.store.lane.writer import LaneWriter
+from stream.store.log.reader import LogReader
+from stream.store.log.refusals import newest_refused
+
+
+class JobTotals(Totals):
+    """Counts of a store's log since ``begin``."""
+
+    def __init__(self, store: str) -> None:
+        super().__init__()
+        self._store = store
+        self._reader: LogReader | None = None
+        self._before: Counter[str] = Counter()
+        self._refused_before: Counter[str] = Counter()
+
+    def begin(self) -> None:
+        """Count from here on."""
+        self.refresh()
+        self._before, self._refused_before = self._all(), self._all_refused()
+        self._show()
+
+    def refresh(self) -> bool:
+        """Look at the log; returns whether there are new commits.
+
+        Raises:
+            CorruptError, FormatVersionError: A commit is damaged.
+        """
+        before = self._n
+        try:
+            self._reader = self._reader or LogReader(self._store)
+        except ConfigMissingError:
+            return False
+        self._reader.refresh()
+        if self._n == before:
+            return False
+        self._show()
+        return True
+
+    def next_offset(self, key: tuple[str, int]) -> int | None:
+        """First offset of a topic partition that the log doesn't have; None: the log doesn't know it."""
+        position = self._reader.positions.get(key) if self._reader is not None else None
+        return None if position is None else position.next
+
+    def _show(self) -> None:
+        now = self._all()
+        for name in now:
+            setattr(self, name, now[name] - self._before[name])
+        counts = self._all_refused() - self._refused_before
+        if counts != {reason: one.count for reason, one in self.refused_by_reason.items()}:
+            assert self._reader is not None
+            self.refused_by_reason = newest_refused(self._reader, counts)
+
+    def _all(self) -> Counter[str]:
+        last = self._reader.last if self._reader is not None else None
+        if self._reader is None or last is None:
+            return Counter()
+        return Counter(
+            snapshots=len(self._reader.snapshots),
+            events=self._reader.totals.events + last.tail_events,
+            refused=sum(last.refused.values()),
+            late=last.late,
+            duplicates=last.duplicates,
+            in_history=last.in_history,
+        )
+
+    def _all_refused(self) -> Counter[str]:
+        last = self._reader.last if self._reader is not None else None
+        return Counter() if last is None else Counter(last.refused)
+
+    @property
+    def _n(self) -> int | None:
+        last = self._reader.last if self._reader is not None else None
+        return None if last is None else last.n
+
+
+SUBMIT_TIMEOUT_S = 20
+"""How long a job server has to answer."""
+
+_RAISED = re.compile(r"^[\w.]+(?:Error|Failure|Exception): (.+)$", re.MULTILINE)
+_JAVA = re.compile(r"^.*\b(?:java|org)\.[\w.$]+(?:Error|Exception): ")
+
+
+class Submission:
+    """A pipeline that runs on Flink from construction on.
+
+    Raises:
+        Failure: No job server answers, or it refuses the pipeline.
+    """
+
+    def __init__(self, runner: Runner, plan: Plan) -> None:
+        self.error: str | None = None
+        pipeline = beam.Pipeline(runner=PortableRunner(), options=PipelineOptions(options(runner, plan)))
+        build(pipeline, plan)
+        try:
+            self._result = pipeline.run()
+        except Exception as error:  # gRPC's, and any answer of the server
+            told = sentence(str(error)) if str(error) else f"no answer in {SUBMIT_TIMEOUT_S} s"
+            raise Failure(
+                f"the job can't be submitted to runner.job_server {runner.job_server}: {told}. "
+                "Start the job server, or correct its address"
+            ) from error
+        self._thread = threading.Thread(target=self._follow, name="submission", daemon=True)
+        self._thread.start()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the pipeline has ended, well or with ``error``."""
+        return not self._thread.is_alive()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the end; returns whether it came in time."""
+        self._thread.join(timeout_s)
+        return self.ended
+
+    def cancel(self) -> None:
+        """Cancel the pipeline if it doesn't end by itself."""
+        try:
+            self._result.cancel()
+        except Exception as error:  # noqa: BLE001  a server that is gone has nothing to cancel
+            self.error = self.error or sentence(str(error))
+
+    def _follow(self) -> None:
+        try:
+            self._result.wait_until_finish()
+        except Exception as error:  # noqa: BLE001  kept as ``error``
+            self.error = sentence(str(error))
+
+
+def options(runner: Runner, plan: Plan) -> list[str]:
+    """Beam's options of a submission.
+
+    None is about checkpoints, so they stay off: a restarted job resumes from the log's commits.
+    """
+    kind, _, address = runner.environment.partition(":")
+    return [
+        f"--job_endpoint={runner.job_server}",
+        f"--job_server_timeout={SUBMIT_TIMEOUT_S}",
+        f"--job_name=freshet-{plan.graph}-{plan.id[:8]}",
+        f"--environment_type={kind.upper()}",
+        *([f"--environment_config={address}"] if address else []),
+        "--streaming",
+        f"--parallelism={runner.parallelism}",
+        f"--sdk_worker_parallelism={runner.workers}",
+        f"--number_of_execution_retries={runner.restarts}",
+        f"--execution_retry_delay={round(runner.restart_delay_s * 1000)}",
+    ]
+
+
+def sentence(text: str) -> str:
+    """The cause of a runner's error: the last exception of a traceback in it, else its first line."""
+    raised = _RAISED.findall(text)
+    told = _JAVA.sub("", " ".join((raised[-1] if raised else text).split()))
+    return told[:500] or "the runner gave no reason"
+
 
 LOOK_S = 0.3
 """How often the log is checked."""

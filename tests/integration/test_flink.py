@@ -205,7 +205,7 @@ def test_a_connection_that_breaks_while_beam_ends_leaves_no_log_held(
 def test_a_job_server_that_does_not_answer_is_named(
     kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stream.cluster.submission.SUBMIT_TIMEOUT_S", 1)
+    monkeypatch.setattr("stream.cluster.job.SUBMIT_TIMEOUT_S", 1)
     topic = fresh_topic(kafka)
     content = configuration(tmp_path / "store", kafka, topic, runner=on_flink("127.0.0.1:9"))
     with pytest.raises(Failure, match=r"to runner\.job_server 127\.0\.0\.1:9: no answer in 1 s"):

@@ -5,7 +5,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from stream import plugins
+from stream import registry
 
 
 def install(
@@ -44,5 +44,5 @@ def install(
 
 def look_again() -> None:
     """Have this process look for entry points again."""
-    plugins.installed.cache_clear()
-    plugins.plugins.cache_clear()
+    registry.installed.cache_clear()
+    registry.plugins.cache_clear()

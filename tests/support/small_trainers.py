@@ -7,7 +7,7 @@ import pytest
 from schemas.trainer_config import Optimisation, TrainerConfig
 from stream.store.lane.reader import LaneReader
 from trainer.continual.daemon import Trainer
-from trainer.continual.score_file import ScoreFile
+from trainer.continual.journal import ScoreFile
 from trainer.metrics import TrainerMetrics
 from trainer.ranks import Ranks
 

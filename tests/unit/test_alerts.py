@@ -13,7 +13,7 @@ from alert_world import DOWN, GONE, RANK_0, RANK_1, STREAM, World, rules, rules_
 from log_events import poll
 
 from schemas.events import Reason
-from stream.cluster.partition_readers import last_commit
+from stream.cluster.worker import last_commit
 from stream.job.held_topics import HOLD_MESSAGES, HeldTopics
 from stream.kafka.export_publisher import ExportPublisher
 from stream.kafka.present import Present

@@ -18,12 +18,11 @@ from pydantic import ValidationError
 
 from schemas.config import Runner, StreamConfig
 from stream.cluster import worker as workers
-from stream.cluster.coder import VERSION, MicroBatchCoder
 from stream.cluster.current import announce, is_current, withdraw
+from stream.cluster.job import JobTotals, options, sentence
 from stream.cluster.log_host import LogHost, open_log
 from stream.cluster.plan import Plan
-from stream.cluster.submission import options, sentence
-from stream.cluster.totals import JobTotals
+from stream.cluster.stages import VERSION, MicroBatchCoder
 from stream.held import holding
 from stream.kafka.reader import Start
 from stream.metrics import StreamMetrics

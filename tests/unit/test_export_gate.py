@@ -7,7 +7,7 @@ from small_trainers import run
 from trainer_streams import make_lane
 
 from schemas.trainer_config import Hold
-from trainer.continual.score_file import ScoreFile
+from trainer.continual.journal import ScoreFile
 from trainer.exports.exporter import ExportGate
 from trainer.scoring.metrics import Figures
 from trainer.tasks.node_regression import NodeRegression

@@ -26,7 +26,7 @@ from stream.store.exports import ExportReader, ExportWriter
 from stream.store.files.records import put_record, read_record
 from stream.store.verify.store import verify
 from trainer.continual.daemon import Trainer
-from trainer.continual.score_file import ScoreFile
+from trainer.continual.journal import ScoreFile
 from trainer.exports.exporter import ExportGate, touched_nodes, version_of
 from trainer.ranks import Ranks
 from trainer.scoring.metrics import average_precision, batched

@@ -16,7 +16,7 @@ from trainer_streams import make_lane, meetings
 
 from schemas.trainer_config import TrainerConfig
 from stream.service.failure import Failure
-from trainer.continual.score_file import ScoreFile
+from trainer.continual.journal import ScoreFile
 from trainer.evaluation.evaluate import evaluate
 from trainer.metrics import TrainerMetrics
 from trainer.strategies.figures import TrainingFigure, declared_by, means_of, merged, shown

@@ -20,7 +20,7 @@ from stream.store.compact.store import Keep, compact
 from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
 from trainer.continual.daemon import Trainer
-from trainer.continual.score_file import ScoreFile
+from trainer.continual.journal import ScoreFile
 from trainer.evaluation.evaluate import _Run, evaluate
 from trainer.evaluation.split import split_by_time
 from trainer.metrics import TrainerMetrics

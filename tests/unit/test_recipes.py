@@ -17,7 +17,7 @@ from trainer_streams import SECOND, make_lane, meetings
 
 from schemas.config import Lane
 from stream.store.from_file import build_store
-from trainer.continual.score_file import ScoreFile
+from trainer.continual.journal import ScoreFile
 from trainer.evaluation.evaluate import evaluate
 from trainer.strategies.interface import STRATEGIES
 

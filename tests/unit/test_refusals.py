@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from schemas.events import REJECT_SCHEMA
 from schemas.store import LogHeader, Position
 from stream.cli import app
-from stream.cluster.totals import JobTotals
+from stream.cluster.job import JobTotals
 from stream.commands import run as run_module
 from stream.commands.progress import Shown
 from stream.metrics import StreamMetrics

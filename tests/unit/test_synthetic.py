@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from stream.commands.synth import synth
 from stream.decode.files import read_events
 from stream.synthetic import PAPER_GRAPHS, START_S, PaperGraph, interactions, paper_snapshots
-from stream.synthetic.communities import community_edges
+from stream.synthetic.interactions import community_edges
 
 
 def columns(table: pa.Table, *names: str) -> list[np.ndarray]:

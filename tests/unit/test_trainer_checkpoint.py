@@ -14,7 +14,8 @@ from sweeps import sweep
 from schemas.errors import one_line
 from stream.service.failure import Failure
 from stream.store.errors import LaneBusyError
-from trainer.continual.score_file import ScoreFile, weighted_mean
+from trainer.continual.drift import weighted_mean
+from trainer.continual.journal import ScoreFile
 from trainer.scoring.metrics import flat_figures
 from trainer.session.checkpoint import FORMAT, Checkpoints
 

@@ -24,8 +24,8 @@ from stream.store.lane.reader import LaneReader
 from stream.store.log.event_columns import EventColumns
 from trainer.continual.daemon import follow
 from trainer.continual.follower import Follower
+from trainer.continual.journal import ScoreFile
 from trainer.continual.pace import LoadPolicy
-from trainer.continual.score_file import ScoreFile
 from trainer.metrics import TrainerMetrics
 from trainer.ranks import Ranks
 from trainer.session.checkpoint import Checkpoints, newest_checkpoint

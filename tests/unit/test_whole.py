@@ -17,7 +17,7 @@ from schemas.trainer_config import TrainerConfig
 from stream.store.exports import ExportReader
 from stream.store.lane.reader import LaneReader
 from trainer.continual.daemon import Trainer
-from trainer.continual.score_file import ScoreFile
+from trainer.continual.journal import ScoreFile
 from trainer.metrics import TrainerMetrics
 from trainer.ranks import Ranks
 from trainer.session.session import Session

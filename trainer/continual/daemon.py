@@ -16,9 +16,8 @@ from stream.store.lane.reader import LaneReader
 from trainer.continual.drift import DriftWatch
 from trainer.continual.follower import Follower
 from trainer.continual.forgetting import Forgotten, forget_beyond
-from trainer.continual.journal import Step, observe, write_line
+from trainer.continual.journal import ScoreFile, Step, observe, write_line
 from trainer.continual.pace import LoadPolicy, Pace
-from trainer.continual.score_file import ScoreFile
 from trainer.exports.exporter import Exporter, ExportGate, version_of
 from trainer.learning.soundness import is_sound
 from trainer.metrics import TrainerMetrics

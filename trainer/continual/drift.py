@@ -1,12 +1,12 @@
 """Drift of predictions: the task's figure over a sliding window against the reference before it."""
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from schemas.trainer_config import Drift
-from trainer.continual.score_file import weighted_mean
 
 DRIFTED = "drifted"
 """Key of a line of the score file: the snapshot's predictions showed a drift."""
@@ -90,3 +90,10 @@ class DriftWatch:
 
 def _events(lines: Iterable[Mapping[str, Any]]) -> int:
     return sum(line["scored"] for line in lines)
+
+
+def weighted_mean(lines: list[dict[str, Any]], key: str, weight: str) -> float | None:
+    """Mean of a key over the lines that have it, weighted by another; None where none has it."""
+    pairs = [(line[key], line[weight]) for line in lines if line.get(key) is not None and line.get(weight)]
+    total = sum(share for _, share in pairs)
+    return math.fsum(value * share for value, share in pairs) / total if total else None

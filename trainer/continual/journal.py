@@ -1,24 +1,94 @@
 """Records of a learned snapshot: a line of the score file, and metrics."""
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import structlog
 
+from schemas.errors import system_call
 from schemas.store import LaneManifest
 from stream.service.failure import Failure
 from stream.service.heartbeat import beat
+from stream.store.places.durable import sync_file, sync_folder
 from trainer.continual.drift import DRIFTED, Sliding
 from trainer.continual.forgetting import Forgotten
-from trainer.continual.score_file import ScoreFile
 from trainer.exports.exporter import HELD
 from trainer.metrics import TrainerMetrics
 from trainer.scoring.metrics import Figures, flat_figures
 from trainer.strategies.interface import StepReport
 from trainer.tasks.interface import Evaluation, SnapshotExamples, Task
+
+NAME = "scores.jsonl"
+
+
+class ScoreFile:
+    """The lines of one checkpoint folder, in order of sequence, each snapshot once.
+
+    A line is on the disk before the checkpoint of its snapshot or of a later one. So after a crash there may be lines beyond
+    the checkpoint: ``cut_after`` removes them, and training writes them again.
+
+    Args:
+        folder: The checkpoint folder.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.path = Path(folder) / NAME
+
+    def cut_after(self, sequence: int | None) -> None:
+        """Keep lines up to ``sequence`` (None: no line), drop later ones and a torn last line."""
+        if not self.path.exists():
+            return
+        kept = [line for line in self.lines() if sequence is not None and line["sequence"] <= sequence]
+        temporary = self.path.with_suffix(".tmp")
+        with system_call("write", temporary):
+            temporary.write_text("".join(_text(line) for line in kept), encoding="utf-8")
+        sync_file(temporary)
+        temporary.replace(self.path)
+        sync_folder(self.path.parent)
+
+    def append(self, line: dict[str, Any]) -> None:
+        """Add a snapshot's line; it is durable after ``sync``."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with system_call("write", self.path), self.path.open("a", encoding="utf-8") as file:
+            file.write(_text(line))
+
+    def sync(self) -> None:
+        """Flush all lines to the disk."""
+        if self.path.exists():
+            sync_file(self.path)
+
+    def lines(self) -> list[dict[str, Any]]:
+        """All whole lines.
+
+        Raises:
+            Failure: A line is damaged; the sentence names it.
+        """
+        if not self.path.exists():
+            return []
+        text = self.path.read_bytes()
+        whole = text[: text.rfind(b"\n") + 1].splitlines()
+        return [self._read(number, line) for number, line in enumerate(whole, 1)]
+
+    def _read(self, number: int, text: bytes) -> dict[str, Any]:
+        try:
+            line = json.loads(text)
+        except ValueError:  # UnicodeDecodeError is one too
+            line = None
+        if not isinstance(line, dict) or not isinstance(line.get("sequence"), int):
+            raise Failure(
+                f"{self.path}: line {number} is damaged. Remove the line, or move the file away to begin a new one: models "
+                "don't need it, only the means over older snapshots that gates and drift look at"
+            )
+        return line
+
+
+def _text(line: dict[str, Any]) -> str:
+    return json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n"
 
 
 class Phases:
