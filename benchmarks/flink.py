@@ -31,7 +31,7 @@ from schemas.config import Runner, StreamConfig
 from schemas.store import CommitRecord
 from stream.cluster.current import announce, withdraw
 from stream.cluster.job import ClusterJob, options
-from stream.cluster.plan import Plan
+from stream.cluster.plan import ClusterPlan
 from stream.cluster.stages import InWorker, ReadPartition
 from stream.commands.run import quiet_beam
 from stream.decode.decoder import Decoder
@@ -135,7 +135,7 @@ def read_there(config: StreamConfig, events: int, meter: type[Meter]) -> float:
     """Reading and validation on Flink, and nothing after it."""
     reader = PartitionReader(config.kafka, lambda key: None, lambda topic, offsets: None)
     reader.close()
-    plan = Plan.of(config, reader.starts)
+    plan = ClusterPlan.of(config, reader.starts)
     announce(config.store, plan.id)
     with tempfile.TemporaryDirectory() as folder:
         pipeline = beam.Pipeline(

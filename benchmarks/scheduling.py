@@ -25,7 +25,7 @@ import numpy as np
 from trainer.strategies.dygnex.scheduling.greedy import greedy
 from trainer.strategies.dygnex.scheduling.ilp import ilp
 from trainer.strategies.dygnex.scheduling.paper import paper
-from trainer.strategies.dygnex.scheduling.schedule import Limits, Problem, lower_bound_s
+from trainer.strategies.dygnex.scheduling.schedule import Problem, SearchLimits, lower_bound_s
 from trainer.strategies.dygnex.scheduling.simulation import draw, simulate
 from trainer.strategies.dygnex.scheduling.solve import solve
 from trainer.strategies.dygnex.scheduling.workloads import made_up_times
@@ -56,7 +56,7 @@ def exact(instances: int) -> None:
         best = best_epoch(times.tolist(), problem.gpus, 2, alpha)
         above.append(greedy(problem).epoch_s / best - 1)
         began = time.perf_counter()
-        equal += ilp(problem, Limits())[0].epoch_s <= best * (1 + 1e-7)
+        equal += ilp(problem, SearchLimits())[0].epoch_s <= best * (1 + 1e-7)
         seconds.append(time.perf_counter() - began)
     print(f"{instances} instances, n ≤ 10, G ≤ 3, L = 2, α = 0, .1 or .5 of a mean group")
     print(f"  ilp equals brute force in {equal}; {max(seconds):.1f} s at most")
@@ -113,7 +113,7 @@ def cpu_ms(algorithm: str, groups: int, gpus: int, kind: str) -> float:
 def scale(algorithms: list[str], figure: Path | None) -> None:
     gpus = [4, 8, 16, 32, 64, 128, 256, 512, 1024]
     for kind in ("linear", "lognormal"):
-        points = simulate(made_up_times(kind, 10_000, 0), gpus, algorithms, 0.0, Limits())
+        points = simulate(made_up_times(kind, 10_000, 0), gpus, algorithms, 0.0, SearchLimits())
         print(f"10,000 groups, {kind}: efficiency % (imbalance) by GPUs")
         print(f"  {'':10}", *(f"{count:>13}" for count in gpus))
         for algorithm in algorithms:

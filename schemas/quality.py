@@ -9,7 +9,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class FigureDisplay:
     """Where a figure is shown, besides results for machines, which have all of them.
 
     Attributes:
@@ -30,7 +30,7 @@ class Shown:
 
 
 def _figure(**shown: Any) -> Any:
-    return field(default=math.nan, metadata={"shown": Shown(**shown)})
+    return field(default=math.nan, metadata={"shown": FigureDisplay(**shown)})
 
 
 _BALANCE = ("lane_balance_ratio", "Largest over mean part")
@@ -73,5 +73,5 @@ class Quality:
     foreign_parts: float = _figure(lane=True, new=True)
 
 
-FIGURES: dict[str, Shown] = {each.name: each.metadata["shown"] for each in fields(Quality)}
+FIGURES: dict[str, FigureDisplay] = {each.name: each.metadata["shown"] for each in fields(Quality)}
 """All figures, by name."""

@@ -128,7 +128,7 @@ class HistoryEnd(Frozen):
     )
 
 
-class History(Record):
+class HistoryRecord(Record):
     """``log/history.json``: files that the log begins with, and where Kafka takes over from them."""
 
     files: list[HistoryFile] = Field(description="In the order in which they are read.")

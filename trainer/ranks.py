@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from stream.arrays.kinds import Int64
 from trainer.wire.exchange import GradientBuffer, Handle, begin_exchange, packed, unpacked
 from trainer.wire.joining import Device, join
-from trainer.wire.link import Link, Operation, Pending, ProcessLink
+from trainer.wire.link import Link, Operation, PendingWork, ProcessLink
 from trainer.wire.traffic import Flight, Traffic
 
 T = TypeVar("T", bound=np.generic)
@@ -410,7 +410,7 @@ class Ranks:
         self,
         purpose: str,
         sent_bytes: int,
-        begin: Callable[[], Pending],
+        begin: Callable[[], PendingWork],
         out: Tensor,
         held: Tensor | None = None,
     ) -> Flight:

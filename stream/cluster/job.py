@@ -16,7 +16,7 @@ from apache_beam.runners.portability.portable_runner import PortableRunner
 from schemas.config import Runner, StreamConfig
 from stream.cluster.current import announce, withdraw
 from stream.cluster.log_host import open_log
-from stream.cluster.plan import Plan
+from stream.cluster.plan import ClusterPlan
 from stream.cluster.stages import build
 from stream.cluster.worker import dismiss
 from stream.held import holding
@@ -118,7 +118,7 @@ class Submission:
         Failure: No job server answers, or it refuses the pipeline.
     """
 
-    def __init__(self, runner: Runner, plan: Plan) -> None:
+    def __init__(self, runner: Runner, plan: ClusterPlan) -> None:
         self.error: str | None = None
         pipeline = beam.Pipeline(runner=PortableRunner(), options=PipelineOptions(options(runner, plan)))
         build(pipeline, plan)
@@ -157,7 +157,7 @@ class Submission:
             self.error = sentence(str(error))
 
 
-def options(runner: Runner, plan: Plan) -> list[str]:
+def options(runner: Runner, plan: ClusterPlan) -> list[str]:
     """Beam's options of a submission.
 
     None is about checkpoints, so they stay off: a restarted job resumes from the log's commits.
@@ -263,7 +263,7 @@ class ClusterJob:
 
     def _submit(self, whole: ExitStack) -> None:
         """One submission, from the log's last commit until it must end or topics have new partitions."""
-        plan = Plan.of(self._config, [])
+        plan = ClusterPlan.of(self._config, [])
         announce(
             self._config.store, plan.id
         )  # ends the sources of another submission, which releases the log
@@ -312,7 +312,9 @@ class ClusterJob:
             LaneWriter(config.store, lane).close()
         return reader, topic_ids
 
-    def _follow(self, submission: Submission, plan: Plan, reader: PartitionReader, watch: TopicWatch) -> None:
+    def _follow(
+        self, submission: Submission, plan: ClusterPlan, reader: PartitionReader, watch: TopicWatch
+    ) -> None:
         """Watch log and topics until the submission has ended."""
         server = self._config.runner.job_server
         _log.info("submitted", graph=self._config.graph, job_server=server)

@@ -8,7 +8,7 @@ import structlog
 
 from schemas.config import StreamConfig
 from stream.cluster.current import is_current
-from stream.cluster.plan import Plan
+from stream.cluster.plan import ClusterPlan
 from stream.job.open_log import OpenLog, RoomForCommits
 from stream.metrics import StreamMetrics
 from stream.microbatch import MicroBatch
@@ -54,7 +54,7 @@ class LogHost:
         last_batch_s: Monotonic seconds of the last batch.
     """
 
-    def __init__(self, plan: Plan, config: StreamConfig, metrics: StreamMetrics) -> None:
+    def __init__(self, plan: ClusterPlan, config: StreamConfig, metrics: StreamMetrics) -> None:
         """Open the log and resume from its last commit.
 
         Raises:

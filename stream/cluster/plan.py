@@ -16,7 +16,7 @@ from stream.service.failure import Failure
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ClusterPlan:
     """A submitted job, picklable and fit to be shown.
 
     Runners log and list pipelines, so a plan has no secrets. A worker's environment variables (``FRESHET_STREAM_…``)

@@ -18,7 +18,7 @@ import pyarrow as pa
 from apache_beam.coders import VarIntCoder
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
 
-from stream.cluster.plan import Plan
+from stream.cluster.plan import ClusterPlan
 from stream.cluster.worker import Worker, acquire, release
 from stream.decode.encode import ipc_stream
 from stream.kafka.reader import Start
@@ -105,7 +105,7 @@ _PLACED_BY_KEY = beam.DoFn.StateParam(ReadModifyWriteStateSpec("unused", VarIntC
 class InWorker:
     """The stages are the process's worker, opened from the plan."""
 
-    plan: Plan
+    plan: ClusterPlan
 
     def acquire(self) -> Worker:
         """See ``Where.acquire``."""
@@ -157,7 +157,7 @@ class KeyedWakeFn(WakeFn):
         return super().process(element)
 
 
-def build(pipeline: beam.Pipeline, plan: Plan) -> None:
+def build(pipeline: beam.Pipeline, plan: ClusterPlan) -> None:
     """Build the pipeline of ``stream.pipeline`` with its stages in worker processes."""
     config = plan.config()
     lanes, where = tuple(lane.name for lane in config.lanes), InWorker(plan)

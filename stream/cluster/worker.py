@@ -15,11 +15,11 @@ from schemas.config import StreamConfig
 from schemas.store import CommitRecord
 from stream.cluster.current import is_current
 from stream.cluster.log_host import LogHost
-from stream.cluster.plan import Plan
+from stream.cluster.plan import ClusterPlan
 from stream.job.decoding import Decoding
 from stream.job.lane_threads import LaneThread, failures
 from stream.job.readiness import readiness
-from stream.kafka.answers import Answers
+from stream.kafka.answers import BrokerAnswers
 from stream.kafka.broker_clock import BrokerClock
 from stream.kafka.greeting import NoBrokerError
 from stream.kafka.present import Present
@@ -74,7 +74,7 @@ class OnePartition:
         """Leave the brokers."""
         self._reader.close()
 
-    def _connected(self, answers: Answers | None) -> PartitionReader:
+    def _connected(self, answers: BrokerAnswers | None) -> PartitionReader:
         quiet_s = min(ASK_S, self._config.snapshots.idle_timeout_s / 2)
         kafka, key = self._config.kafka, self._key
         return PartitionReader(
@@ -204,7 +204,7 @@ class Worker:
         endpoint: Serves metrics, once the log or a lane is here; else None.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ClusterPlan) -> None:
         self._plan = plan
         self._config = plan.config()
         self.readers = PartitionReaders(self._config)
@@ -329,7 +329,7 @@ _users: Counter[str] = Counter()
 _lock = threading.Lock()
 
 
-def acquire(plan: Plan) -> Worker:
+def acquire(plan: ClusterPlan) -> Worker:
     """This process's worker of a job, made if there is none; every call needs one ``release``."""
     with _lock:
         if not structlog.is_configured():
@@ -341,7 +341,7 @@ def acquire(plan: Plan) -> Worker:
         return workers[plan.id]
 
 
-def release(plan: Plan) -> None:
+def release(plan: ClusterPlan) -> None:
     """Give a worker back; it closes with its last user."""
     with _lock:
         _users[plan.id] -= 1
@@ -350,7 +350,7 @@ def release(plan: Plan) -> None:
         last.close()
 
 
-def dismiss(plan: Plan) -> None:
+def dismiss(plan: ClusterPlan) -> None:
     """Close this process's worker of a job that has ended, if it has one.
 
     If a connection breaks while Beam ends its harness, it tears no stage down, and this process would hold the log to its end.

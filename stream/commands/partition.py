@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from schemas.errors import system_call
-from schemas.quality import FIGURES, Shown
+from schemas.quality import FIGURES, FigureDisplay
 from stream.commands.options import AsOfMoment, Params, parameters
 from stream.service.failure import Failure
 from stream.service.logs import configure_logs
@@ -27,7 +27,7 @@ _ALL = "all"
 _LONGEST_INTERVAL_S = 9e12
 """Snapshots are cut in int64 microseconds."""
 
-_SHOWN = FIGURES | {"seconds": Shown(column=("s", ",.2f"), panel="Seconds in all")}
+_SHOWN = FIGURES | {"seconds": FigureDisplay(column=("s", ",.2f"), panel="Seconds in all")}
 _COLUMNS = [(*shown.column, name, shown.scale) for name, shown in _SHOWN.items() if shown.column is not None]
 _PANELS = [(name, shown.scale, shown.panel) for name, shown in _SHOWN.items() if shown.panel is not None]
 _COLOURS = {"vertex": "#2f6f9f", "edge": "#c8713a"}
@@ -146,7 +146,7 @@ def _partitioned(file: str, algorithm: str, **how: Any) -> "OfflineResult":
 
 
 def _compare(file: str, **how: Any) -> "list[Compared]":
-    from stream.commands.progress import Display, Shown
+    from stream.commands.progress import Display, StatusLine
     from stream.offline import compare_file
 
     running, done, events = "", 0, 0
@@ -159,7 +159,7 @@ def _compare(file: str, **how: Any) -> "list[Compared]":
         nonlocal done, events
         done, events = finished, of
 
-    with Display(lambda: Shown(f"{running}: partitioned {done:,} of {events:,} events")):
+    with Display(lambda: StatusLine(f"{running}: partitioned {done:,} of {events:,} events")):
         return compare_file(file, **how, begun=begun, progress=progress)
 
 

@@ -17,7 +17,7 @@ PLAIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class StatusLine:
     """Progress as a sentence, and in a log as an event with fields."""
 
     sentence: str
@@ -31,7 +31,7 @@ class Display:
     ``progress`` makes it, often on a terminal, every few seconds elsewhere; None: nothing new to show.
     """
 
-    def __init__(self, progress: Callable[[], Shown | None]) -> None:
+    def __init__(self, progress: Callable[[], StatusLine | None]) -> None:
         self._progress = progress
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="display", daemon=True)
@@ -90,12 +90,12 @@ def counting(text: str) -> Iterator[Callable[..., None]]:
         nonlocal at
         at = counts
 
-    def shown() -> Shown | None:
+    def shown() -> StatusLine | None:
         done, units = at
         if not units:
             return None
         per_s = rate.of(done)
-        return Shown(
+        return StatusLine(
             text.format(done, units, per_s), fields={"done": done, "of": units, "per_s": round(per_s)}
         )
 

@@ -15,7 +15,7 @@ import typer
 from schemas.config import StreamConfig
 from schemas.version import version
 from stream.commands.config import require_parts
-from stream.commands.progress import Display, Rate, Shown
+from stream.commands.progress import Display, Rate, StatusLine
 from stream.service.collector import calm_collector
 from stream.service.config_file import load_config
 from stream.service.endpoint import Endpoint
@@ -226,7 +226,7 @@ def _watched(graph: str, job: "StreamJob | ClusterJob", totals: "Totals", signal
     """Run a job with its display until it ends or a signal ends it."""
     rate = Rate()
 
-    def status() -> Shown:
+    def status() -> StatusLine:
         unread, per_s, behind = job.lag(), rate.of(totals.events), job.lane_lags()
         sentence = (
             f"{graph}: {totals.events:,} events ({per_s:,.0f}/s) in {totals.snapshots:,} "
@@ -244,7 +244,7 @@ def _watched(graph: str, job: "StreamJob | ClusterJob", totals: "Totals", signal
             "unread": unread,
             "behind": behind,
         }
-        return Shown(sentence, "status", fields)
+        return StatusLine(sentence, "status", fields)
 
     signals.enter_context(_ending_on_signals(job.interrupt))
     with Display(status):

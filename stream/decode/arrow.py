@@ -18,7 +18,7 @@ from schemas.fields import PathKeys
 from stream.decode.columns import NULL_KINDS, canonical, decoded, nulls
 from stream.decode.confluent import HEADER_BYTES
 from stream.decode.mapping import NATIVE, Mapping
-from stream.decode.reading import Limits, Refusal, RefusedError, Rows
+from stream.decode.reading import DecodedRows, Limits, Refusal, RefusedError
 from stream.decode.times import TimeUnit
 
 NOT_ARROW = "not_arrow"
@@ -354,7 +354,7 @@ def read_arrow(
     mapping: Mapping = NATIVE,
     *,
     at_once: Limits | None = None,
-) -> tuple[list[Rows], list[Refusal], int]:
+) -> tuple[list[DecodedRows], list[Refusal], int]:
     """Read messages of many events each; a fault of one message refuses only that one.
 
     Neighbouring messages of one schema are read together, so that the cost is theirs and not each message's.
@@ -389,7 +389,7 @@ def read_arrow(
             looked_at = i
             break
         messages.append((i, batch, known))
-    read: list[Rows] = []
+    read: list[DecodedRows] = []
     for _, run in groupby(messages, key=_company):
         _read_run(list(run), ids, unit, mapping, read, refusals)
     return read, refusals, looked_at
@@ -431,7 +431,7 @@ def _read_run(
     ids: IdKind,
     unit: TimeUnit,
     mapping: Mapping,
-    read: list[Rows],
+    read: list[DecodedRows],
     refusals: list[Refusal],
 ) -> None:
     try:
@@ -446,18 +446,18 @@ def _read_run(
             _read_run([message], ids, unit, mapping, read, refusals)
 
 
-def _rows(run: list[Message], ids: IdKind, unit: TimeUnit, mapping: Mapping) -> list[Rows]:
+def _rows(run: list[Message], ids: IdKind, unit: TimeUnit, mapping: Mapping) -> list[DecodedRows]:
     lengths = [batch.num_rows for _, batch, _ in run]
     messages = np.repeat([i for i, *_ in run], lengths)
     rows = np.concatenate([np.arange(length) for length in lengths])
-    together: list[Rows] = []
+    together: list[DecodedRows] = []
     first = 0
     # More than one batch is left only if a column exceeds 2 GiB.
     for batch in one_table([batch for _, batch, _ in run]).to_batches():
         span = slice(first, first + batch.num_rows)
         found = batch if mapping == NATIVE else mapped(batch, mapping)
         draft = canonical(found, ids, unit, shown=mapping.column, time_texts=mapping.time_texts)
-        together.append(Rows(draft, messages[span], rows[span]))
+        together.append(DecodedRows(draft, messages[span], rows[span]))
         first += batch.num_rows
     return together
 

@@ -17,7 +17,7 @@ from schemas.errors import FreshetError, one_line
 from schemas.events import REJECT_SCHEMA, Reason, event_schema
 from stream.arrays.kinds import Bool, Int64
 from stream.decode.formats.interface import UnavailableError, create_format
-from stream.decode.reading import REFUSAL_SCHEMA, Limits, Rows, refused_alike
+from stream.decode.reading import REFUSAL_SCHEMA, DecodedRows, Limits, refused_alike
 from stream.decode.validate import Faults, Rules, check
 from stream.microbatch import MicroBatch, RawBatch
 from stream.service.heartbeat import beat
@@ -69,7 +69,7 @@ def wall_time_us() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answers:
+class _DecodedMessages:
     """Answers to messages, which are named by their index among those read.
 
     Attributes:
@@ -104,10 +104,10 @@ class _Answers:
         if others:
             raise ValueError(f"the format does not list the reason {others.pop()}")
 
-    def followed_by(self, later: "_Answers") -> "_Answers":
+    def followed_by(self, later: "_DecodedMessages") -> "_DecodedMessages":
         """Both together; the later messages are counted from the end of these."""
         first = self.looked_at
-        return _Answers(
+        return _DecodedMessages(
             [*self.events, *((batch, messages + first, rows) for batch, messages, rows in later.events)],
             [*self.refused, *(_renumbered(table, lambda places: places + first) for table in later.refused)],
             first + later.looked_at,
@@ -246,10 +246,10 @@ class Decoder:
         )
         return batch, first + done
 
-    def _answers(self, values: pa.LargeBinaryArray, at_once: Limits | None, rules: Rules) -> _Answers:
+    def _answers(self, values: pa.LargeBinaryArray, at_once: Limits | None, rules: Rules) -> _DecodedMessages:
         """Read messages and check their rows; a message on which the format's code raises is refused alone."""
         if len(values) == 0:
-            return _Answers([], [], 0)
+            return _DecodedMessages([], [], 0)
         try:
             return self._read(values, at_once, rules)
         except UnavailableError:
@@ -257,7 +257,9 @@ class Decoder:
         except Exception as error:  # noqa: BLE001  a format's code may raise anything on content
             if len(values) == 1:
                 sentence = f"the code of format {self._format.name} failed: {_raised(error)}"
-                return _Answers([], [refused_alike(np.zeros(1, np.int64), Reason.DECODER_ERROR, sentence)], 1)
+                return _DecodedMessages(
+                    [], [refused_alike(np.zeros(1, np.int64), Reason.DECODER_ERROR, sentence)], 1
+                )
         beat()
         half = len(values) // 2
         found = self._answers(values[:half], at_once, rules)
@@ -272,9 +274,9 @@ class Decoder:
             return found
         return found.followed_by(self._answers(values[half:], at_once, rules))
 
-    def _read(self, values: pa.LargeBinaryArray, at_once: Limits | None, rules: Rules) -> _Answers:
+    def _read(self, values: pa.LargeBinaryArray, at_once: Limits | None, rules: Rules) -> _DecodedMessages:
         read = self._format.read(values, at_once)
-        answers = _Answers([], [*read.refused], read.looked_at)
+        answers = _DecodedMessages([], [*read.refused], read.looked_at)
         for rows in read.rows:
             check(rows.draft, rules, self._format.mapping.column)
             faults = rows.draft.faults
@@ -317,7 +319,7 @@ def _together(messages: Int64, faults: Faults) -> tuple[Bool, Faults]:
     return ~np.isin(messages, refused), only
 
 
-def _refused_rows(rows: Rows, faults: Faults) -> list[pa.Table]:
+def _refused_rows(rows: DecodedRows, faults: Faults) -> list[pa.Table]:
     if faults.accepted.all():
         return []
     if rows.rows is None:

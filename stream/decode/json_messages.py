@@ -34,7 +34,7 @@ from stream.decode.json_kernel import (
     scan,
 )
 from stream.decode.mapping import NATIVE, Level, Mapping
-from stream.decode.reading import Refusal, RefusedError, Rows, refusal_table
+from stream.decode.reading import DecodedRows, Refusal, RefusedError, refusal_table
 from stream.decode.times import TimeUnit, number_to_us, rfc3339_to_us
 from stream.decode.validate import Draft, Faults, draft_schema, shorten
 
@@ -87,7 +87,7 @@ class JsonRow:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Fields:
     """The fields of one message that are not null."""
 
     values: dict[str, Any]
@@ -110,7 +110,7 @@ def _plan(mapping: Mapping) -> ScanPlan:
 
 def read_json(
     values: pa.LargeBinaryArray, ids: IdKind, unit: TimeUnit, mapping: Mapping = NATIVE
-) -> tuple[list[Rows], list[pa.Table]]:
+) -> tuple[list[DecodedRows], list[pa.Table]]:
     """Read messages of one event each, with the scanner, or with ``read_message`` if that doesn't know them.
 
     Confluent's serializer of JSON puts its header before a message; the message is read without it.
@@ -139,7 +139,7 @@ def _with_header(refused: pa.Table, framed: npt.NDArray[np.bool_]) -> pa.Table:
 
 def _read_plain(
     values: pa.LargeBinaryArray, ids: IdKind, unit: TimeUnit, mapping: Mapping
-) -> tuple[list[Rows], list[pa.Table]]:
+) -> tuple[list[DecodedRows], list[pa.Table]]:
     _, ends_buffer, data_buffer = values.buffers()
     ends = read_only(ends_buffer, np.int64)[values.offset : values.offset + len(values) + 1]
     data = read_only(data_buffer or b"", np.uint8)
@@ -148,7 +148,7 @@ def _read_plain(
     batch = _scanned(columns, data, ids, mapping)
     messages = np.flatnonzero(columns.known)
     if len(messages) == len(values):
-        return [Rows(Draft(batch, Faults.none(len(messages))), messages)], []
+        return [DecodedRows(Draft(batch, Faults.none(len(messages))), messages)], []
 
     unknown = np.flatnonzero(~columns.known)
     refused: list[pa.Table] = []
@@ -168,7 +168,7 @@ def _read_plain(
         batch, messages = together.take(pa.array(order)), messages[order]
     if refusals:
         refused.append(refusal_table(refusals))
-    return [Rows(Draft(batch, Faults.none(len(messages))), messages)], refused
+    return [DecodedRows(Draft(batch, Faults.none(len(messages))), messages)], refused
 
 
 def _scanned(columns: Columns, data: npt.NDArray[np.uint8], ids: IdKind, mapping: Mapping) -> pa.RecordBatch:
@@ -260,7 +260,7 @@ def read_message(raw: bytes, ids: IdKind, unit: TimeUnit, mapping: Mapping = NAT
     return _edge_event(fields, ids, unit)
 
 
-def _edge_event(fields: _Found, ids: IdKind, unit: TimeUnit) -> JsonRow:
+def _edge_event(fields: _Fields, ids: IdKind, unit: TimeUnit) -> JsonRow:
     prefix = fields.mapping.prefix
     return JsonRow(
         op=_op(fields),
@@ -275,7 +275,7 @@ def _edge_event(fields: _Found, ids: IdKind, unit: TimeUnit) -> JsonRow:
     )
 
 
-def _node_event(fields: _Found, ids: IdKind, unit: TimeUnit) -> JsonRow:
+def _node_event(fields: _Fields, ids: IdKind, unit: TimeUnit) -> JsonRow:
     for other in ("src", "dst"):
         if other in fields:
             _refuse(Reason.WRONG_TYPE, f"has both node and {other}, but an event is of a node or of an edge")
@@ -321,7 +321,7 @@ def _expected(name: str, ids: IdKind, unit: TimeUnit, mapping: Mapping) -> str:
     )
 
 
-def _fields(raw: bytes, mapping: Mapping) -> _Found:
+def _fields(raw: bytes, mapping: Mapping) -> _Fields:
     """The fields of the message's object that are not null; numbers as int or ``Number``."""
     if not raw:
         _refuse(NOT_JSON, "the message is empty")
@@ -341,7 +341,7 @@ def _fields(raw: bytes, mapping: Mapping) -> _Found:
                     f"{mapping.shown('features', part)} is missing, but others of features are given",
                 )
         values["features"] = [parts[part] for part in range(mapping.feature_parts)]
-    return _Found(values, mapping)
+    return _Fields(values, mapping)
 
 
 def _parsed(raw: bytes) -> Any:
@@ -428,7 +428,7 @@ def _depth(raw: bytes) -> int:
     return int(np.cumsum(opened, dtype=np.int64).max(initial=0))
 
 
-def _op(fields: _Found) -> Op:
+def _op(fields: _Fields) -> Op:
     value = fields.get("op")
     if value is None:
         return Op.INSERT
@@ -441,7 +441,7 @@ def _op(fields: _Found) -> Op:
     return ops[value]
 
 
-def _node_id(fields: _Found, name: str, ids: IdKind, prefix: str) -> int | str:
+def _node_id(fields: _Fields, name: str, ids: IdKind, prefix: str) -> int | str:
     shown = fields.shown(name)
     if name not in fields:
         _refuse(Reason.MISSING_FIELD, f"{shown} is missing")
@@ -465,7 +465,7 @@ def _node_id(fields: _Found, name: str, ids: IdKind, prefix: str) -> int | str:
     _wrong(shown, value, _expected(name, ids, "s", fields.mapping))
 
 
-def _time(fields: _Found, unit: TimeUnit) -> int:
+def _time(fields: _Fields, unit: TimeUnit) -> int:
     shown = fields.shown("t")
     if "t" not in fields:
         _refuse(Reason.MISSING_FIELD, f"{shown} is missing")
@@ -483,7 +483,7 @@ def _time(fields: _Found, unit: TimeUnit) -> int:
     return number_to_us(text, unit)
 
 
-def _weight(fields: _Found) -> float:
+def _weight(fields: _Fields) -> float:
     value = fields.get("weight")
     if value is None:
         return 1.0
@@ -492,7 +492,7 @@ def _weight(fields: _Found) -> float:
     return float(_float32([value])[0])
 
 
-def _values(fields: _Found, name: str) -> npt.NDArray[np.float32] | None:
+def _values(fields: _Fields, name: str) -> npt.NDArray[np.float32] | None:
     value = fields.get(name)
     if value is None:
         return None
@@ -512,7 +512,7 @@ def _float32(numbers: list[int | Number]) -> npt.NDArray[np.float32]:
         return np.array([float(str(number)) for number in numbers], np.float64).astype(np.float32)
 
 
-def _integer(fields: _Found, name: str, bits: int) -> int | None:
+def _integer(fields: _Fields, name: str, bits: int) -> int | None:
     value = fields.get(name)
     if value is None:
         return None
@@ -521,7 +521,7 @@ def _integer(fields: _Found, name: str, bits: int) -> int | None:
     return _whole(fields.shown(name), value, bits, Reason.WRONG_TYPE)
 
 
-def _event_id(fields: _Found) -> str | None:
+def _event_id(fields: _Fields) -> str | None:
     value = fields.get("event_id")
     shown = fields.shown("event_id")
     if value is None:

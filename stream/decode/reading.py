@@ -85,7 +85,7 @@ def refused_alike(messages: Int64, reason: str, sentences: str | Sequence[str]) 
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class DecodedRows:
     """Rows read together, in the order of the messages.
 
     Attributes:
@@ -99,7 +99,7 @@ class Rows:
     rows: Int64 | None = None
 
 
-def in_order(parts: Sequence[Rows]) -> list[Rows]:
+def in_order(parts: Sequence[DecodedRows]) -> list[DecodedRows]:
     """Rows of several passes, in the order of the messages and of the rows within one.
 
     The parts, all with ``rows`` or all without, must each be in that order. They are returned as they are if each begins
@@ -125,7 +125,7 @@ def in_order(parts: Sequence[Rows]) -> list[Rows]:
     batches = [part.draft.batch for part in parts]
     (together,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
     draft = Draft(together.take(pa.array(order)), faults)
-    return [Rows(draft, messages[order], None if rows is None else rows[order])]
+    return [DecodedRows(draft, messages[order], None if rows is None else rows[order])]
 
 
 def _moved(sentence: Callable[[int], str], order: npt.NDArray[np.intp], first: int) -> Callable[[int], str]:

@@ -10,7 +10,7 @@ import structlog
 
 from schemas.config import StreamConfig
 from schemas.events import US_PER_S
-from schemas.store import History, HistoryEnd, Position
+from schemas.store import HistoryEnd, HistoryRecord, Position
 from stream.decode.files import OWN, FileColumns
 from stream.decode.history_file import Survey, count_from, read_polls, survey
 from stream.decode.validate import Rules, show_time
@@ -44,7 +44,7 @@ class Backfilled:
         refused: Rows refused, of all runs; None as for ``events``.
     """
 
-    history: History
+    history: HistoryRecord
     rows: int
     snapshots: int
     seconds: float
@@ -154,7 +154,7 @@ def _plan(
     offsets: dict[Key, int],
     columns: FileColumns,
     positions: Mapping[Key, Position],
-) -> tuple[History, list[Path]]:
+) -> tuple[HistoryRecord, list[Path]]:
     """Survey the files, and find the ends of the topics; ``positions`` are those of a log that has taken nothing in."""
     _require_distinct(files)
     found = sorted(
@@ -175,7 +175,7 @@ def _plan(
                 f"over. --until {show_time(max(times))} reads that moment from Kafka, which is right if the files may have "
                 "only a part of it. A later time reads all of the files. Or name offsets"
             )
-    history = History(
+    history = HistoryRecord(
         files=[fingerprint(path, s.rows) for s, path in found],
         until_us=until,
         rows=sum(s.rows for s in surveys),
@@ -212,7 +212,7 @@ def require_takeover(config: StreamConfig, writer: LogWriter) -> None:
         _require_reach(config, writer.history, writer.positions)
 
 
-def _require_reach(config: StreamConfig, history: History, begun: Container[Key]) -> None:
+def _require_reach(config: StreamConfig, history: HistoryRecord, begun: Container[Key]) -> None:
     topics = {topic.name for topic in config.kafka.topics}
     partitions = [
         (end.topic, end.partition)
@@ -263,7 +263,7 @@ def _ends(
 
 
 def _same(
-    history: History,
+    history: HistoryRecord,
     files: Sequence[Path],
     until_us: int | None,
     offsets: Mapping[Key, int] | None,
@@ -306,7 +306,7 @@ def _same(
 
 
 def _polls(
-    config: StreamConfig, rules: Rules, history: History, files: Sequence[Path], start: int
+    config: StreamConfig, rules: Rules, history: HistoryRecord, files: Sequence[Path], start: int
 ) -> Iterator[MicroBatch]:
     """All rows from ``start`` on, counted over all files."""
     first = 0
@@ -325,7 +325,7 @@ def _polls(
         first += file.rows
 
 
-def _in_file_order(config: StreamConfig, history: History) -> StreamConfig:
+def _in_file_order(config: StreamConfig, history: HistoryRecord) -> StreamConfig:
     """The configuration with a lateness that accepts every row of the history."""
     lateness_s = max(config.snapshots.lateness_s, -(-history.disorder_us // US_PER_S))
     snapshots = config.snapshots.model_copy(update={"lateness_s": float(lateness_s)})

@@ -16,7 +16,7 @@ from stream.job.decoding import Decoding
 from stream.job.lane_threads import LaneThread, bring_up_to_date, failures
 from stream.job.open_log import OpenLog, RoomForCommits
 from stream.job.standby import Standby, StoppedEarly, require_fit, require_same
-from stream.kafka.answers import Answers
+from stream.kafka.answers import BrokerAnswers
 from stream.kafka.broker_clock import BrokerClock
 from stream.kafka.client import NoBrokerError
 from stream.kafka.present import Present
@@ -111,7 +111,7 @@ class Connecting:
         self._config, self._stopping, self._skipped = config, stopping, skipped
         self.begun = False
         self.waits = True
-        self.answers = Answers(config.kafka.bootstrap)
+        self.answers = BrokerAnswers(config.kafka.bootstrap)
         self.no_leader: str | None = None
 
     def reader(self, next_offset: NextOffset, arrival_s: float) -> PartitionReader | None:

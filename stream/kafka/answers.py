@@ -10,7 +10,7 @@ from stream.service.failure import Failure
 _log = structlog.get_logger()
 
 
-class Answers:
+class BrokerAnswers:
     """Records when brokers last answered; logs once when they stop and once when they are back.
 
     Written by the reader's thread, read by any. Several readers, one after the other, may share it.

@@ -12,7 +12,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError, LogTruncationError, OffsetOutOfRangeError
 
 from schemas.config import Kafka
-from stream.kafka.answers import Answers
+from stream.kafka.answers import BrokerAnswers
 from stream.kafka.client import client_settings, connected, kafka_failures
 from stream.kafka.greeting import greet
 from stream.kafka.quiet import QuietPartitions
@@ -120,7 +120,7 @@ class PartitionReader:
         *,
         ask_quiet_s: float = ASK_S,
         only: tuple[str, int] | None = None,
-        answers: Answers | None = None,
+        answers: BrokerAnswers | None = None,
     ) -> None:
         """Connect, find the topics' partitions and seek to where each was left.
 
@@ -157,7 +157,7 @@ class PartitionReader:
             raise
         self._next = {TopicPartition(start.topic, start.partition): start.offset for start in self.starts}
         self._end = {TopicPartition(start.topic, start.partition): start.end for start in self.starts}
-        self.answers = answers or Answers(kafka.bootstrap)
+        self.answers = answers or BrokerAnswers(kafka.bootstrap)
         self._quiet = QuietPartitions(ask_quiet_s)
         for tp in self._next.keys() - self._missing.keys():
             self._quiet.said(tp, unread=self._next[tp] < self._end[tp])

@@ -6,7 +6,7 @@ from stream.arrays.growing import Growing
 from stream.arrays.kinds import Bool, Float32, Int8, Int32, Int64
 from stream.kernels import njit
 from stream.kernels.node_sets import distinct
-from stream.snapshots.delta import Csr, Rows
+from stream.snapshots.delta import Csr, NeighbourRows
 from stream.snapshots.pair_index import AT_LOW, HIGH, LOW, SEEN, WEIGHT, find
 from stream.snapshots.pairs import KEY_BITS
 
@@ -27,13 +27,13 @@ class LiveRows:
         self._neighbours: Int32 = np.empty(0, np.int32)
         self._records: Int32 = np.empty(0, np.int32)
 
-    def rows(self) -> Rows:
+    def rows(self) -> NeighbourRows:
         """The current rows: views."""
-        return Rows(self._start.values, self._end.values, self._neighbours)
+        return NeighbourRows(self._start.values, self._end.values, self._neighbours)
 
     @property
     def records(self) -> Int32:
-        """Record of the pair of every entry, parallel to ``Rows.indices``."""
+        """Record of the pair of every entry, parallel to ``NeighbourRows.indices``."""
         return self._records
 
     def apply(self, records: Int32, parted: Int64, joined: Int64, num_nodes: int) -> None:
@@ -211,7 +211,9 @@ def advance_adjacency(
 
 
 @njit(cache=True, nogil=True)
-def sorted_rows(rows: Rows, entries: Int32, records: Int32, weights: Float32) -> tuple[Int64, Int32, Float32]:
+def sorted_rows(
+    rows: NeighbourRows, entries: Int32, records: Int32, weights: Float32
+) -> tuple[Int64, Int32, Float32]:
     """Sorted adjacency of unsorted rows: both directions, weights of directions added.
 
     Visits nodes in order and appends each to its neighbours' rows.

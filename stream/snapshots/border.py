@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from schemas.store import History
+from schemas.store import HistoryRecord
 from stream.arrays.kinds import Bool, Int64
 from stream.snapshots.event_time import Key
 
@@ -20,7 +20,7 @@ class Border:
         history: The log's; None: it has no history.
     """
 
-    def __init__(self, history: History | None) -> None:
+    def __init__(self, history: HistoryRecord | None) -> None:
         self._until_us = 0 if history is None else history.until_us
         self._ends = {} if history is None else {(e.topic, e.partition): e for e in history.ends}
 

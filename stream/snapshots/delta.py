@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from stream.arrays.kinds import Float32, Int8, Int32, Int64
 
 
-class Rows(NamedTuple):
+class NeighbourRows(NamedTuple):
     """Neighbours by node, for kernels: ``indices[start[v]:end[v]]``, without v itself.
 
     ``start`` and ``end`` are int64 (num_nodes,), ``indices`` int32 of any length, with arbitrary values between rows. Neighbours
@@ -39,9 +39,9 @@ class Csr:
         return len(self.indptr) - 1
 
     @property
-    def rows(self) -> Rows:
-        """The same neighbours as ``Rows``. Views."""
-        return Rows(self.indptr[:-1], self.indptr[1:], self.indices.astype(np.int32, copy=False))
+    def rows(self) -> NeighbourRows:
+        """The same neighbours as ``NeighbourRows``. Views."""
+        return NeighbourRows(self.indptr[:-1], self.indptr[1:], self.indices.astype(np.int32, copy=False))
 
     @classmethod
     def empty(cls, num_nodes: int) -> "Csr":
@@ -52,7 +52,7 @@ class Csr:
 class View(Protocol):
     """The live graph at the end of a snapshot."""
 
-    def rows(self) -> Rows:
+    def rows(self) -> NeighbourRows:
         """The undirected adjacency: each live pair of two nodes in both its rows. O(1)."""
 
     def graph(self) -> Csr:
@@ -117,7 +117,7 @@ class SnapshotDelta:
     node_features: int = 0
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> NeighbourRows:
         """Unsorted neighbours of every node in the live graph. O(1)."""
         return self.view.rows()
 
@@ -143,7 +143,7 @@ class _Given:
     whole: Csr
     nodes: Int64
 
-    def rows(self) -> Rows:
+    def rows(self) -> NeighbourRows:
         return self.whole.rows
 
     def graph(self) -> Csr:

@@ -16,7 +16,7 @@ from stream.arrays.growing import Growing
 from stream.arrays.kinds import Bool, Float32, Int8, Int32, Int64
 from stream.kernels.node_sets import distinct
 from stream.snapshots.adjacency import LiveRows, advance_adjacency, sorted_rows, worth_advancing
-from stream.snapshots.delta import Csr, Rows, SnapshotDelta
+from stream.snapshots.delta import Csr, NeighbourRows, SnapshotDelta
 from stream.snapshots.node_features import NodeFeatures, SegmentChanges
 from stream.snapshots.pair_index import (
     SEEN,
@@ -341,7 +341,7 @@ class _View:
         self._graph, self._moment = graph, moment
         self._live: Int64 | None = None
 
-    def rows(self) -> Rows:
+    def rows(self) -> NeighbourRows:
         """See ``View.rows``."""
         return self._now().adjacency.rows()
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from stream.arrays.kinds import Bool, Float32, Int8, Int32, Int64, UInt8
 from stream.kernels import njit
 from stream.snapshots.adjacency import LiveRows
-from stream.snapshots.delta import Rows
+from stream.snapshots.delta import NeighbourRows
 from stream.snapshots.pair_index import (
     AT_HIGH,
     AT_LOW,
@@ -379,7 +379,7 @@ def load(arrays: dict[str, NDArray[Any]], index: PairIndex, adjacency: LiveRows)
 
 
 @njit(cache=True, nogil=True)
-def _dump(rows: Rows, entries: Int32, records: Int32) -> tuple[Int32, UInt8, Int64]:
+def _dump(rows: NeighbourRows, entries: Int32, records: Int32) -> tuple[Int32, UInt8, Int64]:
     total = (rows.end - rows.start).sum()
     out = np.empty(total, np.int32)
     directions = np.empty(total // 2, np.uint8)

@@ -16,7 +16,7 @@ from log_events import SECOND, Clock, event, poll, stream_config
 from oracle_log import OracleLog, Rules
 
 from schemas.events import event_schema
-from schemas.store import CommitRecord, History, HistoryEnd, HistoryFile
+from schemas.store import CommitRecord, HistoryEnd, HistoryFile, HistoryRecord
 from stream.microbatch import Quiet
 from stream.sink import SnapshotSink, log_header
 from stream.store.log.reader import LogReader
@@ -271,7 +271,7 @@ class Job:
             self.everything = False
 
 
-def history(rules: Rules) -> History:
+def history(rules: Rules) -> HistoryRecord:
     """A history without rows: what matters here is where it ends."""
     assert rules.until is not None
     ends = [
@@ -279,7 +279,7 @@ def history(rules: Rules) -> History:
         for (topic, partition), end in rules.ends.items()
     ]
     file = HistoryFile(name="past.parquet", rows=0, bytes=0, checksum="")
-    return History(files=[file], until_us=rules.until, rows=0, after=0, disorder_us=0, ends=ends)
+    return HistoryRecord(files=[file], until_us=rules.until, rows=0, after=0, disorder_us=0, ends=ends)
 
 
 @given(scripts())

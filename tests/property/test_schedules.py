@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from trainer.strategies.dygnex.scheduling.greedy import anneal, cut, fill_bins, level
 from trainer.strategies.dygnex.scheduling.locality import SLACK, keep_runs, moved
-from trainer.strategies.dygnex.scheduling.schedule import Limits, Problem, Schedule, lower_bound_s
+from trainer.strategies.dygnex.scheduling.schedule import Problem, Schedule, SearchLimits, lower_bound_s
 from trainer.strategies.dygnex.scheduling.solve import ALGORITHMS
 
 SECONDS = st.floats(0.0, 1e6, allow_subnormal=False) | st.integers(0, 4).map(float)
@@ -24,7 +24,7 @@ def problems(draw: st.DrawFn) -> Problem:
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 @given(problem=problems())
 def test_every_group_has_one_place_and_no_gpu_more_than_it_may(algorithm: str, problem: Problem) -> None:
-    schedule, bound_s = ALGORITHMS[algorithm](problem, Limits(gap=1e9, time_s=0.1))
+    schedule, bound_s = ALGORITHMS[algorithm](problem, SearchLimits(gap=1e9, time_s=0.1))
     slots = schedule.slots
     assert slots.shape[1:] == (problem.gpus, problem.per_gpu)
     assert sorted(slots[slots >= 0].tolist()) == list(range(len(problem.times_s)))
@@ -90,7 +90,7 @@ def test_the_bound_is_at_least_what_everybody_knows(problem: Problem) -> None:
 def test_runs_are_kept_together_within_the_slack_and_nothing_is_lost(
     algorithm: str, problem: Problem, window: int, seed: int
 ) -> None:
-    schedule, _ = ALGORITHMS[algorithm](problem, Limits())
+    schedule, _ = ALGORITHMS[algorithm](problem, SearchLimits())
     near = keep_runs(schedule, window, seed, steps=500)
     assert sorted(near.slots[near.slots >= 0].tolist()) == list(range(len(problem.times_s)))
     assert near.epoch_s <= schedule.epoch_s * (1 + SLACK) * (1 + 1e-9)

@@ -27,7 +27,7 @@ from schemas.config import Lane, StreamConfig
 from schemas.trainer_config import TrainerConfig
 from stream.cluster.current import announce
 from stream.cluster.log_host import LogHost
-from stream.cluster.plan import Plan
+from stream.cluster.plan import ClusterPlan
 from stream.held import holding
 from stream.job.lane_threads import LaneThread
 from stream.job.readiness import readiness
@@ -178,7 +178,7 @@ class World:
         }
         self.trainer_config = TrainerConfig.model_validate(values)
         self._held = ExitStack()
-        plan = Plan.of(self.config, [Start("edges", partition, 0, 0) for partition in (0, 1)])
+        plan = ClusterPlan.of(self.config, [Start("edges", partition, 0, 0) for partition in (0, 1)])
         self._held.enter_context(holding(plan.id, self.config))
         announce(self.config.store, plan.id)
         self.stream = StreamMetrics(self.config)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from schemas.events import Reason
 from stream.decode.formats.interface import Read
 from stream.decode.formats.plain import JsonFormat
-from stream.decode.reading import Limits, Rows, refused_alike
+from stream.decode.reading import DecodedRows, Limits, refused_alike
 from stream.service.failure import Failure
 
 NAME = "broken"
@@ -33,7 +33,7 @@ def _with(name: str, column: Callable[[int], pa.Array]) -> Callable[[Read], Read
             batch = part.draft.batch
             place = batch.schema.get_field_index(name)
             rows.append(
-                Rows(
+                DecodedRows(
                     replace(part.draft, batch=batch.set_column(place, name, column(len(batch)))),
                     part.messages,
                 )

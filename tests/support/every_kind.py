@@ -9,7 +9,7 @@ from log_events import SECOND, event, stream_config
 from placed import files_of, flipped, problems_of, write
 
 from schemas.events import REJECT_SCHEMA, event_schema
-from schemas.store import History, HistoryFile, Position
+from schemas.store import HistoryFile, HistoryRecord, Position
 from stream.sink import log_header
 from stream.snapshots.border import HISTORY
 from stream.store.compact.store import Keep, compact
@@ -41,7 +41,7 @@ def make_every_kind(
     origin = {"topic": "a", "partition": 0, "offset": 1, "tau": snapshots}
     position = Position(topic="a", partition=0, next=2, max_t_us=snapshots * SECOND)
     file = HistoryFile(name="past.parquet", rows=0, bytes=0, checksum="")
-    history = History(files=[file], until_us=0, rows=0, after=0, disorder_us=0, ends=[])
+    history = HistoryRecord(files=[file], until_us=0, rows=0, after=0, disorder_us=0, ends=[])
     with LogWriter.open(store, log_header(stream_config(str(store)))) as log:
         log.begin_with(history)
         log.commit(

@@ -9,14 +9,14 @@ import pyarrow as pa
 from log_events import SECOND, event, stream_config
 
 from schemas.events import REJECT_SCHEMA, event_schema
-from schemas.store import History, HistoryFile, Position
+from schemas.store import HistoryFile, HistoryRecord, Position
 from stream.sink import log_header
 from stream.store.errors import ConfigMissingError, StoreError
 from stream.store.log.reader import LogReader
 from stream.store.log.sealed import tail_schema
 from stream.store.log.writer import LogWriter
 
-HISTORY = History(
+HISTORY = HistoryRecord(
     files=[HistoryFile(name="past.parquet", rows=0, bytes=0, checksum="")],
     until_us=0, rows=0, after=0, disorder_us=0, ends=[],
 )  # fmt: skip

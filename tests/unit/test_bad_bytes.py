@@ -11,7 +11,7 @@ from every_kind import LANES, make_every_kind, missed_flips
 from forge import reforged
 from placed import Places, anew, files_of, problems_of, write
 
-from schemas.store import CommitRecord, History, LaneHeader, LaneManifest, LogHeader, Record
+from schemas.store import CommitRecord, HistoryRecord, LaneHeader, LaneManifest, LogHeader, Record
 from stream.store.errors import CorruptError, FormatVersionError, StoreError
 from stream.store.files.records import read_record
 from stream.store.files.sweep import NAME
@@ -280,7 +280,11 @@ def test_records_of_a_future_version_are_refused_with_both_versions(store: Place
 
 
 def kind_of(name: str) -> type[Record]:
-    kinds: dict[str, type[Record]] = {"log.json": LogHeader, "history.json": History, "lane.json": LaneHeader}
+    kinds: dict[str, type[Record]] = {
+        "log.json": LogHeader,
+        "history.json": HistoryRecord,
+        "lane.json": LaneHeader,
+    }
     return kinds.get(Path(name).name, CommitRecord if name.startswith("log") else LaneManifest)
 
 

@@ -21,7 +21,7 @@ from stream.cluster import worker as workers
 from stream.cluster.current import announce, is_current, withdraw
 from stream.cluster.job import JobTotals, options, sentence
 from stream.cluster.log_host import LogHost, open_log
-from stream.cluster.plan import Plan
+from stream.cluster.plan import ClusterPlan
 from stream.cluster.stages import VERSION, MicroBatchCoder
 from stream.held import holding
 from stream.kafka.reader import Start
@@ -52,7 +52,7 @@ def with_password(**more: Any) -> StreamConfig:
 
 
 def test_no_secret_is_in_what_a_runner_is_given(clean_environment: pytest.MonkeyPatch) -> None:
-    plan = Plan.of(with_password(), [Start("a", 0, 5, 9)])
+    plan = ClusterPlan.of(with_password(), [Start("a", 0, 5, 9)])
     assert b"hunter2" not in pickle.dumps(plan)
     assert '"sasl_password"' not in plan.settings
     with pytest.raises(Failure, match=r"a worker on .*sasl_password.*the worker's environment"):
@@ -80,11 +80,11 @@ def test_a_worker_reads_the_configuration_that_was_submitted(
             "lanes": [{"name": "l", "algorithm": "sep", "parts": 2, "params": {"hubs": 0.05}}],
         }
     )
-    assert pickle.loads(pickle.dumps(Plan.of(config, []))).config() == config
+    assert pickle.loads(pickle.dumps(ClusterPlan.of(config, []))).config() == config
 
 
 def test_a_worker_takes_its_password_from_its_environment(clean_environment: pytest.MonkeyPatch) -> None:
-    plan = pickle.loads(pickle.dumps(Plan.of(with_password(), [])))
+    plan = pickle.loads(pickle.dumps(ClusterPlan.of(with_password(), [])))
     clean_environment.setenv("FRESHET_STREAM_KAFKA__SASL_PASSWORD", "from-here")
     clean_environment.setenv("FRESHET_STREAM_STORE", "/mnt/elsewhere")
     password = plan.config().kafka.sasl_password
@@ -97,7 +97,7 @@ def test_a_worker_in_the_jobs_process_has_the_jobs_configuration(
     clean_environment: pytest.MonkeyPatch,
 ) -> None:
     config = with_password()
-    plan = Plan.of(config, [])
+    plan = ClusterPlan.of(config, [])
     with holding(plan.id, config):
         assert plan.config() is config
 
@@ -111,7 +111,7 @@ def test_flink_wants_a_job_server() -> None:
 
 def test_a_worker_pool_becomes_an_external_environment() -> None:
     runner = Runner(name="flink", job_server="h:1", environment="external:pool:50000", parallelism=3)
-    told = options(runner, Plan.of(with_password(), []))
+    told = options(runner, ClusterPlan.of(with_password(), []))
     assert "--environment_type=EXTERNAL" in told
     assert "--environment_config=pool:50000" in told
     assert "--parallelism=3" in told
@@ -176,13 +176,13 @@ def test_a_newer_submission_ends_an_older_one(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plan]:
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterPlan]:
     """A job of one topic partition, begun at offset 10, whose configuration this process holds."""
     monkeypatch.setattr("stream.job.open_log.GroupOffsets", NoOffsets)
     monkeypatch.setattr("stream.job.open_log.TopicWatch", NoWatch)
     config = stream_config(str(tmp_path), commit_every_s=3600)
     config = config.model_copy(update={"metrics": config.metrics.model_copy(update={"port": 0})})
-    plan = Plan.of(config, [Start("a", 0, 10, 30)])
+    plan = ClusterPlan.of(config, [Start("a", 0, 10, 30)])
     with holding(plan.id, config):
         announce(tmp_path, plan.id)
         yield plan
@@ -198,7 +198,7 @@ def batch(first: int, end: int) -> MicroBatch:
     )
 
 
-def hosted(plan: Plan) -> LogHost:
+def hosted(plan: ClusterPlan) -> LogHost:
     config = plan.config()
     return LogHost(plan, config, StreamMetrics(config))
 
@@ -208,7 +208,7 @@ def offsets_in(store: Path) -> list[int]:
         return sorted(writer.open_tail()["offset"].to_pylist())
 
 
-def test_what_is_offered_again_is_taken_once(plan: Plan, tmp_path: Path) -> None:
+def test_what_is_offered_again_is_taken_once(plan: ClusterPlan, tmp_path: Path) -> None:
     host = hosted(plan)
     for first, end in ((10, 14), (10, 14), (12, 18), (18, 18)):
         host.write(batch(first, end))
@@ -217,7 +217,7 @@ def test_what_is_offered_again_is_taken_once(plan: Plan, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("taken", [0, 4])
-def test_a_batch_that_leaves_offsets_out_is_refused(plan: Plan, taken: int) -> None:
+def test_a_batch_that_leaves_offsets_out_is_refused(plan: ClusterPlan, taken: int) -> None:
     host = hosted(plan)
     if taken:
         host.write(batch(10, 10 + taken))
@@ -228,7 +228,7 @@ def test_a_batch_that_leaves_offsets_out_is_refused(plan: Plan, taken: int) -> N
     host.close()
 
 
-def test_what_a_lost_worker_had_taken_in_is_missed_by_the_next(plan: Plan, tmp_path: Path) -> None:
+def test_what_a_lost_worker_had_taken_in_is_missed_by_the_next(plan: ClusterPlan, tmp_path: Path) -> None:
     lost = hosted(plan)
     lost.write(batch(10, 15))
     lost.close(flush=False)  # as if its process had died
@@ -240,7 +240,7 @@ def test_what_a_lost_worker_had_taken_in_is_missed_by_the_next(plan: Plan, tmp_p
     assert offsets_in(tmp_path) == list(range(10, 20))
 
 
-def test_a_busy_log_is_waited_for_and_then_named(plan: Plan) -> None:
+def test_a_busy_log_is_waited_for_and_then_named(plan: ClusterPlan) -> None:
     host = hosted(plan)
     with pytest.raises(LaneBusyError, match="is being written by"):
         open_log(plan.config(), wait_s=0)
@@ -252,7 +252,9 @@ def test_a_busy_log_is_waited_for_and_then_named(plan: Plan) -> None:
 # A process's worker
 
 
-def test_the_last_stage_that_is_torn_down_commits_and_gives_the_log_back(plan: Plan, tmp_path: Path) -> None:
+def test_the_last_stage_that_is_torn_down_commits_and_gives_the_log_back(
+    plan: ClusterPlan, tmp_path: Path
+) -> None:
     first, second = workers.acquire(plan), workers.acquire(plan)
     assert first is second
     first.write(batch(10, 12))
@@ -264,7 +266,7 @@ def test_the_last_stage_that_is_torn_down_commits_and_gives_the_log_back(plan: P
 
 
 def test_a_worker_that_no_stage_gives_back_is_closed_once_its_job_has_ended(
-    plan: Plan, tmp_path: Path
+    plan: ClusterPlan, tmp_path: Path
 ) -> None:
     worker = workers.acquire(plan)
     worker.write(batch(10, 12))
@@ -277,7 +279,7 @@ def test_a_worker_that_no_stage_gives_back_is_closed_once_its_job_has_ended(
     workers.release(plan)
 
 
-def test_a_failure_while_writing_has_the_log_opened_anew(plan: Plan, tmp_path: Path) -> None:
+def test_a_failure_while_writing_has_the_log_opened_anew(plan: ClusterPlan, tmp_path: Path) -> None:
     worker = workers.acquire(plan)
     worker.write(batch(10, 12))
     with pytest.raises(OffsetGapError):
@@ -289,7 +291,9 @@ def test_a_failure_while_writing_has_the_log_opened_anew(plan: Plan, tmp_path: P
     assert offsets_in(tmp_path) == list(range(10, 17))
 
 
-def test_a_log_that_has_snapshots_wakes_the_lanes_when_it_is_opened(plan: Plan, tmp_path: Path) -> None:
+def test_a_log_that_has_snapshots_wakes_the_lanes_when_it_is_opened(
+    plan: ClusterPlan, tmp_path: Path
+) -> None:
     host = hosted(plan)
     host.write(batch(10, 12))
     assert host.log.sink.seal_all() is not None
@@ -300,7 +304,7 @@ def test_a_log_that_has_snapshots_wakes_the_lanes_when_it_is_opened(plan: Plan, 
     workers.release(plan)
 
 
-def test_a_worker_says_itself_that_event_time_is_held_back(plan: Plan) -> None:
+def test_a_worker_says_itself_that_event_time_is_held_back(plan: ClusterPlan) -> None:
     worker = workers.acquire(plan)
     worker.write(batch(10, 12))
     worker._metrics.open_event_time(OpenEventTime(0, Held("a", 0, 9_000.0, None)))
@@ -314,7 +318,7 @@ def test_a_worker_says_itself_that_event_time_is_held_back(plan: Plan) -> None:
 # Totals
 
 
-def test_totals_count_what_was_committed_since_they_began(plan: Plan, tmp_path: Path) -> None:
+def test_totals_count_what_was_committed_since_they_began(plan: ClusterPlan, tmp_path: Path) -> None:
     totals = JobTotals(str(tmp_path))
     assert not totals.refresh()
     host = hosted(plan)
@@ -333,13 +337,13 @@ def test_totals_count_what_was_committed_since_they_began(plan: Plan, tmp_path: 
     assert len(LogReader(tmp_path).events(5)) == 10
 
 
-def test_the_plan_in_the_pipeline_is_json(plan: Plan) -> None:
+def test_the_plan_in_the_pipeline_is_json(plan: ClusterPlan) -> None:
     assert json.loads(plan.settings)["graph"] == "test"
     assert re.fullmatch(r"[0-9a-f]{32}", plan.id)
 
 
 def test_a_worker_that_has_only_lanes_is_alive_however_long_nothing_is_sealed(
-    plan: Plan, monkeypatch: pytest.MonkeyPatch
+    plan: ClusterPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = workers.Worker(plan)
     try:

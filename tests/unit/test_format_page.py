@@ -19,9 +19,9 @@ from schemas.store import (
     CommitRecord,
     Dropped,
     FileRef,
-    History,
     HistoryEnd,
     HistoryFile,
+    HistoryRecord,
     LaneHeader,
     LaneIndex,
     LaneManifest,
@@ -138,7 +138,7 @@ def test_every_part_of_a_lane_at_every_snapshot_is_read_with_arrow_alone(store: 
 
 RECORDS: dict[str, type[Any]] = {
     "log.json": LogHeader,
-    "history.json": History,
+    "history.json": HistoryRecord,
     "Commit": CommitRecord,
     "Log index": LogIndex,
     "Dropped": Dropped,

@@ -11,7 +11,7 @@ import pytest
 from log_events import SECOND, stream_config
 
 from schemas.config import StreamConfig
-from schemas.store import CommitRecord, History, HistoryEnd, HistoryFile, Position
+from schemas.store import CommitRecord, HistoryEnd, HistoryFile, HistoryRecord, Position
 from stream.commands.backfill import _place, _time_us
 from stream.decode.history_file import Survey, count_from, read_polls, survey
 from stream.decode.validate import Rules
@@ -170,10 +170,10 @@ def test_offsets_are_places() -> None:
             _place(text)
 
 
-def history(rows_in_all: int) -> History:
+def history(rows_in_all: int) -> HistoryRecord:
     known = HistoryFile(name="past.parquet", rows=rows_in_all, bytes=1, checksum="0")
     end = HistoryEnd(topic="a", partition=0, start=None, end=5)
-    return History(files=[known], until_us=10, rows=rows_in_all, after=0, disorder_us=0, ends=[end])
+    return HistoryRecord(files=[known], until_us=10, rows=rows_in_all, after=0, disorder_us=0, ends=[end])
 
 
 def test_the_border_is_an_event_time_and_an_offset() -> None:

@@ -16,7 +16,7 @@ from placed import Places
 from structlog.testing import capture_logs
 
 from stream.cluster.log_host import LogHost
-from stream.cluster.plan import Plan
+from stream.cluster.plan import ClusterPlan
 from stream.held import holding
 from stream.kafka.reader import Start
 from stream.metrics import StreamMetrics
@@ -38,7 +38,7 @@ def hosted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], LogHost]
 
         def opened(store: str) -> LogHost:
             config = stream_config(store, commit_every_s=1e-9)
-            plan = Plan.of(config, [Start(*KEY, 0, MESSAGES)])
+            plan = ClusterPlan.of(config, [Start(*KEY, 0, MESSAGES)])
             held.enter_context(holding(plan.id, config))
             return LogHost(plan, config, StreamMetrics(config))
 

@@ -17,7 +17,7 @@ from schemas.store import LogHeader, Position
 from stream.cli import app
 from stream.cluster.job import JobTotals
 from stream.commands import run as run_module
-from stream.commands.progress import Shown
+from stream.commands.progress import StatusLine
 from stream.metrics import StreamMetrics
 from stream.sink import SnapshotSink, log_header
 from stream.store.inspect import inspect
@@ -160,7 +160,7 @@ class OneLook:
 
     line = ""
 
-    def __init__(self, line: Callable[[], Shown]) -> None:
+    def __init__(self, line: Callable[[], StatusLine]) -> None:
         self._line = line
 
     def __enter__(self) -> None:

@@ -10,7 +10,13 @@ from trainer.strategies.dygnex.scheduling.greedy import greedy
 from trainer.strategies.dygnex.scheduling.ilp import ilp
 from trainer.strategies.dygnex.scheduling.locality import keep_runs, moved
 from trainer.strategies.dygnex.scheduling.paper import paper, psg, psg_sorted
-from trainer.strategies.dygnex.scheduling.schedule import Limits, Problem, Schedule, lower_bound_s, spread
+from trainer.strategies.dygnex.scheduling.schedule import (
+    Problem,
+    Schedule,
+    SearchLimits,
+    lower_bound_s,
+    spread,
+)
 from trainer.strategies.dygnex.scheduling.solve import ALGORITHMS, solve
 from trainer.strategies.dygnex.scheduling.workloads import made_up_times
 
@@ -45,7 +51,7 @@ def test_greedy_is_the_best_of_all_or_nearly_and_the_bound_is_below(seed: int) -
 def test_ilp_is_the_best_of_all_with_either_solver(solver: str, seed: int) -> None:
     problem = small(seed)
     best_s = best_epoch(problem.times_s.tolist(), problem.gpus, problem.per_gpu, problem.alpha_s)
-    found, bound_s = ilp(problem, Limits(**SMALL), solver)
+    found, bound_s = ilp(problem, SearchLimits(**SMALL), solver)
     assert found.epoch_s == pytest.approx(best_s, rel=1e-7)
     assert bound_s <= found.epoch_s
 
@@ -55,7 +61,7 @@ def test_solvers_find_what_greedy_misses(solver: str, monkeypatch: pytest.Monkey
     """Their own schedule is the result, not the start that they were given."""
     monkeypatch.setattr("trainer.strategies.dygnex.scheduling.ilp.greedy", lambda problem, *_: psg(problem))
     problem = Problem(np.array([6.0, 1.0, 5.0, 2.0, 4.0, 3.0]), 2, 2, 0.5)
-    found, _ = ilp(problem, Limits(**SMALL), solver)
+    found, _ = ilp(problem, SearchLimits(**SMALL), solver)
     best_s = best_epoch(problem.times_s.tolist(), 2, 2, 0.5)
     assert psg(problem).epoch_s > 1.1 * best_s
     assert found.epoch_s == pytest.approx(best_s, rel=1e-7)
@@ -65,7 +71,7 @@ def test_ilp_works_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     monkeypatch.setitem(__import__("sys").modules, "ortools", None)  # importing it fails
     problem = Problem(np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.5]), 2)
-    found, _ = ilp(problem, Limits())
+    found, _ = ilp(problem, SearchLimits())
     assert found.epoch_s == pytest.approx(best_epoch(problem.times_s.tolist(), 2, 2, 0.0))
 
 

@@ -69,7 +69,7 @@ def schedule(
     """
 
     def body() -> None:
-        from trainer.strategies.dygnex.scheduling.schedule import Limits, Problem
+        from trainer.strategies.dygnex.scheduling.schedule import Problem, SearchLimits
         from trainer.strategies.dygnex.scheduling.solve import require_algorithm, solve
         from trainer.strategies.dygnex.scheduling.workloads import read_times, require_seconds
 
@@ -77,7 +77,7 @@ def schedule(
         for name, value in (("--alpha", alpha), ("--gap", gap), ("--time-limit", time_limit)):
             require_seconds(name, value)
         problem = Problem(read_times(times), gpus, per_gpu, alpha)
-        solved = solve(problem, algorithm, Limits(gap, time_limit, seed), window)
+        solved = solve(problem, algorithm, SearchLimits(gap, time_limit, seed), window)
         if out is not None:
             with whole_file(out) as temporary:
                 temporary.write_text(json_text.dumps(solved.schedule.iterations()), encoding="utf-8")

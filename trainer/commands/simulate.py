@@ -72,7 +72,7 @@ def simulate(
         raise typer.BadParameter("--store and --lane go together")
 
     def body() -> None:
-        from trainer.strategies.dygnex.scheduling.schedule import Limits
+        from trainer.strategies.dygnex.scheduling.schedule import SearchLimits
         from trainer.strategies.dygnex.scheduling.simulation import draw
         from trainer.strategies.dygnex.scheduling.simulation import simulate as points_of
         from trainer.strategies.dygnex.scheduling.solve import require_algorithm
@@ -87,7 +87,7 @@ def simulate(
             require_seconds(option, value)
         counts = _counts(gpus)
         times_s = _times(times, store, lane, groups, window, TimeModel(*each.values()), seed)
-        points = points_of(times_s, counts, algorithms, alpha, Limits(seed=seed))
+        points = points_of(times_s, counts, algorithms, alpha, SearchLimits(seed=seed))
         source = f"{len(times_s):,} snapshot groups, {store or times or 'linear'}"
         if plot is not None:
             draw(points, source, plot)

@@ -16,7 +16,7 @@ from stream.store.lane.reader import LaneReader
 from trainer.continual.drift import DriftWatch
 from trainer.continual.follower import Follower
 from trainer.continual.forgetting import Forgotten, forget_beyond
-from trainer.continual.journal import ScoreFile, Step, observe, write_line
+from trainer.continual.journal import ScoreFile, SnapshotStep, observe, write_line
 from trainer.continual.pace import LoadPolicy, Pace
 from trainer.exports.exporter import Exporter, ExportGate, version_of
 from trainer.learning.soundness import is_sound
@@ -109,7 +109,7 @@ class Trainer:
 
     def step(self, manifest: LaneManifest) -> None:
         """Predict one snapshot, then train on it: no event is learned before its prediction."""
-        step = Step(manifest)
+        step = SnapshotStep(manifest)
         phases = step.phases
         self.metrics.lag(self._lag(self.sequence))
         step.skipped = self._skip_to(manifest.sequence)
@@ -242,7 +242,7 @@ class Trainer:
             lag = self.ranks.from_first(lag)
         return self.load.passes(lag, most)
 
-    def _take_figures(self, step: Step) -> None:
+    def _take_figures(self, step: SnapshotStep) -> None:
         """Compute the figures of the predictions, and whether they have become worse."""
         if step.evaluation is not None:
             step.figures = step.evaluation.figures()
@@ -256,7 +256,7 @@ class Trainer:
         if self.config.optimisation.rate == "on-drift" and self.ranks.any(step.sliding.drifted)[0]:
             self.session.strategy.learner.rate.drifted()
 
-    def _export(self, exporter: Exporter, step: Step, scores_version: str) -> None:
+    def _export(self, exporter: Exporter, step: SnapshotStep, scores_version: str) -> None:
         """Export the snapshot, unless its figures hold it back; rank 0 judges."""
         was, tau = self._held, step.manifest.tau
         scored = 0 if step.evaluation is None else step.evaluation.scored
@@ -277,7 +277,7 @@ class Trainer:
         elif self._held is None and was is not None:
             log.info("exports are let out again", tau=tau)
 
-    def _observe(self, step: Step) -> None:
+    def _observe(self, step: SnapshotStep) -> None:
         self.metrics.seconds(step.phases.seconds | step.report.phases())
         self.metrics.waited(step.report.traffic.wait_s)
         self.metrics.figures(step.report.figures)

@@ -132,7 +132,7 @@ LOGGED = (
 
 
 @dataclass(slots=True)
-class Step:
+class SnapshotStep:
     """All that happened with a snapshot on one rank, filled in as it goes.
 
     Attributes:
@@ -169,7 +169,7 @@ class Step:
 
 
 def write_line(
-    scores: ScoreFile, step: Step, own: dict[str, Any], *, newest_us: int, oldest_us: int, lag: int
+    scores: ScoreFile, step: SnapshotStep, own: dict[str, Any], *, newest_us: int, oldest_us: int, lag: int
 ) -> None:
     """On rank 0: the snapshot's line.
 
@@ -239,7 +239,9 @@ def write_line(
     )
 
 
-def observe(metrics: TrainerMetrics, step: Step, task: Task, *, newest_us: int, oldest_us: int) -> None:
+def observe(
+    metrics: TrainerMetrics, step: SnapshotStep, task: Task, *, newest_us: int, oldest_us: int
+) -> None:
     """On rank 0, whose counts are those of all ranks, so that sums over ranks are right.
 
     Args:

@@ -113,7 +113,7 @@ class Neighbours:
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class SampledLayer:
     """Neighbours of distinct nodes, as places among the distinct nodes of the layer below.
 
     Attributes:
@@ -201,7 +201,7 @@ class TemporalSampler:
         _forget(found, size, self._place)
         return found[:size], [place.reshape(array.shape) for place, array in zip(places, ids, strict=True)]
 
-    def layers(self, nodes: Int64, before_us: Int64 | int, layers: int, draw: int = 0) -> list[Layer]:
+    def layers(self, nodes: Int64, before_us: Int64 | int, layers: int, draw: int = 0) -> list[SampledLayer]:
         """Sample ``layers`` deep, all strictly before one time.
 
         Args:
@@ -219,7 +219,7 @@ class TemporalSampler:
                 self.graph, nodes, before_us, self._k, self._how, self._seed + 7919 * draw + depth
             )
             below, (own, place) = self.distinct(nodes, sampled.node)
-            found.append(Layer(nodes, sampled, own, place))
+            found.append(SampledLayer(nodes, sampled, own, place))
             nodes = below
         self.below = nodes
         return found

@@ -44,7 +44,7 @@ class Sequences:
             len(at), *self.patches.shape[1:]), self.whole[at])  # fmt: skip
 
 
-class Layer(nn.Module):
+class TransformerLayer(nn.Module):
     """A transformer's layer (section 4.1): O = Z + MSA(LN(Z)), H = O + W₂ GELU(W₁ LN(O))."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
@@ -124,7 +124,9 @@ class DyGFormer(EventModel):
         self.of_edges = Dense(patch * self.edges, channels)
         self.of_times = Dense(patch * time_width, channels)
         self.of_occurrence = Dense(patch * channels, channels)
-        self.transformer = nn.ModuleList(Layer(3 * channels, heads, dropout) for _ in range(layers))
+        self.transformer = nn.ModuleList(
+            TransformerLayer(3 * channels, heads, dropout) for _ in range(layers)
+        )
         self.output = Dense(3 * channels, hidden)
         self.decoder = EventDecoder(hidden, history=history, walks=0)
 

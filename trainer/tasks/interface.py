@@ -100,7 +100,7 @@ class Shares(Protocol):
         ...
 
 
-class Answers(Shares, Protocol):
+class QueryAnswering(Shares, Protocol):
     """The part of a strategy that a task uses."""
 
     def answer(self, model: Any, queries: Sequence[Any]) -> list[Float32]:
@@ -181,7 +181,7 @@ class Task(Protocol):
         """
         ...
 
-    def examples(self, view: EventsView, strategy: Answers, *, epoch: int = 0) -> SnapshotExamples:
+    def examples(self, view: EventsView, strategy: QueryAnswering, *, epoch: int = 0) -> SnapshotExamples:
         """This rank's share of a view's newest snapshot, from the knowledge before it; then the snapshot is known.
 
         Args:
@@ -209,7 +209,7 @@ class Task(Protocol):
         ...
 
     def evaluate(
-        self, strategy: Answers, model: Model, untrained: Model | None, examples: Any, ranks: Ranks
+        self, strategy: QueryAnswering, model: Model, untrained: Model | None, examples: Any, ranks: Ranks
     ) -> Evaluation | None:
         """Predict this rank's examples before they are learned, beside the baselines; a collective.
 

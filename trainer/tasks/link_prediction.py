@@ -20,7 +20,7 @@ from trainer.models.interface import Head, Kind, Model
 from trainer.models.link_decoder import LinkDecoder
 from trainer.ranks import Ranks
 from trainer.scoring.predictions import Predictions, join, scored_queries, side_by_side
-from trainer.tasks.interface import TASKS, Answers, Reduction, Shares, Subject, learns_all
+from trainer.tasks.interface import TASKS, QueryAnswering, Reduction, Shares, Subject, learns_all
 
 RANKED_OF = 20
 """One in so many sampled events is ranked: its candidates cost as much as fifty events."""
@@ -79,7 +79,7 @@ class LinkPrediction:
         self.history = self._splits.history(moment, model.kind) if self._splits else History(moment)
         self.known_nodes = 0
 
-    def examples(self, view: EventsView, strategy: Answers, *, epoch: int = 0) -> Examples:
+    def examples(self, view: EventsView, strategy: QueryAnswering, *, epoch: int = 0) -> Examples:
         """See ``Task.examples``."""
         if self._splits is not None:
             return self._splits.examples(view, strategy, self.history, epoch)
@@ -99,7 +99,12 @@ class LinkPrediction:
         return binary_cross_entropy_with_logits(answers, truth.to(answers.dtype), reduction=reduction)
 
     def evaluate(
-        self, strategy: Answers, model: Model, untrained: Model | None, examples: Examples, ranks: Ranks
+        self,
+        strategy: QueryAnswering,
+        model: Model,
+        untrained: Model | None,
+        examples: Examples,
+        ranks: Ranks,
     ) -> Any:
         """See ``Task.evaluate``: ``Predictions``."""
         return predict(strategy, model, untrained, examples, ranks, window_s=self.window_s)
@@ -179,7 +184,7 @@ def examples_of(
 
 
 def predict(
-    strategy: Answers,
+    strategy: QueryAnswering,
     model: Model,
     untrained: Model | None,
     examples: Examples,

@@ -23,7 +23,7 @@ from trainer.models.link_decoder import EncounterEncoder
 from trainer.ranks import Ranks
 from trainer.scoring.metrics import Figures, auroc, cautions, warn_of
 from trainer.scoring.predictions import Predictions, join
-from trainer.tasks.interface import TASKS, Answers
+from trainer.tasks.interface import TASKS, QueryAnswering
 from trainer.tasks.link_prediction import LinkPrediction, Splits, sees_encounters
 
 log = structlog.get_logger()
@@ -129,14 +129,14 @@ class NodeLabels(LinkPrediction):
         links.loss, links.head, links.sees_labels = self.loss, self.head, self.sees_labels  # type: ignore[misc, method-assign]  # of this one
         return links.offline(splits)
 
-    def examples(self, view: EventsView, strategy: Answers, *, epoch: int = 0) -> Examples:
+    def examples(self, view: EventsView, strategy: QueryAnswering, *, epoch: int = 0) -> Examples:
         """See ``Task.examples``; ``excluded`` also counts the events whose label is neither 0 nor 1."""
         examples = super().examples(view, strategy, epoch=epoch)
         wrong = len(labels_of(self._lane, examples.tau)[1])
         return replace(examples, excluded={**examples.excluded, "wrong_label": wrong})
 
     def evaluate(
-        self, strategy: Answers, model: Model, baseline: Model | None, examples: Examples, ranks: Ranks
+        self, strategy: QueryAnswering, model: Model, baseline: Model | None, examples: Examples, ranks: Ranks
     ) -> LabelScores | None:
         """See ``Task.evaluate``; the perceptron then learns the judged events."""
         links = super().evaluate(strategy, model, baseline, examples, ranks)

@@ -22,7 +22,7 @@ from trainer.device import to_device
 from trainer.models.interface import Head, Model
 from trainer.ranks import Ranks
 from trainer.scoring.metrics import Figures
-from trainer.tasks.interface import TASKS, Answers, Reduction, Subject, learns_all
+from trainer.tasks.interface import TASKS, QueryAnswering, Reduction, Subject, learns_all
 
 SCORERS = ("model", "random", "zero", "mean", "persistence", "age_persistence")
 """``random`` has random weights. ``mean`` is the mean of all targets so far, ``persistence`` a node's last value, and
@@ -231,7 +231,7 @@ class NodeRegression:
     def forgot(self, nodes: int) -> None:
         """See ``Task.forgot``: models of nodes look at windows, which forget by themselves."""
 
-    def examples(self, view: EventsView, strategy: Answers, *, epoch: int = 0) -> NodeExamples:
+    def examples(self, view: EventsView, strategy: QueryAnswering, *, epoch: int = 0) -> NodeExamples:
         """See ``Task.examples``."""
         tau = view.taus[-1]
         self._begin()
@@ -266,7 +266,12 @@ class NodeRegression:
         return mse_loss(answers, truth, reduction=reduction)
 
     def evaluate(
-        self, strategy: Answers, model: Model, untrained: Model | None, examples: NodeExamples, ranks: Ranks
+        self,
+        strategy: QueryAnswering,
+        model: Model,
+        untrained: Model | None,
+        examples: NodeExamples,
+        ranks: Ranks,
     ) -> NodeErrors | None:
         """See ``Task.evaluate``."""
         queries, truth = examples.all_queries()

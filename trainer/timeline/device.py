@@ -11,12 +11,12 @@ from trainer.nn.graph import CSRGraph, DirectedGraph
 from trainer.timeline.graph import Snapshot, TimelineGraph, raw
 from trainer.timeline.nodes import HorizonNodes
 from trainer.timeline.transfer import (
+    DeviceSlots,
     Difference,
     Esdg,
     Mode,
     RawDifference,
     Sent,
-    Slots,
     Transfer,
     Whole,
     least_whole,
@@ -231,7 +231,7 @@ class DeviceTimeline:
         directed: bool = False,
     ) -> None:
         self._host, self.transfer, self._mode, self._directed = host, transfer, mode, directed
-        self._nodes, self._slots = nodes, Slots(nodes, directed=directed)
+        self._nodes, self._slots = nodes, DeviceSlots(nodes, directed=directed)
         self._weighted = directed or host.smooths
         self._at: int | None = None
         self._reset()

@@ -22,7 +22,7 @@ Kind = Literal["indices", "values", "features", "counts"]
 _LARGEST_COUNT = 255
 
 
-class Message:
+class Transferred:
     """Arrays that are sent together, in one copy.
 
     Args:
@@ -79,7 +79,7 @@ class Transfer:
         self._counted: Counter[tuple[str, str]] = Counter()
         self._side = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
-    def send(self, message: Message) -> list[Tensor]:
+    def send(self, message: Transferred) -> list[Tensor]:
         """The arrays of a message on the device; float32 for counts."""
         for kind, array in message.parts:
             self.bytes[kind, message.mode] += array.nbytes
@@ -130,7 +130,7 @@ Sent = tuple[Tensor, Tensor]
 _COLUMN = (1 << 32) - 1
 
 
-class Slots:
+class DeviceSlots:
     """Keys of pairs by the slots of their nodes.
 
     Args:
@@ -177,7 +177,7 @@ class Whole:
     """
 
     def __init__(self, entries: Entries, rows: int, mode: str, *, weighted: bool) -> None:
-        self.message, self._rows = Message(mode), rows
+        self.message, self._rows = Transferred(mode), rows
         self._by_row = (rows + 1) + len(entries) < 2 * len(entries)
         if self._by_row:
             borders = np.searchsorted(entries.keys, np.arange(rows + 1) << 32)
@@ -208,7 +208,7 @@ class Difference:
     """
 
     def __init__(self, changes: ChangedPairs, *, weighted: bool) -> None:
-        self.message = Message("derived")
+        self.message = Transferred("derived")
         gone = np.isnan(changes.after)
         self._gone = int(gone.sum())
         self.message.indices(np.concatenate([changes.keys[gone], changes.keys[~gone]]))
@@ -232,7 +232,7 @@ class Esdg:
     """
 
     def __init__(self, changes: ChangedPairs, values: Float32, *, directed: bool) -> None:
-        self.message, self._directed = Message("esdg"), directed
+        self.message, self._directed = Transferred("esdg"), directed
         gone, come = np.isnan(changes.after), np.isnan(changes.before)
         turned = [changes.keys[gone & ~come], changes.keys[come & ~gone]]
         self._gone = len(turned[0])
@@ -260,7 +260,7 @@ class RawDifference:
     """
 
     def __init__(self, entries: Entries, known: Entries, held: Sent) -> None:
-        self.message, self._held = Message("derived"), held
+        self.message, self._held = Transferred("derived"), held
         place, stays = locate(known.keys, entries.keys)
         same = stays.copy()
         same[stays] = known.values[place[stays]] == entries.values[stays]

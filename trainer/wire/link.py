@@ -17,7 +17,7 @@ Operation = Literal["sum", "max"]
 _OPERATIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
 
-class Pending(Protocol):
+class PendingWork(Protocol):
     """A collective that has begun."""
 
     def wait(self) -> Any:
@@ -38,15 +38,17 @@ class Link(Protocol):
     rank: int
     size: int
 
-    def all_reduce(self, box: Tensor, operation: Operation) -> Pending:
+    def all_reduce(self, box: Tensor, operation: Operation) -> PendingWork:
         """Replace a tensor of one shape on all ranks by its element-wise sum or maximum."""
         ...
 
-    def broadcast(self, box: Tensor) -> Pending:
+    def broadcast(self, box: Tensor) -> PendingWork:
         """Replace a tensor by rank 0's."""
         ...
 
-    def all_to_all(self, out: Tensor, rows: Tensor, received: Sequence[int], sent: Sequence[int]) -> Pending:
+    def all_to_all(
+        self, out: Tensor, rows: Tensor, received: Sequence[int], sent: Sequence[int]
+    ) -> PendingWork:
         """Send blocks of rows to every rank, and fill ``out`` with theirs, rank 0's first."""
         ...
 
@@ -76,7 +78,7 @@ class ProcessLink(Link):
         self._group, self._timeout_s = group, timeout_s
 
     @override
-    def all_reduce(self, box: Tensor, operation: Operation) -> Pending:
+    def all_reduce(self, box: Tensor, operation: Operation) -> PendingWork:
         # Two ranks on hosts exchange their tensors, and each reduces both: as many bytes in one step as gloo's ring sends in
         # two, and a step waits until the system runs another thread.
         if self.size > 2 or box.device.type != "cpu" or not box.is_contiguous():
@@ -87,11 +89,13 @@ class ProcessLink(Link):
         return _Reduced(self.all_to_all(other, own, sizes, sizes), own, other, operation)
 
     @override
-    def broadcast(self, box: Tensor) -> Pending:
+    def broadcast(self, box: Tensor) -> PendingWork:
         return self._begin(dist.broadcast, box, group_src=0)
 
     @override
-    def all_to_all(self, out: Tensor, rows: Tensor, received: Sequence[int], sent: Sequence[int]) -> Pending:
+    def all_to_all(
+        self, out: Tensor, rows: Tensor, received: Sequence[int], sent: Sequence[int]
+    ) -> PendingWork:
         sizes = {"output_split_sizes": list(received), "input_split_sizes": list(sent)}
         return self._begin(dist.all_to_all_single, out, rows, **sizes)
 
@@ -109,7 +113,7 @@ class ProcessLink(Link):
     def now(self) -> float:
         return time.perf_counter()
 
-    def _begin(self, collective: Callable[..., Any], *arguments: Any, **more: Any) -> Pending:
+    def _begin(self, collective: Callable[..., Any], *arguments: Any, **more: Any) -> PendingWork:
         with peers_may_be_lost(self.rank):
             work = collective(*arguments, group=self._group, async_op=True, **more)
         return _Work(work, self.rank)
@@ -129,8 +133,8 @@ class _Work:
 class _Reduced:
     """A tensor on its way to the other of two ranks, whose tensor is on its way here."""
 
-    def __init__(self, exchange: Pending, own: Tensor, other: Tensor, operation: Operation) -> None:
-        self._under_way: tuple[Pending, Tensor, Tensor] | None = exchange, own, other
+    def __init__(self, exchange: PendingWork, own: Tensor, other: Tensor, operation: Operation) -> None:
+        self._under_way: tuple[PendingWork, Tensor, Tensor] | None = exchange, own, other
         self._operation = operation
 
     def wait(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from trainer.wire.link import Link, Pending
+from trainer.wire.link import Link, PendingWork
 
 
 class Traffic:
@@ -83,7 +83,7 @@ class Flight:
         link: Link,
         purpose: str,
         sent_bytes: int,
-        begin: Callable[[], Pending],
+        begin: Callable[[], PendingWork],
         out: Tensor,
         held: Any = None,
     ) -> None:

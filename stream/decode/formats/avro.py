@@ -25,7 +25,7 @@ from stream.decode.formats.interface import FORMATS, MessageFormat, Read
 from stream.decode.formats.plain import refuses_columns
 from stream.decode.formats.schema_registry import RegistryClient, UnknownSchemaError
 from stream.decode.mapping import Mapping
-from stream.decode.reading import Limits, RefusedError, Rows, in_order, refused_alike
+from stream.decode.reading import DecodedRows, Limits, RefusedError, in_order, refused_alike
 from stream.decode.times import TimeUnit
 from stream.service.heartbeat import beat
 
@@ -237,7 +237,9 @@ class AvroFormat(AvroMessages):
         return event_record(ids or "int", "Event")
 
 
-def event_rows(batch: pa.RecordBatch, messages: Int64, ids: IdKind, unit: TimeUnit, mapping: Mapping) -> Rows:
+def event_rows(
+    batch: pa.RecordBatch, messages: Int64, ids: IdKind, unit: TimeUnit, mapping: Mapping
+) -> DecodedRows:
     """Columns of one row per message, as rows of events.
 
     Raises:
@@ -247,7 +249,9 @@ def event_rows(batch: pa.RecordBatch, messages: Int64, ids: IdKind, unit: TimeUn
     has_words = not mapping.mapped and place >= 0 and pa.types.is_string(batch.schema.field(place).type)
     mapping = replace(mapping, own_ops=True) if has_words else mapping
     found = mapped(batch, mapping)
-    return Rows(canonical(found, ids, unit, shown=mapping.column, time_texts=mapping.time_texts), messages)
+    return DecodedRows(
+        canonical(found, ids, unit, shown=mapping.column, time_texts=mapping.time_texts), messages
+    )
 
 
 def event_record(ids: IdKind, name: str) -> dict[str, Any]:

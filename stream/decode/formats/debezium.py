@@ -25,7 +25,7 @@ from stream.decode.formats.interface import FORMATS, MessageFormat, Read
 from stream.decode.formats.plain import JsonFormat
 from stream.decode.json_messages import NOT_JSON, read_json
 from stream.decode.mapping import FIELDS, Mapping, Target
-from stream.decode.reading import REFUSAL_SCHEMA, Limits, RefusedError, Rows, in_order, refused_alike
+from stream.decode.reading import REFUSAL_SCHEMA, DecodedRows, Limits, RefusedError, in_order, refused_alike
 from stream.decode.times import TimeUnit
 
 AFTER, BEFORE = "after", "before"
@@ -61,9 +61,9 @@ class Images:
         replaced: Rows before updates that have them.
     """
 
-    inserted: list[Rows]
-    deleted: list[Rows]
-    replaced: list[Rows]
+    inserted: list[DecodedRows]
+    deleted: list[DecodedRows]
+    replaced: list[DecodedRows]
 
 
 class Envelope(MessageFormat):
@@ -109,7 +109,7 @@ class Envelope(MessageFormat):
         ]
         return Read(in_order([*inserted, *gone]), refused, len(values))
 
-    def _refuse_unavailable(self, rows: Rows) -> None:
+    def _refuse_unavailable(self, rows: DecodedRows) -> None:
         """Refuse rows with Debezium's placeholder as an id."""
         prefixes = {"", *self.mapping.prefix}
         words = pa.array([prefix + word for prefix in prefixes for word in UNAVAILABLE])
@@ -136,15 +136,15 @@ class Envelope(MessageFormat):
         return replace(self.mapping, paths=paths, words=tuple(words.items()))
 
 
-def _placed(rows: Rows, place: int, op: Op | None = None) -> Rows:
+def _placed(rows: DecodedRows, place: int, op: Op | None = None) -> DecodedRows:
     """Rows with their place in the message, and maybe another op for edges."""
     if op is not None:
         is_node = pc.equal(rows.draft.batch["op"], int(Op.NODE)).to_numpy(zero_copy_only=False)
         rows = _with_op(rows, op, except_=is_node)
-    return Rows(rows.draft, rows.messages, np.full(len(rows.messages), place, np.int64))
+    return DecodedRows(rows.draft, rows.messages, np.full(len(rows.messages), place, np.int64))
 
 
-def _with_op(rows: Rows, op: Op, *, except_: Bool | bool = False) -> Rows:
+def _with_op(rows: DecodedRows, op: Op, *, except_: Bool | bool = False) -> DecodedRows:
     batch = rows.draft.batch
     place = batch.schema.get_field_index("op")
     ops = np.where(except_, batch["op"].to_numpy(), np.int8(op))
@@ -152,7 +152,7 @@ def _with_op(rows: Rows, op: Op, *, except_: Bool | bool = False) -> Rows:
     return replace(rows, draft=replace(rows.draft, batch=batch))
 
 
-def _without_nodes(rows: Rows) -> Rows:
+def _without_nodes(rows: DecodedRows) -> DecodedRows:
     """Deletions; those of nodes become faults."""
     is_node = pc.and_(pc.equal(rows.draft.batch["op"], int(Op.NODE)), rows.draft.batch["src"].is_valid())
     is_node = is_node.to_numpy(zero_copy_only=False)
@@ -160,7 +160,7 @@ def _without_nodes(rows: Rows) -> Rows:
     return rows
 
 
-def _moved_pairs(before: Rows, after: Rows) -> Rows:
+def _moved_pairs(before: DecodedRows, after: DecodedRows) -> DecodedRows:
     """Rows before updates whose pair differs afterwards, with the time and the id of the update."""
     _, here, there = np.intersect1d(before.messages, after.messages, assume_unique=True, return_indices=True)
     old = before.draft.batch.take(pa.array(here))
@@ -173,7 +173,7 @@ def _moved_pairs(before: Rows, after: Rows) -> Rows:
         old = old.set_column(place, old.schema.field(place), new[name])
     batch = old.take(pa.array(moved))
     faults = type(before.draft.faults).none(len(moved))
-    return Rows(replace(before.draft, batch=batch, faults=faults), before.messages[here[moved]])
+    return DecodedRows(replace(before.draft, batch=batch, faults=faults), before.messages[here[moved]])
 
 
 @FORMATS.register
@@ -207,7 +207,7 @@ class DebeziumFormat(Envelope):
 
     def _pass(
         self, values: pa.LargeBinaryArray, which: Int64, image: str, words: dict[str, Op], form: Int8
-    ) -> tuple[list[Rows], pa.Table]:
+    ) -> tuple[list[DecodedRows], pa.Table]:
         """Read one row of some messages; with the schema around them they are ``{"schema": …, "payload": …}``.
 
         A message that is read in one ``form``, or refused for its op there, has that form. The others are read in both.
@@ -223,13 +223,13 @@ class DebeziumFormat(Envelope):
 
     def _read_json(
         self, values: pa.LargeBinaryArray, which: Int64, mapping: Mapping
-    ) -> tuple[list[Rows], pa.Table]:
+    ) -> tuple[list[DecodedRows], pa.Table]:
         wanted = values if len(which) == len(values) else values.take(pa.array(which))
         found, refused = read_json(wanted, self.ids, self.unit, mapping)
         table = pa.concat_tables([REFUSAL_SCHEMA.empty_table(), *refused])
         places = pa.array(which[table["message"].to_numpy()], pa.int64())
         table = table.set_column(0, REFUSAL_SCHEMA.field("message"), places)
-        return [Rows(rows.draft, which[rows.messages]) for rows in found], table
+        return [DecodedRows(rows.draft, which[rows.messages]) for rows in found], table
 
     def encode(self, events: pa.RecordBatch) -> Iterator[tuple[bytes, int | None]]:
         """See ``MessageFormat.encode``: a row's columns are the event's fields, and updates are inserts."""
@@ -287,9 +287,9 @@ class DebeziumAvroFormat(AvroMessages, Envelope):
 
     def _images(self, values: pa.LargeBinaryArray) -> tuple[Images, list[pa.Table]]:
         read, refused = self._reader.read(values)
-        inserted: list[Rows] = []
-        deleted: list[Rows] = []
-        replaced: list[Rows] = []
+        inserted: list[DecodedRows] = []
+        deleted: list[DecodedRows] = []
+        replaced: list[DecodedRows] = []
         for columns in read:
             try:
                 self._split(columns, inserted, deleted, replaced, refused)
@@ -300,9 +300,9 @@ class DebeziumAvroFormat(AvroMessages, Envelope):
     def _split(
         self,
         columns: Columns,
-        inserted: list[Rows],
-        deleted: list[Rows],
-        replaced: list[Rows],
+        inserted: list[DecodedRows],
+        deleted: list[DecodedRows],
+        replaced: list[DecodedRows],
         refused: list[pa.Table],
     ) -> None:
         messages, batch = columns
@@ -340,7 +340,7 @@ class DebeziumAvroFormat(AvroMessages, Envelope):
                 if rows is not replaced:  # an update whose former row cannot be read is an insert
                     refused.append(refused_alike(messages[places], error.reason, str(error)))
 
-    def _rows(self, messages: Int64, batch: pa.RecordBatch, image: str) -> Rows:
+    def _rows(self, messages: Int64, batch: pa.RecordBatch, image: str) -> DecodedRows:
         mapping = replace(self._mapping(image, {}), own_ops=False)
         paths = [each for each in mapping.paths if each[0][0] != "op"]
         if self._optional:  # the fields of a topic that names none: those that its rows have
@@ -393,7 +393,7 @@ def _may_hold(values: pa.LargeBinaryArray, word: str) -> Int64:
     return np.flatnonzero(pc.or_(plain, escaped).to_numpy(zero_copy_only=False))
 
 
-def _note(form: Int8, kind: int, found: list[Rows], refused: pa.Table) -> None:
+def _note(form: Int8, kind: int, found: list[DecodedRows], refused: pa.Table) -> None:
     """Note the form of messages that have rows in it, or an op that is none, or are no JSON in either."""
     for rows in found:
         form[rows.messages] = kind

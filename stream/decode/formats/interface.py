@@ -10,7 +10,7 @@ import pyarrow as pa
 from schemas.config import Kafka, Topic
 from schemas.events import IdKind
 from stream.decode.mapping import Mapping as Fields
-from stream.decode.reading import Limits, Rows
+from stream.decode.reading import DecodedRows, Limits
 from stream.decode.times import TimeUnit
 from stream.registry import Registry
 from stream.service.failure import Failure
@@ -26,7 +26,7 @@ class Read:
         looked_at: Number of messages read; the others are left for the next call.
     """
 
-    rows: list[Rows]
+    rows: list[DecodedRows]
     refused: list[pa.Table]
     looked_at: int
 

@@ -14,7 +14,7 @@ from stream.kernels import njit
 from stream.partition.interface import Assignment, Kind, Quality, Why, foreign_state
 from stream.partition.quality import Mean, balance, share
 from stream.partition.vertex.pair_totals import PairTotals
-from stream.snapshots.delta import Rows, SnapshotDelta
+from stream.snapshots.delta import NeighbourRows, SnapshotDelta
 from stream.snapshots.state_table import pack, unpack
 
 DEFAULT_FANOUT = 10
@@ -207,7 +207,7 @@ class VertexQuality:
 
 
 @njit(cache=True, nogil=True)
-def sampled_share(rows: Rows, nodes: Int64, fanout: int) -> Float64:
+def sampled_share(rows: NeighbourRows, nodes: Int64, fanout: int) -> Float64:
     """``min(d, f) / d`` of nodes: the chance that a training node samples a given neighbour, float64 like ``nodes``."""
     out = np.zeros(len(nodes), np.float64)
     for i in range(len(nodes)):

@@ -24,7 +24,7 @@ from stream.partition.vertex.base import DEFAULT_FANOUT, VertexPartitioner, samp
 from stream.partition.vertex.ldg import place_new
 from stream.partition.vertex.live_rows import live_rows
 from stream.partition.vertex.metis import NEW_NODE_SLACK, metis, metis_of_live, relabel
-from stream.snapshots.delta import Rows, SnapshotDelta
+from stream.snapshots.delta import NeighbourRows, SnapshotDelta
 from stream.snapshots.prefetch import ENTRIES, NODES_AHEAD, prefetch
 
 _SLACK = 1.05
@@ -147,7 +147,7 @@ class ByteLp(VertexPartitioner):
         named = union(delta.entered, changed, self._marks)
         return named, self._known[named, 0].astype(np.int32)
 
-    def _take_cheaper(self, rows: Rows, tied: Float32) -> None:
+    def _take_cheaper(self, rows: NeighbourRows, tied: Float32) -> None:
         """Take the placement that sends fewer vectors; decide when METIS runs next."""
         of_swept, of_tied = (
             traffic(rows, known, self.uses, self._owner, self.move_cost) for known in (self._known, tied)
@@ -224,7 +224,7 @@ class ByteLp(VertexPartitioner):
         out = shed(rows, known[: self._num_nodes], self.uses, self._owner, count, self.move_cost, capacity)
         return union(changed, out, self._marks)
 
-    def _halves(self, rows: Rows, nodes: Int64) -> Float64:
+    def _halves(self, rows: NeighbourRows, nodes: Int64) -> Float64:
         """Contribution of each node to the cost of its pairs."""
         halves: Float64 = sampled_share(rows, nodes, self.fanout) + self.pair_cost / 2
         return np.rint(halves * _HALF_UNITS) / _HALF_UNITS
@@ -264,7 +264,7 @@ class AnchorMetis(ByteLp):
 
 @njit(cache=True, nogil=True)
 def anneal(
-    rows: Rows,
+    rows: NeighbourRows,
     known: Float32,
     work: Float32,
     before: Int32,
@@ -371,7 +371,7 @@ def _go_back(known: Float32, work: Float32, count: Int64, nodes: Int64) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _join(rows: Rows, known: Float32, work: Float32, v: int, parts: int) -> None:
+def _join(rows: NeighbourRows, known: Float32, work: Float32, v: int, parts: int) -> None:
     """Let a node take part: sum up the worth of each part to it."""
     half = known[v, 1]
     work[v, _STATE], work[v, _HALF], work[v, _START] = _DUE, half, known[v, 0]
@@ -384,7 +384,7 @@ def _join(rows: Rows, known: Float32, work: Float32, v: int, parts: int) -> None
 
 @njit(cache=True, nogil=True)
 def _sweep(
-    rows: Rows,
+    rows: NeighbourRows,
     known: Float32,
     work: Float32,
     before: Int32,
@@ -450,7 +450,7 @@ def _sweep(
 
 
 def shed(
-    rows: Rows,
+    rows: NeighbourRows,
     known: Float32,
     uses: float,
     before: Int32,
@@ -488,7 +488,13 @@ def shed(
 
 @njit(cache=True, nogil=True)
 def losses(
-    rows: Rows, known: Float32, uses: float, nodes: Int64, before: Int32, crowded: Bool, move_cost: float
+    rows: NeighbourRows,
+    known: Float32,
+    uses: float,
+    nodes: Int64,
+    before: Int32,
+    crowded: Bool,
+    move_cost: float,
 ) -> Float64:
     """Loss of each node if it goes to its best part that is not crowded, float64 of the shape of ``nodes``."""
     inside = np.zeros(len(crowded), np.float64)
@@ -506,7 +512,7 @@ def losses(
 
 @njit(cache=True, nogil=True)
 def _move_out(
-    rows: Rows,
+    rows: NeighbourRows,
     known: Float32,
     uses: float,
     order: Int64,
@@ -537,7 +543,7 @@ def _move_out(
 
 @njit(cache=True, nogil=True)
 def _worths(
-    rows: Rows, known: Float32, uses: float, home: int, v: int, move_cost: float, inside: Float64
+    rows: NeighbourRows, known: Float32, uses: float, home: int, v: int, move_cost: float, inside: Float64
 ) -> None:
     inside[:] = 0.0
     half = np.float64(known[v, 1])
@@ -550,7 +556,7 @@ def _worths(
 
 
 @njit(cache=True, nogil=True)
-def traffic(rows: Rows, known: Float32, uses: float, before: Int32, move_cost: float) -> float:
+def traffic(rows: NeighbourRows, known: Float32, uses: float, before: Int32, move_cost: float) -> float:
     """Vectors that a placement sends: those fetched across parts in ``uses`` uses, and those of moved nodes."""
     fetched, moved = 0.0, 0
     for v in range(len(rows.start)):

@@ -44,7 +44,7 @@ from stream.kernels.node_sets import ascending, union
 from stream.partition.interface import CapacityError, PartitionError, register
 from stream.partition.vertex.base import DEFAULT_FANOUT, VertexPartitioner, sampled_share
 from stream.partition.vertex.pair_totals import FRACTION
-from stream.snapshots.delta import Rows, SnapshotDelta
+from stream.snapshots.delta import NeighbourRows, SnapshotDelta
 
 REFERENCE_BYTES = 8
 """Bytes of a node in a snapshot that doesn't change it: a reference to its vector."""
@@ -201,7 +201,7 @@ class DistDy(VertexPartitioner):
 
     def _refine(
         self,
-        rows: Rows,
+        rows: NeighbourRows,
         first: Int64,
         scale: float,
         full_bytes: int,
@@ -303,7 +303,7 @@ class DistDy(VertexPartitioner):
         self._known[:, 0] = self._owner
         self._known[:, 1] = self._chance(delta.rows, np.arange(self._num_nodes))
 
-    def _chance(self, rows: Rows, nodes: Int64) -> Int32:
+    def _chance(self, rows: NeighbourRows, nodes: Int64) -> Int32:
         """Chance that a neighbour of each of these nodes is sampled, in fractions."""
         return np.rint(FRACTION * sampled_share(rows, nodes, self.fanout)).astype(np.int32)
 
@@ -479,7 +479,7 @@ def _roomiest(free: Int64, node_count: Int64, size: int, most: int) -> int:
 
 @njit(cache=True, nogil=True)
 def refine(
-    rows: Rows,
+    rows: NeighbourRows,
     first: Int64,
     known: Int32,
     scale: float,
@@ -629,7 +629,7 @@ def refine(
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _sum_up(rows: Rows, v: int, known: Int32, sums: Int64) -> None:
+def _sum_up(rows: NeighbourRows, v: int, known: Int32, sums: Int64) -> None:
     """Weight of a node on each server, in fractions: int64 (K,)."""
     sums[:] = 0
     chance = np.int64(known[v, 1])

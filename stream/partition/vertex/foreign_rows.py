@@ -7,13 +7,13 @@ import numpy as np
 from stream.arrays.growing import grown
 from stream.arrays.kinds import Int32, Int64
 from stream.kernels import njit
-from stream.snapshots.delta import Rows, SnapshotDelta
+from stream.snapshots.delta import NeighbourRows, SnapshotDelta
 
 _TOTAL, _LINKED = range(2)
 
 
 @njit(cache=True, nogil=True)
-def foreign_parts(rows: Rows, home: Int32, parts: int) -> int:
+def foreign_parts(rows: NeighbourRows, home: Int32, parts: int) -> int:
     """Sum over nodes of λ, the number of parts other than a node's own with a neighbour of it. O(pairs).
 
     A vertex partition sends this many rows for one convolution of the snapshot, each row once to each part that needs it: km1
@@ -73,7 +73,7 @@ class ForeignRows:
 
 @njit(cache=True, nogil=True)
 def _recount(
-    rows: Rows, home: Int32, parts: int, touched: Int64, moved: Int64, of: Int32, sums: Int64
+    rows: NeighbourRows, home: Int32, parts: int, touched: Int64, moved: Int64, of: Int32, sums: Int64
 ) -> None:
     done = np.zeros(len(of), np.bool_)
     seen_by = np.full(parts, -1, np.int64)

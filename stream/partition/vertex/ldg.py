@@ -9,7 +9,7 @@ from stream.kernels import njit
 from stream.kernels.mixing import mixed_part
 from stream.partition.interface import PartitionError, register
 from stream.partition.vertex.base import VertexPartitioner
-from stream.snapshots.delta import Rows, SnapshotDelta
+from stream.snapshots.delta import NeighbourRows, SnapshotDelta
 
 
 @register
@@ -35,7 +35,9 @@ class Ldg(VertexPartitioner):
 
 
 @njit(cache=True, nogil=True)
-def place_new(rows: Rows, new: Int64, owner: Int32, node_count: Int64, slack: float, seed: int) -> Int32:
+def place_new(
+    rows: NeighbourRows, new: Int64, owner: Int32, node_count: Int64, slack: float, seed: int
+) -> Int32:
     """Give each new node the part with the largest ``neighbours·(1 − size/capacity)``, with capacity slack·n/K.
 
     A part at or over its capacity gets a node only if no other has room; ties go to the smallest part, then to the next one

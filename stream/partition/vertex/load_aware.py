@@ -12,7 +12,7 @@ from stream.kernels import njit
 from stream.kernels.node_sets import nodes_of
 from stream.partition.interface import PartitionError, register
 from stream.partition.vertex.base import VertexPartitioner
-from stream.snapshots.delta import Rows, SnapshotDelta
+from stream.snapshots.delta import NeighbourRows, SnapshotDelta
 
 EXACT = 2.0**53
 """Sums of whole numbers below this are exact, whatever their order."""
@@ -104,7 +104,7 @@ class LoadAware(VertexPartitioner):
 
 
 @njit(cache=True, nogil=True)
-def advance_labels(rows: Rows, touched: Int64, labels: Float64, marks: Bool, fixed: Bool) -> Int64:
+def advance_labels(rows: NeighbourRows, touched: Int64, labels: Float64, marks: Bool, fixed: Bool) -> Int64:
     """Update label sums after a delta: ``labels[v, l] = Σ labels[u, l − 1]`` over v's neighbours u.
 
     Nodes with a changed row are summed again. All others still have their neighbours, so these pass their change one layer up

@@ -5,7 +5,7 @@ import numpy as np
 from stream.arrays.growing import grown
 from stream.arrays.kinds import Int32, Int64
 from stream.kernels import njit
-from stream.snapshots.delta import Rows, SnapshotDelta
+from stream.snapshots.delta import NeighbourRows, SnapshotDelta
 from stream.snapshots.prefetch import AHEAD, ENTRIES, NODES_AHEAD, prefetch
 
 FRACTION = 2**30
@@ -52,7 +52,7 @@ class PairTotals:
         for nodes in (delta.left, placed):
             _take_owners(delta.rows, nodes, home, self.fanout, *sums)
 
-    def weight_after(self, rows: Rows, changed: Int64) -> int:
+    def weight_after(self, rows: NeighbourRows, changed: Int64) -> int:
         """Weight of all pairs after these rows, int64, have changed."""
         return int(self._sums[_WEIGHT]) + _weight_change(rows, changed, self.fanout, self._known)
 
@@ -98,7 +98,7 @@ def _share(degree: int, same: int, fanout: int) -> np.int64:
 
 
 @njit(cache=True, nogil=True)
-def _weight_change(rows: Rows, changed: Int64, fanout: int, known: Int32) -> int:
+def _weight_change(rows: NeighbourRows, changed: Int64, fanout: int, known: Int32) -> int:
     more = 0
     for v in changed:
         degree: int = rows.end[v] - rows.start[v]
@@ -143,7 +143,7 @@ def _take_pairs(pairs: Int64, sign: int, fanout: int, known: Int32, sums: Int64,
 
 @njit(cache=True, nogil=True)
 def _take_owners(
-    rows: Rows, nodes: Int64, home: Int32, fanout: int, known: Int32, sums: Int64, stored: Int64
+    rows: NeighbourRows, nodes: Int64, home: Int32, fanout: int, known: Int32, sums: Int64, stored: Int64
 ) -> None:
     """Give nodes the owners of ``home``, one after the other."""
     flat = known.reshape(-1)
@@ -180,7 +180,7 @@ def _take_owners(
 
 
 @njit(cache=True, nogil=True)
-def _begin(rows: Rows, home: Int32, fanout: int, known: Int32, sums: Int64, stored: Int64) -> None:
+def _begin(rows: NeighbourRows, home: Int32, fanout: int, known: Int32, sums: Int64, stored: Int64) -> None:
     for v in range(len(rows.start)):
         known[v, _OWNER] = home[v] + 1
     for v in range(len(rows.start)):

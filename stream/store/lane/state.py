@@ -33,7 +33,7 @@ from stream.partition.interface import (
     create_for_lane,
 )
 from stream.partition.vertex.foreign_rows import ForeignRows
-from stream.snapshots.delta import Rows, SnapshotDelta
+from stream.snapshots.delta import NeighbourRows, SnapshotDelta
 from stream.snapshots.graph import LiveGraph
 from stream.snapshots.pair_index import HIGH, LOW, SEEN, WEIGHT, find
 from stream.snapshots.pairs import Change, pair_keys
@@ -443,7 +443,7 @@ class AssignedPairs:
 @njit(cache=True, nogil=True)
 def _owned_changes(
     src: Int64, dst: Int64, change: Int8, weight_before: Float32, new_weight: Float32,
-    rehomed: Int64, before: Int32, home: Int32, rows: Rows, entries: Int32,
+    rehomed: Int64, before: Int32, home: Int32, rows: NeighbourRows, entries: Int32,
     table: Int64, bits: int, records: Int32, weights: Float32, number: int,
 ) -> tuple[Int32, Int8, Int64, Float32]:  # fmt: skip
     """Rows (part, op, key, weight) of the changed pairs, then of other pairs of nodes with a new owner."""

@@ -15,8 +15,8 @@ import xxhash
 from schemas.store import (
     FOLLOWED,
     CommitRecord,
-    History,
     HistoryFile,
+    HistoryRecord,
     LogHeader,
     LogIndex,
     Position,
@@ -60,25 +60,25 @@ ENDS_BYTES = 1 << 20
 """Bytes of either end of a file that identify it; Parquet's footer, at its end, changes with any content."""
 
 
-def read_history(root: Place) -> History | None:
+def read_history(root: Place) -> HistoryRecord | None:
     """The history of the log in folder ``root``; None: it begins with Kafka.
 
     Raises:
         CorruptError, FormatVersionError: The record is damaged, or from another release.
     """
     path = root / HISTORY
-    return read_record(path, History) if path.exists() else None
+    return read_record(path, HistoryRecord) if path.exists() else None
 
 
-def put_history(root: Place, history: History) -> History:
+def put_history(root: Place, history: HistoryRecord) -> HistoryRecord:
     """Write the record, or replace one that nothing was read under yet."""
     return put_record(root / HISTORY, history, replace=(root / HISTORY).exists())
 
 
-def intended(files: Collection[Path]) -> History:
+def intended(files: Collection[Path]) -> HistoryRecord:
     """The history of a backfill that has not looked at its files yet; no other process may begin the log meanwhile."""
     named = [HistoryFile(name=path.name, rows=0, bytes=0, checksum="") for path in files]
-    return History(files=named, until_us=0, rows=0, after=0, disorder_us=0, ends=[], surveyed=False)
+    return HistoryRecord(files=named, until_us=0, rows=0, after=0, disorder_us=0, ends=[], surveyed=False)
 
 
 def fingerprint(path: Path, rows: int) -> HistoryFile:
@@ -97,7 +97,9 @@ def rows_read(positions: Mapping[Key, Position]) -> int:
     return 0 if position is None else position.next
 
 
-def require_whole_history(root: Place, history: History | None, positions: Mapping[Key, Position]) -> None:
+def require_whole_history(
+    root: Place, history: HistoryRecord | None, positions: Mapping[Key, Position]
+) -> None:
     """Check that a log's history was read to its end, so that Kafka may take over.
 
     Raises:

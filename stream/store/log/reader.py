@@ -11,7 +11,7 @@ from schemas.store import (
     CommitRecord,
     Dropped,
     FileRef,
-    History,
+    HistoryRecord,
     LogHeader,
     LogIndex,
     Position,
@@ -77,7 +77,7 @@ class LogReader:
             self._ids = ExternalIds(self.root, self.header, self._chain)
 
     @property
-    def history(self) -> History | None:
+    def history(self) -> HistoryRecord | None:
         """The files that the log begins with; None: it begins with Kafka."""
         return read_history(self.root)
 

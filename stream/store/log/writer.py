@@ -9,7 +9,7 @@ from typing import Generic, Self, TypeVar
 import pyarrow as pa
 
 from schemas.events import REJECT_SCHEMA, log_event_schema
-from schemas.store import CommitRecord, FileRef, History, LogHeader, Position, SealedSnapshot
+from schemas.store import CommitRecord, FileRef, HistoryRecord, LogHeader, Position, SealedSnapshot
 from stream.snapshots.dictionary import IdDictionary, new_dictionary
 from stream.snapshots.event_time import Key
 from stream.store.crash import crash_point
@@ -217,7 +217,7 @@ class LogWriter:
             and not rows_read(self.positions)
         )
 
-    def begin_with(self, history: History) -> History:
+    def begin_with(self, history: HistoryRecord) -> HistoryRecord:
         """Have an empty log begin with a history; returns the written record.
 
         Raises:
@@ -235,7 +235,7 @@ class LogWriter:
                 self.positions[known.topic, known.partition] = known.model_copy(update={"next": end.start})
         return self.history
 
-    def history_read(self, *, events: int, refused: int) -> History:
+    def history_read(self, *, events: int, refused: int) -> HistoryRecord:
         """Record how much of the history is in the log; returns the written record."""
         assert self.history is not None
         if (self.history.events, self.history.refused) != (events, refused):

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.events import REJECT_SCHEMA, Op, log_event_schema, node_schema
-from schemas.store import CommitRecord, FileRef, History, LogHeader, LogIndex, SealedSnapshot
+from schemas.store import CommitRecord, FileRef, HistoryRecord, LogHeader, LogIndex, SealedSnapshot
 from stream.snapshots.border import HISTORY as HISTORY_KEY
 from stream.snapshots.dictionary import new_dictionary
 from stream.snapshots.event_time import Key
@@ -340,7 +340,7 @@ def _history(root: Place, records: list[CommitRecord], check: Check) -> None:
         return
     check.read(path)
     try:
-        history = read_record(path, History)
+        history = read_record(path, HistoryRecord)
     except StoreError as error:
         check.report(str(error))
         return

@@ -15,7 +15,7 @@ from stream.service.heartbeat import beat
 from trainer.data.event_feed import EventFeed
 from trainer.data.examples import Queries
 from trainer.data.hop_rows import gather_edges, gather_hop
-from trainer.data.temporal_sampler import Layer, TemporalSampler
+from trainer.data.temporal_sampler import SampledLayer, TemporalSampler
 from trainer.device import to_device
 from trainer.models.event_model import EventModel, Hop, PairQueries, Question
 from trainer.models.tgn import Mail
@@ -198,7 +198,7 @@ class EventStream:
             hops.append(self._hop(layer, every, np.full(len(every), before_us)))
         return below, hops
 
-    def _hop(self, layer: Layer, row: Int64, time_us: Int64) -> Hop:
+    def _hop(self, layer: SampledLayer, row: Int64, time_us: Int64) -> Hop:
         shape, sampled = (len(row), layer.place.shape[1]), layer.sampled
         event, place = np.empty(shape, np.int64), np.empty(shape, np.int64)
         there, age_s = np.empty(shape, np.bool_), np.empty(shape, self._float)
@@ -220,7 +220,7 @@ class EventStream:
         first = self.position if position is None else position
         return int(np.searchsorted(self._feed.time_us[first:], before_us))
 
-    def _there(self, layer: Layer) -> Bool:
+    def _there(self, layer: SampledLayer) -> Bool:
         """Whether sampled interactions are used, bool (n, k)."""
         return layer.sampled.event >= 0
 

@@ -91,7 +91,7 @@ LARGEST_MAIL = 1e6
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class MailboxRows:
     """The content of a mailbox for n nodes.
 
     Attributes:
@@ -116,7 +116,7 @@ class _Journal:
     """Rows and times at a mark, each saved once."""
 
     saved: Bool
-    rows: list[Rows]
+    rows: list[MailboxRows]
     times: list[tuple[Int64, Int64, Int64]]
 
 
@@ -242,11 +242,11 @@ class Mailbox:
         )
         return np.where(last == NEVER, 0, np.maximum(time_us - last, 0))
 
-    def rows(self, nodes: Int64) -> Rows:
+    def rows(self, nodes: Int64) -> MailboxRows:
         """Copies of the content for some distinct nodes, all of which have a row."""
         at = nodes if self.places is None else self.places.of(nodes)
         walks = self.walks
-        return Rows(
+        return MailboxRows(
             nodes,
             self.mail[to_device(at, self.mail.device)],
             self.event_us[nodes],
@@ -255,13 +255,13 @@ class Mailbox:
             walks.time_us[at] if walks is not None else None,
         )
 
-    def write(self, rows: Rows) -> None:
+    def write(self, rows: MailboxRows) -> None:
         """Set the content of nodes; those without a row get one."""
         self.hold(rows.nodes)
         self._keep(rows.nodes)
         self._set(rows)
 
-    def lend(self, rows: Rows) -> None:
+    def lend(self, rows: MailboxRows) -> None:
         """As ``write``, of nodes that have no row, until they are released; going back to a mark leaves them alone."""
         self.hold(rows.nodes)
         self._set(rows)
@@ -359,7 +359,7 @@ class Mailbox:
         nodes = np.asarray(state["nodes"])
         ours = np.flatnonzero(held[nodes])
         self.write(
-            Rows(
+            MailboxRows(
                 nodes[ours],
                 state["mail"][torch.from_numpy(ours)].to(self.mail.device, self.mail.dtype),
                 self.event_us[nodes[ours]],
@@ -382,7 +382,7 @@ class Mailbox:
         if self.walks is not None:
             self.walks.reserve(rows)
 
-    def _set(self, rows: Rows) -> None:
+    def _set(self, rows: MailboxRows) -> None:
         at = self.rows_of(rows.nodes)
         if self.places is not None and (at < 0).any():
             rows, at = _some(rows, at >= 0), at[at >= 0]
@@ -406,8 +406,8 @@ class Mailbox:
         mark.rows.append(self.rows(fresh[self.places.of(fresh) >= 0]))
 
 
-def _some(rows: Rows, chosen: Bool) -> Rows:
-    return Rows(
+def _some(rows: MailboxRows, chosen: Bool) -> MailboxRows:
+    return MailboxRows(
         rows.nodes[chosen],
         rows.mail[to_device(np.flatnonzero(chosen), rows.mail.device)],
         rows.event_us[chosen],

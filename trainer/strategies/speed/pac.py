@@ -24,7 +24,7 @@ from trainer.models.interface import Model
 from trainer.models.tgn import MemoryModel
 from trainer.ranks import Ranks
 from trainer.strategies.events.event_stream import EventStream
-from trainer.strategies.events.memory_stream import Rows
+from trainer.strategies.events.memory_stream import MailboxRows
 from trainer.strategies.events.remembering import EventOptions, Memories, RememberingStrategy, batch_loss
 from trainer.strategies.interface import STRATEGIES, Needs, OwnKey, Setting, StepReport
 from trainer.strategies.passes import Step, run
@@ -324,7 +324,7 @@ class _Cycle:
             shared = np.flatnonzero(known)
             self._copies = SharedCopies(stream, shared, groups.owner[shared], ranks)
         self._numbers = numbers[np.searchsorted(numbers, self._from) :]
-        self._backup: tuple[Rows, int] | None = None
+        self._backup: tuple[MailboxRows, int] | None = None
         stream.mailbox.mark()
         stream.part(self._numbers)
 

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from stream.arrays.kinds import Bool, Int32, Int64
 from trainer.data.event_feed import EventFeed
-from trainer.data.temporal_sampler import Layer
+from trainer.data.temporal_sampler import SampledLayer
 from trainer.device import to_device
 from trainer.models.tgn import MemoryModel
 from trainer.ranks import Ranks
 from trainer.strategies.events.event_stream import ROWS_AT_ONCE
-from trainer.strategies.events.memory_stream import NEVER, Mailbox, MemoryStream, Rows
+from trainer.strategies.events.memory_stream import NEVER, Mailbox, MailboxRows, MemoryStream
 from trainer.strategies.request import Request
 from trainer.strategies.speed.part_groups import PartGroups
 
@@ -193,9 +193,11 @@ class ShardedStream(MemoryStream):
             mail, table = request.answer_tables([mail, own], "memory")
             lent = walks.unpacked(table.numpy())
             sketch, sketch_us = lent.sketch, lent.time_us
-        mailbox.lend(Rows(nodes, mail, mailbox.event_us[nodes], mailbox.former_us[nodes], sketch, sketch_us))
+        mailbox.lend(
+            MailboxRows(nodes, mail, mailbox.event_us[nodes], mailbox.former_us[nodes], sketch, sketch_us)
+        )
 
-    def _there(self, layer: Layer) -> Bool:
+    def _there(self, layer: SampledLayer) -> Bool:
         there = super()._there(layer)
         return there if self._near is None else there & self._near[layer.sampled.node]
 
@@ -228,4 +230,6 @@ def carry(mailbox: Mailbox, before: Int32, after: Int32, ranks: Ranks) -> None:
     mail, *walks = ranks.exchange_tables(tables, sent, received, "memory")
     sketch, sketch_us = [each.numpy() for each in walks] or (None, None)
     mailbox.release(going)
-    mailbox.write(Rows(coming, mail, mailbox.event_us[coming], mailbox.former_us[coming], sketch, sketch_us))
+    mailbox.write(
+        MailboxRows(coming, mail, mailbox.event_us[coming], mailbox.former_us[coming], sketch, sketch_us)
+    )

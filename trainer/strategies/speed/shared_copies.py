@@ -10,7 +10,7 @@ from stream.arrays.kinds import Bool, Float32, Int32, Int64
 from trainer.data.walks import WalkSketches
 from trainer.device import to_device
 from trainer.ranks import Ranks
-from trainer.strategies.events.memory_stream import NEVER, Rows
+from trainer.strategies.events.memory_stream import NEVER, MailboxRows
 from trainer.strategies.speed.sharded_stream import ShardedStream
 
 Synchronise = Literal["latest", "mean"]
@@ -43,7 +43,7 @@ class SharedCopies:
         self._before, self._before_us = sketch, sketch_us
         self._known = known
         mailbox.lend(
-            Rows(
+            MailboxRows(
                 lent,
                 mail[to_device(np.flatnonzero(foreign), mail.device)],
                 mailbox.event_us[lent],
@@ -93,7 +93,7 @@ class SharedCopies:
         own = to_device(np.flatnonzero(mine), mail.device)
         mailbox.release(self.nodes[~self._mine])
         mailbox.write(
-            Rows(
+            MailboxRows(
                 nodes[mine],
                 mail[own],
                 event_us[mine],
@@ -105,7 +105,7 @@ class SharedCopies:
         mailbox.set_times(nodes[~mine], event_us[~mine], former_us[~mine])
 
     def _walks(
-        self, rows: Rows, touched: Bool, here: Bool, latest_us: Int64
+        self, rows: MailboxRows, touched: Bool, here: Bool, latest_us: Int64
     ) -> tuple[Float32 | None, Int64 | None]:
         """The former sketches plus the gains of all copies, as of the latest copy's time.
 

@@ -3,14 +3,14 @@
 import numpy as np
 from ortools.sat.python import cp_model
 
-from trainer.strategies.dygnex.scheduling.schedule import Limits, Problem, Schedule, from_bins
+from trainer.strategies.dygnex.scheduling.schedule import Problem, Schedule, SearchLimits, from_bins
 
 UNITS = 1 << 30
 """Time is counted in whole units, so many for all groups and all α together."""
 WORKERS = 8
 
 
-def solve(problem: Problem, limits: Limits, first: Schedule, bound_s: float) -> tuple[Schedule, float]:
+def solve(problem: Problem, limits: SearchLimits, first: Schedule, bound_s: float) -> tuple[Schedule, float]:
     """The best schedule found, and a lower bound in seconds, from a first schedule and a known bound."""
     groups, gpus, most = len(problem.times_s), problem.gpus, problem.most
     unit_s = (float(problem.times_s.sum()) + most * problem.alpha_s) / UNITS

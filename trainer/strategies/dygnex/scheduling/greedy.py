@@ -348,7 +348,7 @@ HEATS = (0.1, 0.5, 2.0)
 """Initial cost of an exchange, as a share of a mean bin."""
 
 
-class _Found(NamedTuple):
+class _Packing(NamedTuple):
     """Bins, and the length of an epoch with them."""
 
     seconds: float
@@ -363,13 +363,13 @@ def greedy(problem: Problem, seed: int = 0, steps: int = MOST_STEPS) -> Schedule
     """
     order = np.argsort(-problem.times_s, kind="stable")
     goal_s = (1 + ENOUGH) * lower_bound_s(problem)
-    best: dict[int, _Found] = {}
+    best: dict[int, _Packing] = {}
     for iterations in range(problem.fewest, min(problem.most, problem.fewest + MORE) + 1):
         alpha_s = problem.alpha_s * iterations
         filled = [_filled(problem, order, iterations, alone) for alone in (False, True)]
         for at, (_, times_s, bins) in enumerate(filled):
             seconds = level(times_s, bins, problem.gpus, ROUNDS, goal_s - alpha_s) + alpha_s
-            filled[at] = _Found(seconds, times_s, bins)
+            filled[at] = _Packing(seconds, times_s, bins)
         best[iterations] = min(filled, key=_seconds)
         if best[iterations].seconds <= goal_s:
             break
@@ -385,19 +385,19 @@ def greedy(problem: Problem, seed: int = 0, steps: int = MOST_STEPS) -> Schedule
                 alpha_s = problem.alpha_s * iterations
                 warmth_s = heat * float(times_s.mean()) * problem.per_gpu
                 seconds = anneal(times_s, bins, problem.gpus, steps, warmth_s, seed, goal_s - alpha_s)
-                best[iterations] = _Found(seconds + alpha_s, times_s, bins)
+                best[iterations] = _Packing(seconds + alpha_s, times_s, bins)
     bins = min(best.values(), key=_seconds).bins
     return from_bins(problem, np.append(order, np.full(bins.size - len(order), -1))[bins])
 
 
-def _filled(problem: Problem, order: Int64, iterations: int, alone: bool) -> _Found:
+def _filled(problem: Problem, order: Int64, iterations: int, alone: bool) -> _Packing:
     """Bins as they are first filled."""
     times_s = np.zeros(iterations * problem.room)
     times_s[: len(order)] = problem.times_s[order]
     bins = np.empty((iterations * problem.gpus, problem.per_gpu), np.int64)
     fill_bins(times_s, problem.gpus, problem.per_gpu, alone, bins)
-    return _Found(cut(times_s, bins, problem.gpus) + problem.alpha_s * iterations, times_s, bins)
+    return _Packing(cut(times_s, bins, problem.gpus) + problem.alpha_s * iterations, times_s, bins)
 
 
-def _seconds(found: _Found) -> float:
+def _seconds(found: _Packing) -> float:
     return found.seconds

@@ -5,10 +5,10 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
 from stream.arrays.kinds import Float64, Int64
-from trainer.strategies.dygnex.scheduling.schedule import Limits, Problem, Schedule, from_bins
+from trainer.strategies.dygnex.scheduling.schedule import Problem, Schedule, SearchLimits, from_bins
 
 
-def solve(problem: Problem, limits: Limits, first: Schedule, bound_s: float) -> tuple[Schedule, float]:
+def solve(problem: Problem, limits: SearchLimits, first: Schedule, bound_s: float) -> tuple[Schedule, float]:
     """The best schedule found, and a lower bound in seconds, from a known bound.
 
     HiGHS takes neither a seed nor a start: ``first`` is the result if it finds no schedule in time.

@@ -8,7 +8,7 @@ published linearisation is needed. The number of iterations is free, so α count
 import importlib.util
 
 from trainer.strategies.dygnex.scheduling.greedy import greedy
-from trainer.strategies.dygnex.scheduling.schedule import Limits, Problem, Schedule, lower_bound_s
+from trainer.strategies.dygnex.scheduling.schedule import Problem, Schedule, SearchLimits, lower_bound_s
 
 TO_THE_END = 12
 """Groups up to which the gap is ignored: the best schedule is found as fast."""
@@ -16,7 +16,7 @@ LARGEST = 100_000
 """Largest number of variables with which a solver makes progress within seconds."""
 
 
-def ilp(problem: Problem, limits: Limits, solver: str | None = None) -> tuple[Schedule, float]:
+def ilp(problem: Problem, limits: SearchLimits, solver: str | None = None) -> tuple[Schedule, float]:
     """The best schedule found within the limits, and a lower bound in seconds.
 
     The greedy schedule is the start. It is the result if its gap is small enough or the model is too large for a solver.
@@ -28,7 +28,7 @@ def ilp(problem: Problem, limits: Limits, solver: str | None = None) -> tuple[Sc
     variables = groups * problem.most * problem.gpus
     if first.epoch_s <= (1 + max(gap, 1e-12)) * bound_s or variables > LARGEST:
         return first, bound_s
-    limits = Limits(gap, limits.time_s, limits.seed)
+    limits = SearchLimits(gap, limits.time_s, limits.seed)
     if solver is None:
         solver = "cp-sat" if importlib.util.find_spec("ortools") else "highs"
     if solver == "cp-sat":

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stream.arrays.kinds import Float64, Int64
-from trainer.strategies.dygnex.scheduling.schedule import Limits, Problem, Schedule, lower_bound_s
+from trainer.strategies.dygnex.scheduling.schedule import Problem, Schedule, SearchLimits, lower_bound_s
 from trainer.strategies.dygnex.scheduling.solve import ALGORITHMS
 
 SEARCHED = 2_000
@@ -81,7 +81,7 @@ class Planner:
             problem = Problem(times_s, self.gpus, max(map(len, steps)), self.alpha_s)
             return PassPlan(assigned(problem, steps), float("nan"))
         problem = Problem(times_s, self.gpus, self.per_gpu, self.alpha_s)
-        found, _ = ALGORITHMS[self.algorithm](problem, Limits(time_s=1.0, steps=SEARCHED))
+        found, _ = ALGORITHMS[self.algorithm](problem, SearchLimits(time_s=1.0, steps=SEARCHED))
         bound_s = lower_bound_s(problem)
         gap = found.epoch_s / bound_s - 1 if bound_s else float("nan")
         return PassPlan(Schedule(problem, draw.permutation(found.slots)), gap)

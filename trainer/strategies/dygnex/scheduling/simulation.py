@@ -6,7 +6,7 @@ from typing import Any
 
 from schemas.errors import system_call
 from stream.arrays.kinds import Float64
-from trainer.strategies.dygnex.scheduling.schedule import Limits, Problem
+from trainer.strategies.dygnex.scheduling.schedule import Problem, SearchLimits
 from trainer.strategies.dygnex.scheduling.solve import solve
 
 _INK, _FAINT = "#1f2933", "#9aa5b1"
@@ -16,7 +16,7 @@ _COLOURS = {
 
 
 def simulate(
-    times_s: Float64, gpus: Sequence[int], algorithms: Sequence[str], alpha_s: float, limits: Limits
+    times_s: Float64, gpus: Sequence[int], algorithms: Sequence[str], alpha_s: float, limits: SearchLimits
 ) -> list[dict[str, Any]]:
     """Schedule the same groups for clusters of several sizes by algorithms of ``ALGORITHMS``.
 

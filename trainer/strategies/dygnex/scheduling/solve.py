@@ -13,12 +13,12 @@ from trainer.strategies.dygnex.scheduling.greedy import greedy
 from trainer.strategies.dygnex.scheduling.ilp import ilp
 from trainer.strategies.dygnex.scheduling.locality import keep_runs, moved
 from trainer.strategies.dygnex.scheduling.paper import paper, psg, psg_sorted
-from trainer.strategies.dygnex.scheduling.schedule import Limits, Problem, Schedule, lower_bound_s
+from trainer.strategies.dygnex.scheduling.schedule import Problem, Schedule, SearchLimits, lower_bound_s
 
-Algorithm = Callable[[Problem, Limits], tuple[Schedule, float]]
+Algorithm = Callable[[Problem, SearchLimits], tuple[Schedule, float]]
 
 
-def _bounded(algorithm: Callable[[Problem, Limits], Schedule]) -> Algorithm:
+def _bounded(algorithm: Callable[[Problem, SearchLimits], Schedule]) -> Algorithm:
     return lambda problem, limits: (algorithm(problem, limits), lower_bound_s(problem))
 
 
@@ -87,7 +87,7 @@ def require_algorithm(name: str) -> None:
 
 
 def solve(
-    problem: Problem, algorithm: str, limits: Limits | None = None, window: int | None = None
+    problem: Problem, algorithm: str, limits: SearchLimits | None = None, window: int | None = None
 ) -> Solved:
     """Schedule groups by an algorithm of ``ALGORITHMS``.
 
@@ -97,7 +97,7 @@ def solve(
         limits: Seed, and limits of ``ilp``.
         window: Snapshots of a group; if given, neighbouring groups stay on one GPU where an epoch hardly gets longer.
     """
-    limits = limits or Limits()
+    limits = limits or SearchLimits()
     ready = "greedy" if algorithm == "ilp" else algorithm
     # Kernels are compiled, or loaded from their cache, before time is measured.
     found, _ = ALGORITHMS[ready](_SMALL, limits)
