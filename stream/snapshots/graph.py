@@ -27,17 +27,8 @@ from stream.snapshots.pair_index import (
     slot_weights,
     slots_of,
 )
-from stream.snapshots.pairs import (
-    Change,
-    PairChanges,
-    PairTable,
-    apply_events,
-    dump,
-    dump_arrays,
-    load,
-    pair_keys,
-    split_keys,
-)
+from stream.snapshots.pair_records import apply_events, dump, dump_arrays, load
+from stream.snapshots.pairs import Change, PairChanges, PairTable, pair_keys, split_keys
 from stream.snapshots.state_table import pack, unpack
 
 
