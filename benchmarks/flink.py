@@ -39,8 +39,8 @@ from stream.job.loop import StreamJob
 from stream.kafka.reader import PartitionReader
 from stream.metrics import StreamMetrics
 from stream.microbatch import MicroBatch
+from stream.pipeline import DecodeFn
 from stream.service.collector import calm_collector
-from stream.stages import DecodeFn
 from stream.store.files.records import read_record
 from stream.store.log.commits import numbers
 from stream.store.log.layout import commit_name, log_folder

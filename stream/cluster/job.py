@@ -19,13 +19,13 @@ from stream.cluster.log_host import open_log
 from stream.cluster.plan import ClusterPlan
 from stream.cluster.stages import build
 from stream.cluster.worker import dismiss
-from stream.held import holding
 from stream.job.backfill import require_takeover
 from stream.job.loop import Ran, StreamJob
 from stream.job.standby import require_same
 from stream.kafka.discovery import TopicWatch
 from stream.kafka.reader import PartitionReader, Start
 from stream.metrics import StreamMetrics, Totals
+from stream.pipeline import holding
 from stream.service.failure import Failure
 from stream.sink import SnapshotSink
 from stream.store.errors import ConfigMissingError

@@ -10,8 +10,8 @@ from pydantic import SecretStr, ValidationError
 from pydantic_core import to_jsonable_python
 
 from schemas.config import StreamConfig
-from stream.held import held
 from stream.kafka.reader import Start
+from stream.pipeline import held
 from stream.service.failure import Failure
 
 

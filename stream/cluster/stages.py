@@ -22,9 +22,8 @@ from stream.cluster.plan import ClusterPlan
 from stream.cluster.worker import Worker, acquire, release
 from stream.decode.encode import ipc_stream
 from stream.kafka.reader import Start
-from stream.kafka.source import FROM_START
 from stream.microbatch import MicroBatch, Quiet, RawBatch
-from stream.stages import AppendFn, DecodeFn, StageFn, WakeFn
+from stream.pipeline import FROM_START, AppendFn, DecodeFn, StageFn, WakeFn
 
 VERSION = 1
 

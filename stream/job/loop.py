@@ -9,7 +9,6 @@ from functools import partial
 import structlog
 
 from schemas.config import StreamConfig
-from stream.held import holding
 from stream.job.backfill import require_takeover
 from stream.job.beam import BeamLoading
 from stream.job.decoding import Decoding
@@ -425,7 +424,7 @@ class StreamJob:
             if self._stopping:  # asked for before there was a reader
                 reader.stop.set()
             beam.wait()
-            from stream.pipeline import InProcess, run_locally  # nothing else of a job needs Beam
+            from stream.pipeline import InProcess, holding, run_locally  # nothing else of a job needs Beam
 
             log.begin(reader.starts)
             if not self._connecting.begun:

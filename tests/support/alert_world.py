@@ -28,11 +28,11 @@ from schemas.trainer_config import TrainerConfig
 from stream.cluster.current import announce
 from stream.cluster.log_host import LogHost
 from stream.cluster.plan import ClusterPlan
-from stream.held import holding
 from stream.job.lane_threads import LaneThread
 from stream.job.readiness import readiness
 from stream.kafka.reader import Start
 from stream.metrics import StreamMetrics
+from stream.pipeline import holding
 from stream.sink import SnapshotSink
 from stream.store.lane.reader import LaneReader
 from trainer.continual.daemon import Trainer

@@ -23,10 +23,10 @@ from stream.cluster.job import JobTotals, options, sentence
 from stream.cluster.log_host import LogHost, open_log
 from stream.cluster.plan import ClusterPlan
 from stream.cluster.stages import VERSION, MicroBatchCoder
-from stream.held import holding
 from stream.kafka.reader import Start
 from stream.metrics import StreamMetrics
 from stream.microbatch import MicroBatch, Quiet
+from stream.pipeline import holding
 from stream.service import endpoint
 from stream.service.failure import Failure
 from stream.sink import log_header

@@ -17,9 +17,9 @@ from structlog.testing import capture_logs
 
 from stream.cluster.log_host import LogHost
 from stream.cluster.plan import ClusterPlan
-from stream.held import holding
 from stream.kafka.reader import Start
 from stream.metrics import StreamMetrics
+from stream.pipeline import holding
 from stream.store.errors import StoreError
 from stream.store.exports import ExportReader, ExportWriter, commit_name
 from stream.store.lane.layout import manifest_name
