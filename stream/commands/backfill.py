@@ -53,7 +53,6 @@ def backfill(
 
     Example: freshet-stream backfill 2024.parquet 2025.parquet --config stream.yaml --until 2025-12-01T00:00:00Z
     """
-    from stream.store.errors import StoreError
 
     def body() -> None:
         from stream.decode.files import FileColumns
@@ -82,7 +81,7 @@ def backfill(
         }
         print_result(f"{config.graph} in {config.store}", result, as_json=json)
 
-    finish(body, StoreError, debug=debug)
+    finish(body, debug=debug)
 
 
 def _time_us(text: str) -> int:

@@ -6,7 +6,6 @@ import typer
 
 from stream.service.logs import configure_logs
 from stream.service.output import Debug, Json, Store, finish, note, notes, print_json, print_table, with_units
-from stream.store.errors import StoreError
 
 
 def compact(
@@ -73,4 +72,4 @@ def compact(
             )
         print_table(f"Store {store}{', if it were compacted' if dry_run else ''}", with_units(found))
 
-    finish(body, StoreError, debug=debug)
+    finish(body, debug=debug)

@@ -7,7 +7,6 @@ from schemas.quality import FIGURES
 from stream.commands.options import StoreMoment
 from stream.decode.validate import show_time
 from stream.service.output import Debug, Json, Store, finish, note, print_json, print_table, with_units
-from stream.store.errors import StoreError
 
 _LANE_COLUMNS = (
     "algorithm", "parts", "snapshots", "lag", "bytes", "full_bytes", "saving", "disk_bytes",
@@ -36,7 +35,7 @@ def inspect(
         else:
             _print_tables(store, found)
 
-    finish(body, StoreError, debug=debug)
+    finish(body, debug=debug)
 
 
 def _print_tables(store: str, found: dict[str, Any]) -> None:

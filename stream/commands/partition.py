@@ -99,9 +99,6 @@ def partition(
     if algorithm != _ALL and plot is not None:
         raise typer.BadParameter("--plot goes with --algorithm all")
 
-    from stream.partition.interface import PartitionError
-    from stream.store.errors import StoreError
-
     def body() -> None:
         from stream.store.places.place import place_of
 
@@ -134,7 +131,7 @@ def partition(
         shown = {key: value for key, value in result.figures.items() if key != "snapshot_seconds"}
         print_table(f"{source.name} by {algorithm}", shown)
 
-    finish(body, PartitionError, StoreError, debug=debug)
+    finish(body, debug=debug)
 
 
 def _partitioned(file: str, algorithm: str, **how: Any) -> "OfflineResult":

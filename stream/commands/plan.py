@@ -8,7 +8,6 @@ import typer
 
 from stream.service.failure import Failure
 from stream.service.output import Debug, Json, finish, note, print_json, print_table, with_units
-from stream.store.errors import StoreError
 
 
 def plan(
@@ -117,7 +116,7 @@ def plan(
         for sentence in assumptions:
             note(f"assumed: {sentence}")
 
-    finish(body, StoreError, debug=debug)
+    finish(body, debug=debug)
 
 
 def _measured(store: str) -> tuple[dict[str, Any], datetime]:

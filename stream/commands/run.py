@@ -65,8 +65,6 @@ def run(
 
     Example: freshet-stream run --config stream.yaml --until-idle 5 --json
     """
-    from stream.partition.interface import PartitionError
-    from stream.store.errors import StoreError
     from stream.store.log.refusals import as_rows
 
     def body() -> None:
@@ -91,7 +89,7 @@ def run(
         rows = {key: value for key, value in result.items() if key not in ("refused_by_reason", "held")}
         print_table(f"{config.graph} in {config.store}", rows | as_rows(result["refused_by_reason"]))
 
-    finish(body, StoreError, PartitionError, debug=debug)
+    finish(body, debug=debug)
 
 
 def run_job(

@@ -9,7 +9,6 @@ from stream.commands.options import Params, parameters
 from stream.service.failure import Failure
 from stream.service.logs import configure_logs
 from stream.service.output import Columns, Debug, Json, finish, note, print_result
-from stream.store.errors import StoreError
 
 
 def savings(
@@ -56,7 +55,6 @@ def savings(
 
     Example: freshet-stream savings events.parquet --features 128 --snapshots 10 --window 4 --parts 4 --json
     """
-    from stream.partition.interface import PartitionError
 
     def body() -> None:
         from stream.commands.progress import counting
@@ -90,4 +88,4 @@ def savings(
             )
         print_result(f"Savings on {file}", found, as_json=json)
 
-    finish(body, StoreError, PartitionError, debug=debug)
+    finish(body, debug=debug)

@@ -4,7 +4,6 @@ import typer
 
 from stream.service.failure import DONE, FAILED
 from stream.service.output import Debug, Json, Store, finish, notes, print_json
-from stream.store.errors import StoreError
 
 
 def verify(
@@ -33,4 +32,4 @@ def verify(
             typer.echo(f"{store} is {state} ({found.files:,} files, {found.bytes:,} bytes read)")
         return DONE if found.ok else FAILED
 
-    finish(body, StoreError, debug=debug)
+    finish(body, debug=debug)

@@ -15,14 +15,11 @@ class Failure(FreshetError):  # noqa: N818  a sentence for the user, not a defec
     """A command cannot continue; its message is the sentence that the user reads."""
 
 
-def run_command(
-    command: Callable[[], int | None], *, expected: tuple[type[Exception], ...] = (), debug: bool
-) -> int:
-    """Run a command body and turn expected exceptions into one sentence on standard error.
+def run_command(command: Callable[[], int | None], *, debug: bool) -> int:
+    """Run a command body and turn a ``FreshetError`` or ``OSError`` into one sentence on standard error.
 
     Args:
         command: Returns an exit code, or None for 0.
-        expected: Exceptions whose text is fit for users, besides Failure and OSError.
         debug: Print tracebacks as well.
 
     Raises:
@@ -35,7 +32,7 @@ def run_command(
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _reader_has_left():
             raise
-        if not isinstance(error, (Failure, OSError, *expected)):
+        if not isinstance(error, (FreshetError, OSError)):
             raise
         complain(one_line(error), error if debug else None)
         return FAILED

@@ -87,9 +87,9 @@ def print_result(title: str, result: Mapping[str, Any], *, as_json: bool) -> Non
     print_json(result) if as_json else print_table(title, result)
 
 
-def finish(command: Callable[[], int | None], *expected: type[Exception], debug: bool = False) -> None:
-    """Run a command body and exit with its code: 1 and one sentence for an expected exception."""
-    raise typer.Exit(run_command(command, expected=expected, debug=debug))
+def finish(command: Callable[[], int | None], *, debug: bool = False) -> None:
+    """Run a command body and exit with its code: 1 and one sentence for a ``FreshetError`` or ``OSError``."""
+    raise typer.Exit(run_command(command, debug=debug))
 
 
 def _readable(value: Any) -> str:

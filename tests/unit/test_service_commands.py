@@ -13,14 +13,15 @@ import typer
 from typer.testing import CliRunner
 from warm_popen import WarmPopen, run
 
+from schemas.errors import FreshetError
 from stream.cli import app as stream_app
 from stream.service.failure import Failure, run_command
 from stream.service.output import print_json, print_table
 from trainer.cli import app as trainer_app
 
 
-class ExpectedError(Exception):
-    """An error of some package whose text is fit for users."""
+class OfAPackageError(FreshetError):
+    """An error of some package."""
 
 
 def fail_with(error: BaseException) -> None:
@@ -33,9 +34,10 @@ def test_a_failure_is_one_sentence_and_exit_code_one(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == "error: the file x is missing\n"
 
 
-def test_expected_and_operating_system_errors_are_sentences_too(capsys: pytest.CaptureFixture[str]) -> None:
-    expected = (ExpectedError,)
-    assert run_command(lambda: fail_with(ExpectedError("odd")), expected=expected, debug=False) == 1
+def test_errors_of_packages_and_of_the_operating_system_are_sentences_too(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run_command(lambda: fail_with(OfAPackageError("odd")), debug=False) == 1
     assert run_command(lambda: fail_with(OSError(28, "No space left", "x")), debug=False) == 1
     assert "Traceback" not in capsys.readouterr().err
 

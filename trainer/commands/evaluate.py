@@ -12,7 +12,7 @@ from stream.service.config_file import load_config
 from stream.service.failure import FAILED
 from stream.service.logs import configure_logs
 from stream.service.output import Columns, Debug, Json, finish, note, print_json, print_table
-from trainer.commands.ranks import AsOfMoment, RankCount, expected_errors, in_ranks
+from trainer.commands.ranks import AsOfMoment, RankCount, in_ranks
 from trainer.launch import RankRange
 from trainer.shutdown import WITH_PARENT, end_with_parent
 
@@ -120,7 +120,7 @@ def evaluate(
         raise typer.BadParameter("--format and --figure go with --matrix")
     if matrix is not None and (out is None or file is not None or data is not None):
         raise typer.BadParameter("--matrix needs --out FILE, and has --config and --data in its file")
-    finish(body, *expected_errors(), debug=debug)
+    finish(body, debug=debug)
 
 
 def _matrix(file: Path, out: Path, figure: str | None) -> dict[str, Any]:

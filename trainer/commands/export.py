@@ -10,7 +10,7 @@ from stream.service.config_file import load_config
 from stream.service.failure import Failure
 from stream.service.logs import configure_logs
 from stream.service.output import Debug, Json, finish, print_json, print_table
-from trainer.commands.ranks import ConfigFile, expected_errors
+from trainer.commands.ranks import ConfigFile
 from trainer.commands.whole_file import whole_file
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def export(
         result = _export(config, out, _wanted(nodes, nodes_file))
         print_json(result) if json else print_table(f"{config.model} after {result['checkpoint']}", result)
 
-    finish(body, *expected_errors(), debug=debug)
+    finish(body, debug=debug)
 
 
 def _wanted(nodes: str | None, nodes_file: Path | None) -> list[str] | None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import structlog
 import typer
 
-from stream.service.failure import Failure
+from schemas.errors import FreshetError
 from trainer.launch import RankRange, failed_before, launch, launched, report_failure, report_result
 from trainer.lost_peer import PeerLostError
 
@@ -70,7 +70,7 @@ def in_ranks(
     except PeerLostError:
         raise  # worth another attempt
     except Exception as error:
-        if not isinstance(error, (Failure, OSError, *expected_errors())):
+        if not isinstance(error, (FreshetError, OSError)):
             # a defect: its text alone says little, and another attempt would not mend it
             log.error("unexpected error", exc_info=error)
         if not report_failure(error):
@@ -84,11 +84,3 @@ def _worked(work: Callable[[], Mapping[str, Any] | None]) -> Mapping[str, Any] |
 
     keep_memory()
     return work()
-
-
-def expected_errors() -> tuple[type[Exception], ...]:
-    """Exceptions of the store and the partitioners whose text is written for users."""
-    from stream.partition.interface import PartitionError
-    from stream.store.errors import StoreError
-
-    return StoreError, PartitionError

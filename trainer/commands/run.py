@@ -11,7 +11,7 @@ from stream.service.config_file import load_config
 from stream.service.failure import Failure
 from stream.service.logs import configure_logs
 from stream.service.output import Debug, Json, finish, print_json, print_table
-from trainer.commands.ranks import AsOfMoment, ConfigFile, RankNumbers, expected_errors, in_ranks
+from trainer.commands.ranks import AsOfMoment, ConfigFile, RankNumbers, in_ranks
 
 
 def run(
@@ -54,7 +54,7 @@ def run(
             shown = {key: value for key, value in result.items() if key != "cautions"}
             print_json(result) if json else print_table(f"{config.model} on lane {config.lane}", shown)
 
-    finish(body, *expected_errors(), debug=debug)
+    finish(body, debug=debug)
 
 
 def _train(config: TrainerConfig, until_idle_s: float | None, as_of: str | None) -> Mapping[str, Any] | None:

@@ -7,7 +7,6 @@ import typer
 
 from stream.service.failure import Failure
 from stream.service.output import Debug, Json, finish, note, print_json, print_table
-from stream.store.errors import StoreError
 from trainer.commands.schedule import MOST_GPUS, Algorithm, Alpha, Seed
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ def simulate(
         if plot is not None:
             note(f"plot written to {plot}")
 
-    finish(body, StoreError, debug=debug)
+    finish(body, debug=debug)
 
 
 def _counts(gpus: str) -> list[int]:

@@ -7,7 +7,6 @@ from typing import Any
 from stream.compiled import compiling
 from stream.service.logs import configure_logs
 from stream.service.output import Debug, Json, finish, print_json, print_table
-from trainer.commands.ranks import expected_errors
 
 SPAN_S, SNAPSHOTS, EVENTS, NODES, FEATURES = 40, 4, 2400, 1500, 4
 """Enough that tables grow."""
@@ -30,7 +29,7 @@ def warm(json: Json = False, debug: Debug = False) -> None:
         result = {"compiled": len(compiled), "seconds": time.monotonic() - began}
         print_json(result) if json else print_table("kernels of the trainer", result)
 
-    finish(body, *expected_errors(), debug=debug)
+    finish(body, debug=debug)
 
 
 def _sessions() -> None:
