@@ -21,7 +21,7 @@ from node_streams import STREAMS, slashdot
 from timeline import table
 
 from schemas.config import Lane
-from schemas.trainer_config import Optimisation, Target, TrainerConfig
+from schemas.trainer_config import Optimisation, TrainerConfig
 from stream.decode.files import read_events
 from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
@@ -81,7 +81,6 @@ def followed(
     config = TrainerConfig(
         lane=lane, model=model, model_params={"hidden": 32}, strategy=strategy, strategy_params=params, seed=seed,
         window=WINDOW, horizon=HORIZON, task=task, optimisation=Optimisation(),
-        target=Target(next="in_degree") if task == "node-regression" else None,
     )  # fmt: skip
     session = Session(config, reader, ranks)
     book = ExampleWindow(session.task, session.strategy.needs.example_sets)

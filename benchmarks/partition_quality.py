@@ -18,8 +18,7 @@ import numpy as np
 
 from stream.arrays.kinds import Int64
 from stream.decode.files import read_events
-from stream.partition.edge.need_cover import NeedCover
-from stream.partition.edge.sep import SepTwoPass
+from stream.partition.interface import create
 from stream.snapshots.delta import Csr, SnapshotDelta, delta_of
 from stream.snapshots.sealing import densify, slice_events
 from stream.synthetic.interactions import rmat_edges
@@ -98,7 +97,7 @@ def delta(tau: int, nodes: int, op: np.ndarray, src: Int64, dst: Int64, t: Int64
 
 def two_pass(stream: Stream, parts: int, hubs: float, time_constant: float) -> tuple[float, float, float]:
     """Discards, share of shared nodes and edge balance of SPEED's two passes."""
-    partitioner = SepTwoPass(parts=parts, hubs=hubs, time_constant=time_constant)
+    partitioner = create("sep-two-pass", parts=parts, hubs=hubs, time_constant=time_constant)
     partitioner.foresee(*stream.inserts(), stream.nodes)
     for d in stream.deltas:
         partitioner.update(d)
@@ -108,7 +107,7 @@ def two_pass(stream: Stream, parts: int, hubs: float, time_constant: float) -> t
 
 def online(stream: Stream, parts: int, hubs: float) -> tuple[float, float, float]:
     """Discards on arrival, edge balance and moved nodes a snapshot of the need cover; its bounds are checked."""
-    partitioner = NeedCover(parts=parts, hubs=hubs, time_constant=stream.span_s / 10)
+    partitioner = create("sep", parts=parts, hubs=hubs, time_constant=stream.span_s / 10)
     for d in stream.deltas:
         partitioner.update(d)
         quality = partitioner.quality()

@@ -25,7 +25,6 @@ from node_streams import DATA, STREAMS, written
 from schemas.matrix import Matrix
 from trainer.evaluation.matrix import IDENTITY, cells, read_results, run_matrix
 from trainer.models.interface import MODELS
-from trainer.parameters import parameters_of
 
 LINKS: dict[str, dict[str, Any]] = {
     "collegemsg": {"interval_s": 86_400},
@@ -65,7 +64,11 @@ def matrix_of(given: argparse.Namespace, data: str) -> Matrix:
         }
         for name in given.models
         for params in [
-            {key: value for key, value in given.params.items() if key in parameters_of(MODELS.find(name))}
+            {
+                key: value
+                for key, value in given.params.items()
+                if key in MODELS.find(name).Options.model_fields
+            }
         ]
         for suffix in ("", BARE)
     ]

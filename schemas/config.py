@@ -150,7 +150,8 @@ class Lane(Section):
         "quarter of the live pairs. May be changed at any time.",
     )
     params: dict[str, Any] = Field(
-        default_factory=dict, description="Parameters of the algorithm, such as {hubs: 0.05}."
+        default_factory=dict,
+        description="Parameters of the algorithm; docs/partitioning.md describes those of each.",
     )
 
 

@@ -1,7 +1,7 @@
 """Configuration of brokers and topics: sections of the stream service's file."""
 
 import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
@@ -21,6 +21,9 @@ class Topic(Section):
         "json",
         description="How its messages are written: json, arrow, avro, debezium, debezium-avro, or a format of another package. "
         "CSV is read from files only, by replay and backfill.",
+    )
+    format_params: dict[str, Any] = Field(
+        default_factory=dict, description="The format's own parameters; those of this package have none."
     )
     time_unit: Literal["s", "ms", "us", "ns", "rfc3339"] | None = Field(
         None,

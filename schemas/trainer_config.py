@@ -70,34 +70,6 @@ class Optimisation(Section):
         return 2 if self.epochs is None else self.epochs
 
 
-class Classifier(Section):
-    """Task node-classification: the perceptron that learns labels from embeddings."""
-
-    epochs: int = Field(
-        30, ge=1, description="Passes over the labelled training events; `run`: over those of a snapshot."
-    )
-    batch_size: int = Field(200, ge=1, description="Labelled events per step.")
-    learning_rate: float = Field(3e-4, gt=0, description="Of Adam.")
-
-
-class Target(Section):
-    """Task node-regression: the number to predict for each node, after the next snapshot."""
-
-    next: Literal["in_degree", "feature"] = Field(
-        "in_degree",
-        description="in_degree: log(1 + live pairs that lead to the node); feature: one of its features.",
-    )
-    of: int | None = Field(None, ge=0, description="With feature: its number, from 0.")
-
-    @model_validator(mode="after")
-    def _names_a_feature(self) -> Self:
-        if self.next == "feature" and self.of is None:
-            raise ValueError("next: feature needs the feature's number. Give it in the key of")
-        if self.next != "feature" and self.of is not None:
-            raise ValueError("of is the number of a feature. Leave it out, or set next: feature")
-        return self
-
-
 class Smoothing(Section):
     """The past in a snapshot, beside the events of its own interval; without smoothing it is the live graph."""
 
@@ -218,7 +190,9 @@ class TrainerConfig(Service):
     )
     parts: int | None = Field(None, ge=1, description="evaluate: parts of the partition; null: one per rank.")
     lane_params: dict[str, Any] = Field(
-        default_factory=dict, description="evaluate: the partitioner's own parameters, such as {hubs: 0.05}."
+        default_factory=dict,
+        description="evaluate: the partitioner's own parameters, such as {hubs: 0.05}. "
+        "docs/partitioning.md describes those of each.",
     )
     model: str = Field(
         "tgn-history",
@@ -226,24 +200,28 @@ class TrainerConfig(Service):
         "or pac; snapshot models need another one, such as vertex.",
     )
     model_params: dict[str, Any] = Field(
-        default_factory=dict, description="The model's own parameters, such as {memory: 64}."
+        default_factory=dict,
+        description="The model's own parameters, such as {memory: 64}. "
+        "freshet-trainer models MODEL lists them.",
     )
     task: str = Field(
         "link-prediction",
         description="The learned and judged task: link-prediction; node-classification, of events with labels 0 and 1; "
         "node-regression, with a snapshot model.",
     )
-    target: Target | None = Field(
-        None, description="Task node-regression: the predicted number; null: the in-degree."
+    task_params: dict[str, Any] = Field(
+        default_factory=dict,
+        description="The task's own parameters, such as {next: feature, of: 0} of node-regression. freshet-trainer models TASK "
+        "lists them.",
     )
-    classifier: Classifier = Field(default_factory=Classifier)
     strategy: str = Field(
         "sequential",
         description="How ranks share the work. Event models: sequential on one rank, pac on several; snapshot models: vertex, "
         "whole, snapshot, group or hybrid.",
     )
     strategy_params: dict[str, Any] = Field(
-        default_factory=dict, description="The strategy's own parameters."
+        default_factory=dict,
+        description="The strategy's own parameters. freshet-trainer models STRATEGY lists them.",
     )
     history_moment: Literal["batch", "event"] = Field(
         "batch",

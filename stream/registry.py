@@ -1,7 +1,7 @@
 """Classes that a configuration names: those of this package, and entry points of other distributions."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -9,8 +9,12 @@ from importlib.metadata import EntryPoint, entry_points
 from inspect import getattr_static
 from typing import Any, Generic, Protocol, TypeVar
 
+from pydantic import ValidationError
+
 from schemas.errors import one_line
+from schemas.section import Section
 from stream.nearest import did_you_mean
+from stream.service.config_file import sentences
 
 _log = logging.getLogger(__name__)
 
@@ -103,10 +107,12 @@ def require_members(found: Any, protocol: type, kind: str, *, made: frozenset[st
 class Registry(Generic[T]):
     """The classes of one kind, by name.
 
-    Modules of this package are named by text and imported on first use, because they import the registry.
+    Each has ``Options``, a section that declares its own parameters with defaults, bounds and descriptions. Modules of this
+    package are named by text and imported on first use, because they import the registry.
 
     Args:
         kind: Such as ``model``, for sentences.
+        params: The key of the options in a configuration, such as ``model_params``.
         group: Entry points of other distributions, such as ``freshet.models``.
         modules: Of this package, whose classes register themselves.
         error: Raised for an unknown name.
@@ -119,13 +125,14 @@ class Registry(Generic[T]):
     def __init__(
         self,
         kind: str,
+        params: str,
         group: str,
         modules: Sequence[str],
         *,
         error: type[Exception],
         check: Callable[[Any], object],
     ) -> None:
-        self._kind, self._group, self._modules = kind, group, modules
+        self._kind, self._params, self._group, self._modules = kind, params, group, modules
         self._error, self._check = error, check
         self.registered: dict[str, T] = {}
 
@@ -169,6 +176,26 @@ class Registry(Generic[T]):
             f"unknown {self._kind} {name!r}; expected one of {', '.join(sorted(known))}{others}{did_you_mean(name, known)}"
         )
 
+    def options(self, name: str, given: Mapping[str, Any]) -> Any:
+        """The options of the one with a name, its ``Options`` filled in; values are not converted.
+
+        Raises:
+            Exception: Of the registry's kind of error: the name or an option is unknown, or a value is wrong.
+        """
+        options: type[Section] = self.find(name).Options  # type: ignore[attr-defined]  # every registered class has them
+        given = {str(key): value for key, value in given.items()}
+        try:
+            return options.model_validate(given, strict=True)
+        except ValidationError as error:
+            wrong = sentences(options, given, error.errors())
+            if error.errors()[0]["type"] == "extra_forbidden" and not wrong.endswith("?"):
+                wrong += (
+                    f". Expected one of {', '.join(options.model_fields)}"
+                    if options.model_fields
+                    else ". It has none"
+                )
+            raise self._error(f"{self._params} of {name}: {wrong}") from error
+
     def _own(self, name: str) -> T | None:
         """The class in this package's module of the same name, without importing the others; None: look at all.
 
@@ -185,4 +212,10 @@ class Registry(Generic[T]):
     def _plugins(self) -> Plugins:
         for module in self._modules:
             import_module(module)
-        return plugins(self._group, frozenset(self.registered), self._check)
+        return plugins(self._group, frozenset(self.registered), self._require)
+
+    def _require(self, found: Any) -> None:
+        self._check(found)
+        options = getattr(found, "Options", None)
+        if not (isinstance(options, type) and issubclass(options, Section)):
+            raise TypeError(f"{found!r}: its Options are no Section, a pydantic model of schemas.section")

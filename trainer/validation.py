@@ -11,9 +11,8 @@ from stream.partition.interface import create_for_lane
 from stream.service.failure import Failure
 from trainer.models.interface import MODELS
 from trainer.session.session import new_model
-from trainer.strategies.interface import STRATEGIES, require_together, strategy_options
+from trainer.strategies.interface import STRATEGIES, require_together
 from trainer.tasks.interface import TASKS
-from trainer.tasks.node_regression import NodeRegression
 
 
 def require_trainable(config: TrainerConfig, ranks: int = 1) -> None:
@@ -28,14 +27,11 @@ def require_trainable(config: TrainerConfig, ranks: int = 1) -> None:
         STRATEGIES.find(config.strategy)
     with _key("task"):
         task = TASKS.find(config.task)
-    strategy_options(config.strategy, config.strategy_params)
+    TASKS.options(config.task, config.task_params)
+    STRATEGIES.options(config.strategy, config.strategy_params)
     with torch.random.fork_rng([]):
         model = new_model(config, task, None, 0)
     require_together(config.strategy, model, task, config.optimisation, None, ranks)
-    if config.target is not None and config.task != NodeRegression.name:
-        raise Failure(
-            f"key target belongs to task {NodeRegression.name}, but the task is {config.task}. Leave it out"
-        )
     if config.optimisation.batch_size == "auto" and not STRATEGIES.find(config.strategy).resizes:
         raise Failure(
             f"key optimisation.batch_size: strategy {config.strategy} does not change the size of its steps. Give a "

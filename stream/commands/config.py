@@ -1,10 +1,12 @@
 """``freshet-stream config``: print a commented example, or check a file."""
 
+from typing import Any
+
 from schemas.config import StreamConfig
 from stream.service.config_command import config_command
 from stream.service.failure import Failure
 
-EXAMPLE = {
+EXAMPLE: dict[str, Any] = {
     "graph": "demo",
     "store": "./store",
     "kafka": {
@@ -37,4 +39,15 @@ def require_parts(config: StreamConfig) -> None:
             raise Failure(f"lanes[{lane.name}]: {error}") from error
 
 
-config = config_command("stream", StreamConfig, EXAMPLE, require_parts)
+def _example() -> dict[str, Any]:
+    """The values in the example, with the options of its partitioner."""
+    from stream.partition.interface import PARTITIONERS  # loading kernels takes a second
+
+    lanes = [
+        {**lane, "params": PARTITIONERS.options(lane["algorithm"], lane["params"])}
+        for lane in EXAMPLE["lanes"]
+    ]
+    return {**EXAMPLE, "lanes": lanes}
+
+
+config = config_command("stream", StreamConfig, _example, require_parts)

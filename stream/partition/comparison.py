@@ -16,7 +16,6 @@ from stream.partition.interface import (
     create,
 )
 from stream.partition.offline import partition_events
-from stream.partition.parameters import own_parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +64,15 @@ def compare(
     """
     check_parts("every partitioner", parts)
     known = algorithms()
-    takes = {name: set(own_parameters(factory)[0]) for name, factory in known.items()}
+    takes = {name: set(found.Options.model_fields) for name, found in known.items()}
     for key in params or {}:
         if not any(key in parameters for parameters in takes.values()):
             raise PartitionError(
                 f"no partitioner takes {key}{did_you_mean(key, set().union(*takes.values()))}"
             )
     compared: list[Compared] = []
-    for name in sorted(known, key=lambda name: (known[name].kind != "vertex", name)):  # type: ignore[attr-defined]
-        kind: Kind = known[name].kind  # type: ignore[attr-defined]
+    for name in sorted(known, key=lambda name: (known[name].kind != "vertex", name)):
+        kind = known[name].kind
         begun(name)
         chosen = {key: value for key, value in (params or {}).items() if key in takes[name]}
         try:

@@ -1,16 +1,17 @@
 """The interface of all partitioners, and the registry that finds them by name."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar, Literal, Protocol, get_args, runtime_checkable
 
 import pyarrow as pa
 
+from schemas.errors import FreshetError
 from schemas.fields import MAX_PARTS
 from schemas.quality import Quality
+from schemas.section import Section
 from stream.arrays.kinds import Int8, Int32, Int64
-from stream.partition.parameters import PartitionError, check_parameters, own_parameters
 from stream.registry import Registry
 from stream.snapshots.delta import SnapshotDelta
 
@@ -21,6 +22,7 @@ __all__ = [
     "Kind",
     "OnlinePartitioner",
     "PartitionError",
+    "PartitionerSetting",
     "Quality",
     "Why",
     "algorithms",
@@ -33,6 +35,10 @@ __all__ = [
 ]
 
 Kind = Literal["vertex", "edge"]
+
+
+class PartitionError(FreshetError):
+    """A partitioner cannot do what was asked; the message says what, with the numbers."""
 
 
 class CapacityError(PartitionError):
@@ -71,17 +77,41 @@ class Assignment:
     event_part: Int32 | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class PartitionerSetting:
+    """Everything that a partitioner is made from, besides its own options.
+
+    Attributes:
+        parts: K ≥ 1, or P of edge partitioners.
+        seed: Of every draw, in [0, 2⁶³).
+        window: w, snapshots that trainers look back, for partitioners that price storage.
+    """
+
+    parts: int
+    seed: int = 0
+    window: int = 4
+
+
 @runtime_checkable
 class OnlinePartitioner(Protocol):
     """Assigns the nodes (and events) of one snapshot after another, never looking ahead.
 
     Deterministic: the same seed, state and deltas give the same assignments. ``restore(state())`` in a fresh instance with the
-    same parameters changes no later result.
+    same options changes no later result.
+
+    Attributes:
+        name: Key in the registry and in configurations.
+        kind: What it assigns.
+        Options: Its own parameters, a section with defaults, descriptions and bounds.
+        parts: K.
     """
 
     name: ClassVar[str]
     kind: ClassVar[Kind]
+    Options: ClassVar[type[Section]]
     parts: int
+
+    def __init__(self, setting: PartitionerSetting, options: Any) -> None: ...
 
     def update(self, delta: SnapshotDelta) -> Assignment:
         """Partition snapshot ``delta.tau``; called once per snapshot, in order."""
@@ -99,22 +129,22 @@ class OnlinePartitioner(Protocol):
         """Continue from a ``state()``."""
 
 
-Factory = Callable[..., OnlinePartitioner]
+_OF_ALL = ("parts", "seed", "window")
 _SEEDS = 2**63
 """Seeds are int64 in the kernels and in Arrow."""
 
 
-def _require_partitioner(factory: Any) -> None:
+def _require_partitioner(found: Any) -> None:
     """Check that an entry point is a partitioner's class."""
-    if getattr(factory, "kind", None) not in get_args(Kind):
-        raise TypeError(f"{factory!r} has no kind, vertex or edge")
-    own_parameters(factory)
+    if getattr(found, "kind", None) not in get_args(Kind):
+        raise TypeError(f"{found!r} has no kind, vertex or edge")
 
 
 _VERTEX = ("byte_lp", "distdy", "hash", "kl", "ldg", "load_aware", "metis")
 _EDGE = ("hdrf", "need_cover", "sep")
-PARTITIONERS: Registry[Factory] = Registry(
+PARTITIONERS: Registry[type[OnlinePartitioner]] = Registry(
     "partitioner",
+    "params",
     "freshet.partitioners",
     (
         *(f"stream.partition.vertex.{name}" for name in _VERTEX),
@@ -156,24 +186,24 @@ def create(
     Args:
         name: A key of ``algorithms()``.
         given: The algorithm's own parameters, as given by the user.
-        parts: K ≥ 1.
-        seed: Seed of every draw, in [0, 2⁶³).
-        window: w, snapshots that trainers look back, for storage-aware partitioners.
+        parts: See ``PartitionerSetting``.
+        seed: See ``PartitionerSetting``.
+        window: See ``PartitionerSetting``.
         params: More of the algorithm's own parameters.
 
     Raises:
         PartitionError: The name or a parameter is unknown, or a value has another type or is out of range.
     """
-    factory = PARTITIONERS.find(name)
     check_parts(name, parts)
     if not 0 <= seed < _SEEDS:
         raise PartitionError(f"{name} takes a seed from 0 to {_SEEDS - 1}, found {seed}")
     chosen = {**(given or {}), **params}
-    check_parameters(name, factory, chosen)
-    try:
-        return factory(parts=parts, seed=seed, window=window, **chosen)
-    except (TypeError, ValueError) as error:  # types that a constructor doesn't annotate
-        raise PartitionError(f"{name} cannot take {chosen}: {error}") from error
+    for option in chosen.keys() & _OF_ALL:
+        raise PartitionError(
+            f"{option} is not a parameter of {name} but a separate option. Give it beside the parameters"
+        )
+    options = PARTITIONERS.options(name, chosen)
+    return PARTITIONERS.find(name)(PartitionerSetting(parts, seed, window), options)
 
 
 def create_for_lane(
@@ -193,13 +223,13 @@ def create_for_lane(
     return partitioner
 
 
-def lane_algorithms() -> dict[str, Factory]:
+def lane_algorithms() -> dict[str, type[OnlinePartitioner]]:
     """Those of ``algorithms()`` that a stream can have: the others have a true class attribute ``files_only``."""
-    return {name: factory for name, factory in algorithms().items() if not _is_for_files(factory)}
+    return {name: found for name, found in algorithms().items() if not _is_for_files(found)}
 
 
-def _is_for_files(factory: Factory) -> bool:
-    return getattr(factory, "files_only", False)
+def _is_for_files(found: type[OnlinePartitioner]) -> bool:
+    return getattr(found, "files_only", False)
 
 
 def foreign_state(name: str, missing: KeyError) -> PartitionError:

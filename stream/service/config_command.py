@@ -15,14 +15,17 @@ from stream.service.output import Debug, Json, finish, print_json
 
 
 def config_command(
-    service: str, kind: type[Service], example_values: dict[str, Any], check: Callable[[Any], None]
+    service: str,
+    kind: type[Service],
+    example_values: Callable[[], dict[str, Any]],
+    check: Callable[[Any], None],
 ) -> Callable[..., None]:
     """The command that prints the commented example, or the configuration in force for a file (secrets hidden).
 
     Args:
         service: ``stream`` or ``trainer``.
         kind: Its configuration.
-        example_values: Values in the example.
+        example_values: Makes the values in the example.
         check: Raises a Failure for errors beyond types, such as unknown names of algorithms.
     """
 
@@ -36,7 +39,7 @@ def config_command(
     ) -> None:
         def body() -> None:
             if wants_example:
-                text = example(kind, example_values, title=f"Freshet {service} service")
+                text = example(kind, example_values(), title=f"Freshet {service} service")
                 print_json({"example": text}) if json else print(text, end="")  # noqa: T201
                 return
             if file is None:

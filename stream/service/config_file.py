@@ -78,7 +78,7 @@ def validated(kind: type[Model], content: dict[str, Any], where: str) -> Model:
     try:
         return kind(**{str(key): value for key, value in content.items()})
     except ValidationError as error:
-        raise Failure(f"{where}: {_sentences(kind, content, error.errors())}") from error
+        raise Failure(f"{where}: {sentences(kind, content, error.errors())}") from error
     except SettingsError as error:  # whose cause holds the variable's value
         raise Failure(f"environment: {error}; sections are given as JSON, or key by key") from None
 
@@ -93,7 +93,7 @@ def _wrong_yaml(error: yaml.YAMLError | UnicodeDecodeError) -> str:
     return "it holds characters that YAML doesn't take"
 
 
-def _sentences(kind: type[BaseModel], content: dict[str, Any], errors: list[Any]) -> str:
+def sentences(kind: type[BaseModel], content: dict[str, Any], errors: list[Any]) -> str:
     """All that is wrong, each unknown key with the known one that was probably meant."""
     by_key: dict[str, list[Any]] = {}  # a value that may be of several kinds has an error of each
     meaning = {}

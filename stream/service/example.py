@@ -16,7 +16,8 @@ def example(kind: type[BaseModel], required: dict[str, Any], *, title: str) -> s
 
     Args:
         kind: The configuration model.
-        required: Values to show, nested like the file; every required key must be there.
+        required: Values to show, nested like the file; every required key must be there. A section in the place of a value is
+            shown with all of its keys.
         title: First comment line.
     """
     return (
@@ -46,6 +47,9 @@ def _lines(kind: type[BaseModel], values: dict[str, Any], depth: int) -> list[st
         elif section is not None and not isinstance(given, list) and _is_section(field.annotation):
             lines.append(f"{pad}{name}:")
             lines += _lines(section, given or {}, depth + 1)
+        elif isinstance(given, BaseModel):
+            lines.append(f"{pad}{name}:")
+            lines += _lines(type(given), given.model_dump(exclude_unset=True), depth + 1)
         elif given is not None or name in values:
             lines.append(f"{pad}{name}: {_inline(given)}")
         elif field.is_required():

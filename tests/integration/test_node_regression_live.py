@@ -25,7 +25,7 @@ def test_tgcn_learns_in_degrees_of_a_live_stream_beside_its_floors(kafka: str, t
     trainer = tmp_path / "trainer.yaml"
     keys = {
         "store": str(tmp_path / "store"), "lane": "hash", "model": "tgcn", "strategy": "whole", "window": 3,
-        "task": "node-regression", "target": {"next": "in_degree"}, "model_params": {"hidden": 8, "signature": 4},
+        "task": "node-regression", "task_params": {"next": "in_degree"}, "model_params": {"hidden": 8, "signature": 4},
         "checkpoint": str(tmp_path / "checkpoints"), "checkpoint_every": 1, "metrics": {"port": 0}, "optimisation": {"epochs": 3},
     }  # fmt: skip
     trainer.write_text(yaml.safe_dump(keys), encoding="utf-8")

@@ -8,7 +8,7 @@ from edge_events import edge_events
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.partition.interface import PartitionError, create
+from stream.partition.interface import create
 from stream.partition.vertex.base import sampled_share
 from stream.partition.vertex.byte_lp import COLUMNS, DRAWS, anneal, shed, traffic
 from stream.snapshots.adjacency import build_adjacency
@@ -314,21 +314,3 @@ def test_two_cliques_are_told_apart_and_a_node_that_changes_sides_follows():
     home = partitioner.home()
     assert home[0] == home[4]
     assert home[9] == home[1]
-
-
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        ({"move_cost": -1.0}, "byte-lp takes move_cost ≥ 0, found -1.0"),
-        ({"pair_cost": -1.0}, "byte-lp takes pair_cost ≥ 0, found -1.0"),
-        ({"tries": 0}, "byte-lp takes tries from 1 to 100, found 0"),
-        ({"heat": -1.0}, "byte-lp takes heat ≥ 0, found -1.0"),
-        ({"steps": -1}, "byte-lp takes steps ≥ 0, found -1"),
-        ({"refresh": -1.0}, "byte-lp takes refresh ≥ 0, found -1.0"),
-        ({"uses": 0.0}, "byte-lp takes uses > 0, trainings on a snapshot, or null, found 0.0"),
-        ({"fanout": 0}, "byte-lp takes fanout ≥ 1, found 0"),
-    ],
-)
-def test_parameters_out_of_range_are_refused(params, message):
-    with pytest.raises(PartitionError, match=message):
-        create("byte-lp", parts=2, **params)

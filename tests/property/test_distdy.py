@@ -10,7 +10,7 @@ from plain_distdy import PlainDistDy, pair_lists, snapshot
 
 from stream.partition.interface import CapacityError, PartitionError, create
 from stream.partition.vertex.base import sampled_share
-from stream.partition.vertex.distdy import REFERENCE_BYTES, DistDy, refine
+from stream.partition.vertex.distdy import REFERENCE_BYTES, refine
 from stream.partition.vertex.pair_totals import FRACTION
 
 changes = st.dictionaries(st.integers(0, 11), st.integers(1, 4), max_size=6)
@@ -165,20 +165,17 @@ def test_communities_end_on_servers_of_their_own():
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"eta": 1.0}, "eta > e/2, so that rewards are positive, found 1.0"),
-        ({"reward": "often"}, "reward 'stay' or 'paper', found 'often'"),
-        ({"fanout": 0}, "fanout ≥ 1, found 0"),
-        ({"capacity": [1, 2]}, r"one capacity or 3, each at least 1 byte, found \[1, 2\]"),
-        ({"max_imbalance": 0.9}, "max_imbalance ≥ 1, nodes on a server over their mean, or null, found 0.9"),
-        ({"capacity": 0}, "each at least 1 byte, found 0"),
-        ({"cooling": -1}, "cooling ≥ 0, sweeps with a threshold, found -1"),
-        ({"move_cost": -1.0}, "move_cost ≥ 0, in mean weights of a pair, found -1.0"),
-        ({"sweep_all": -1.0}, "sweep_all ≥ 0, nodes touched as a share of all, or null, found -1.0"),
+        ({"eta": 1.0}, "params of distdy: eta: must be above 1.35"),
+        ({"reward": "often"}, "reward: must be 'stay' or 'paper', found 'often'"),
+        ({"capacity": [1, 2]}, r"one capacity or 3, found \[1, 2\]"),
+        ({"capacity": 0}, "capacity: must be at least 1"),
+        ({"capacity": [5, 0, 5]}, "capacity"),
+        ({"window": 0}, "window ≥ 1, found 0"),
     ],
 )
 def test_parameters_out_of_range_are_refused(params, message):
     with pytest.raises(PartitionError, match=message):
-        DistDy(parts=3, **params)
+        create("distdy", parts=3, **params)
 
 
 def payoff(owner, case):

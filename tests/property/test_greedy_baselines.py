@@ -57,11 +57,6 @@ def test_ldg_places_every_node_as_the_plain_rule(pairs, parts, before, slack, se
     assert owner.tolist() == np.array(before).tolist(), "it is left as it was"
 
 
-def test_ldg_without_room_is_refused():
-    with pytest.raises(PartitionError, match=r"ldg takes slack ≥ 1, found 0\.9"):
-        create("ldg", parts=2, slack=0.9)
-
-
 def test_hdrf_takes_a_weight_of_balance_above_one_and_sep_does_not():
     create("hdrf", parts=2, balance_weight=4.0)
     with pytest.raises(PartitionError, match="found 4"):

@@ -162,8 +162,3 @@ def test_greedy_follows_the_end_with_more_edges_left():
     assert home[0] != home[1]
     events = [(1, 0, 1, 1), (1, 0, 4, 1), (1, 0, 5, 1), (1, 1, 6, 1)]
     assert partitioner.update(snapshot(1, 8, events)).event_part[0] == home[0]
-
-
-def test_hdrf_without_a_weight_of_balance_is_refused():
-    with pytest.raises(PartitionError, match=r"hdrf takes a positive balance_weight \(λ\), found 0"):
-        create("hdrf", parts=2, balance_weight=0.0)

@@ -8,7 +8,7 @@ from edge_events import edge_events
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.partition.interface import PartitionError, create
+from stream.partition.interface import create
 from stream.partition.vertex.load_aware import deal_again
 from stream.snapshots.graph import LiveGraph
 
@@ -114,16 +114,3 @@ def test_loads_stay_balanced_while_the_graph_changes_and_few_nodes_move(seed, pa
         assert np.bincount(home[delta.live]).max() <= math.ceil(1.05 * len(delta.live) / parts)
         if tau:
             assert (assignment.why == 2).sum() < 0.5 * len(delta.live)
-
-
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        ({"layers": 0}, "load-aware takes layers from 1 to 8, found 0"),
-        ({"layers": 9}, "load-aware takes layers from 1 to 8, found 9"),
-        ({"tolerance": -0.1}, "load-aware takes tolerance ≥ 0, a share of the mean load, found -0.1"),
-    ],
-)
-def test_parameters_out_of_range_are_refused(params, message):
-    with pytest.raises(PartitionError, match=message):
-        create("load-aware", parts=2, **params)

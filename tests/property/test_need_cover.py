@@ -8,8 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sep_streams import batches, first_draw, seal, snapshot, streams, tie_order
 
-from stream.partition.edge.need_cover import NeedCover
-from stream.partition.edge.sep import SepCentrality
 from stream.partition.interface import PartitionError, Why, create
 
 f32 = np.float32
@@ -206,12 +204,12 @@ class PlainCover:
 )
 def test_every_event_equals_the_plain_algorithm(stream, parts, hubs, constant, past, seed, restart):
     params = {"parts": parts, "seed": seed, "hubs": hubs, "time_constant": constant, "past_weight": past}
-    fast, plain = NeedCover(**params), PlainCover(**params)
+    fast, plain = create("sep", **params), PlainCover(**params)
     seen = 0
     for tau, events in batches(stream):
         if tau == restart:
             state = fast.state()
-            fast = NeedCover(**params)
+            fast = create("sep", **params)
             fast.restore(state)
         seen = max([seen, *(max(i, j) + 1 for _, i, j, _ in events)])
         before, homes = {v: set(held) for v, held in plain.A.items()}, dict(plain.home)
@@ -248,7 +246,7 @@ def test_both_ends_of_every_assigned_insert_are_in_its_part_and_the_budget_holds
     for seed in range(10):
         draws = np.random.default_rng(seed)
         parts = int(draws.integers(2, 9))
-        partitioner, parts_of = NeedCover(parts=parts, hubs=hubs, time_constant=constant, seed=seed), {}
+        partitioner, parts_of = create("sep", parts=parts, hubs=hubs, time_constant=constant, seed=seed), {}
         for tau in range(12):
             around = draws.integers(0, 300, 8)
             src = np.where(draws.random(400) < 0.5, draws.choice(around, 400), draws.integers(0, 300, 400))
@@ -269,7 +267,7 @@ def test_both_ends_of_every_assigned_insert_are_in_its_part_and_the_budget_holds
 
 def test_a_node_is_shared_for_the_edges_that_this_saves_and_not_for_its_degree():
     """Two stars, each in a part of its own, and one node that both know: the bridge is shared, not the centres."""
-    partitioner = NeedCover(parts=2, hubs=0.05, seed=1)
+    partitioner = create("sep", parts=2, hubs=0.05, seed=1)
     stars = [(1, centre, leaf, 0) for centre in (0, 20) for leaf in range(centre + 1, centre + 20)]
     partitioner.update(snapshot(0, 41, stars))
     assert len(set(partitioner.home()[:20])) == len(set(partitioner.home()[20:40])) == 1
@@ -285,7 +283,7 @@ def test_a_steady_past_keeps_its_shared_node_only_with_past_weight():
     """Node 40 needed its copies for long; another needs the one place in the budget a little more, once."""
     kept = {}
     for past in (0.0, 1.0):
-        partitioner = NeedCover(parts=2, hubs=0.025, seed=1, past_weight=past)
+        partitioner = create("sep", parts=2, hubs=0.025, seed=1, past_weight=past)
         stars = [(1, centre, leaf, 0) for centre in (0, 20) for leaf in range(centre + 1, centre + 20)]
         partitioner.update(snapshot(0, 42, stars))
         for tau in range(1, 5):
@@ -296,7 +294,7 @@ def test_a_steady_past_keeps_its_shared_node_only_with_past_weight():
 
 
 def test_forward_decay_brings_its_unit_back_before_anything_overflows():
-    partitioner = NeedCover(parts=2, hubs=0.5, time_constant=1.0)
+    partitioner = create("sep", parts=2, hubs=0.5, time_constant=1.0)
     for tau in range(12):
         partitioner.update(snapshot(tau, 4, [(1, tau % 4, (tau + 1) % 4, 8 * tau)]))
         assert 1.0 <= partitioner.unit <= 1e15
@@ -308,7 +306,7 @@ def test_forward_decay_brings_its_unit_back_before_anything_overflows():
 
 
 def test_states_of_another_partitioner_are_refused_with_what_to_do():
-    former, new = SepCentrality(parts=2), NeedCover(parts=2)
+    former, new = create("sep-centrality", parts=2), create("sep", parts=2)
     with pytest.raises(
         PartitionError, match=r"not a state of sep as of this release, it has no shared. Remove the"
     ):
@@ -317,16 +315,3 @@ def test_states_of_another_partitioner_are_refused_with_what_to_do():
         PartitionError, match="not a state of sep-centrality as of this release, it has no cent"
     ):
         former.restore(new.state())
-
-
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        ({"rule": "centrality"}, "sep does not take rule. It takes hubs, time_constant, past_weight"),
-        ({"past_weight": 1.5}, r"sep takes past_weight in \[0, 1\], found 1.5"),
-        ({"past_weight": -1}, "found -1"),
-    ],
-)
-def test_parameters_out_of_range_are_refused(params, message):
-    with pytest.raises(PartitionError, match=message):
-        create("sep", parts=2, **params)

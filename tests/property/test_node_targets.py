@@ -5,9 +5,8 @@ from drawn_events import event_table
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.trainer_config import Target
 from stream.snapshots.graph import LiveGraph
-from trainer.data.node_targets import NodeTargets
+from trainer.data.node_targets import NodeTargets, Target
 
 IN_DEGREE, FEATURE = Target(), Target(next="feature", of=1)
 WIDTH = 2

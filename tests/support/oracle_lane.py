@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stream.partition.interface import Assignment, Why, create, register
+from schemas.section import Section
+from stream.partition.interface import Assignment, PartitionerSetting, Why, create, register
 from stream.snapshots.graph import LiveGraph
 from stream.snapshots.state_table import pack, unpack
 
@@ -133,8 +134,10 @@ def _follow(assignment: Assignment, now: OracleSnapshot, *, one_place: bool) -> 
 class _Scatter:
     """What the two random partitioners share: everything moves all the time, as no good one would do."""
 
-    def __init__(self, *, parts: int, seed: int = 0, window: int = 4) -> None:
-        self.parts, self.seed = parts, seed
+    Options = Section
+
+    def __init__(self, setting: PartitionerSetting, options: Section) -> None:
+        self.parts, self.seed = setting.parts, setting.seed
         self._home = np.empty(0, np.int32)
         self._sets: dict[int, set[int]] = {}
 

@@ -15,7 +15,6 @@ from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
 from trainer.data.examples import Examples
 from trainer.models.interface import MODELS
-from trainer.parameters import parameters_of
 from trainer.ranks import Ranks
 from trainer.tasks.link_prediction import predict
 
@@ -49,7 +48,7 @@ class Rank:
     ) -> None:
         self.ranks = ranks
         lane = LaneReader(store, "sep")
-        known = parameters_of(MODELS.find(name))
+        known = MODELS.find(name).Options.model_fields
         sizes = small_params(name) | {"memory": 6, "time_width": 5, "dropout": 0.0}
         sizes = {key: value for key, value in sizes.items() if key in known}
         keys = keys or {}

@@ -8,7 +8,6 @@ import pytest
 
 from schemas.trainer_config import TrainerConfig
 from trainer.models.interface import MODELS
-from trainer.parameters import parameters_of
 from trainer.strategies.interface import STRATEGIES, strategies_for
 from trainer.tasks.interface import TASKS
 
@@ -76,12 +75,13 @@ def config_for(together: Triple, **more: Any) -> TrainerConfig:
     Its batches give the lanes of the contracts two steps per snapshot: what happens in each step shows in the second.
     """
     model, strategy, task = together
-    params = {name: LESS[name] for name in parameters_of(MODELS.find(model)) if name in LESS}
+    params = {name: LESS[name] for name in MODELS.find(model).Options.model_fields if name in LESS}
     return TrainerConfig.model_validate(
         {
             "store": "store", "lane": "hash", "window": 2, "model": model, "model_params": params,
-            "strategy": strategy, "task": task, "optimisation": {"epochs": 1, "batch_size": 32, "learning_rate": 0.01},
-            "classifier": {"epochs": 2}, "scoring": {"sample": 60},
+            "strategy": strategy, "task": task, "task_params": {"epochs": 2} if task == "node-classification" else {},
+            "optimisation": {"epochs": 1, "batch_size": 32, "learning_rate": 0.01},
+            "scoring": {"sample": 60},
             **more,
         }
     )  # fmt: skip

@@ -10,12 +10,13 @@ import torch
 from offline_protocol import FIGURES, SHARES, config_for, write_events
 from structlog.testing import capture_logs
 
-from schemas.trainer_config import Classifier, Optimisation
+from schemas.trainer_config import Optimisation
 from trainer.evaluation.classification import LabelledEvents, classify
 from trainer.evaluation.evaluate import evaluate
 from trainer.evaluation.split import Split
 from trainer.ranks import Ranks
 from trainer.strategies.events.sequential import SequentialStrategy
+from trainer.tasks.node_labels import Classifier
 
 EPOCHS = 4
 SNAPSHOT_MODEL = {"model": "sage-linear", "strategy": "vertex", "model_params": {}, "window": 3}

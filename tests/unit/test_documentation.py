@@ -26,7 +26,8 @@ from stream.commands.config import require_parts
 from stream.partition.interface import algorithms
 from stream.service.failure import Failure
 from trainer.cli import app as trainer_app
-from trainer.models.interface import MODELS
+from trainer.models.interface import MODELS, SnapshotModelOptions
+from trainer.models.layered import LayeredModel
 from trainer.strategies.interface import STRATEGIES
 from trainer.tasks.interface import TASKS
 from trainer.validation import require_trainable
@@ -229,6 +230,32 @@ def test_the_tables_of_what_there_is_name_what_the_registries_hold() -> None:
         assert ours
         for name in ours:  # other tests register some of their own in the same process
             assert f"| `{name}` |" in pages[page], f"{page} does not list {name}"
+
+
+def test_the_tables_of_parameters_are_those_of_the_sections() -> None:
+    pages = {page.name: page.read_text(encoding="utf-8") for page in PAGES}
+    section = pages["partitioning.md"].split("\n## Parameters\n")[1].split("\n## ")[0]
+    shown = {
+        name: yaml.safe_load(defaults)
+        for names, defaults in re.findall(r"^\| (`.*`) \| `(.*)` \|$", section, re.MULTILINE)
+        for name in re.findall(r"`([^`]+)`", names)
+    }
+    ours = {name: found for name, found in algorithms().items() if found.__module__.startswith("stream.")}
+    assert shown == {
+        name: {key: field.default for key, field in found.Options.model_fields.items()}
+        for name, found in ours.items()
+    }
+    rows = pages["models.md"].split("| `model_params` | of |")[1].split("\n\n")[0]
+    of_all = set(SnapshotModelOptions.model_fields)
+    named: dict[str, set[str]] = {}
+    for keys, models in re.findall(r"^\| (`.*?) \| (.*) \|$", rows, re.MULTILINE):
+        for model in re.findall(r"`([^`]+)`", models):
+            named.setdefault(model, set()).update(re.findall(r"`([^`]+)`", keys))
+    layered = {name for name, found in MODELS.registered.items() if issubclass(found, LayeredModel)}
+    for name, found in MODELS.registered.items():
+        if found.kind == "snapshot" and found.__module__.startswith("trainer."):
+            without = of_all | ({"layers"} if name in layered else set())
+            assert set(found.Options.model_fields) - without == named.get(name, set()) - {"layers"}, name
 
 
 def test_every_command_is_listed() -> None:

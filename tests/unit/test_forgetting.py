@@ -11,6 +11,7 @@ from small_trainers import EVENT_MODEL, config_for, lines, run
 from trainer_streams import SECOND, make_lane, meetings
 
 from schemas.events import event_schema
+from schemas.section import Section
 from schemas.trainer_config import TrainerConfig
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
@@ -140,7 +141,7 @@ class Composed:
     subject, query_class, head = LinkPrediction.subject, LinkPrediction.query_class, LinkPrediction.head
 
     def __init__(self, config: TrainerConfig, lane: LaneReader) -> None:
-        self._links = LinkPrediction(config, lane)
+        self._links = LinkPrediction(config, lane, Section())
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._links, name)

@@ -11,13 +11,16 @@ import pyarrow as pa
 import pytest
 from decoding import NOW_US, poll
 from hostile_draws import mutate
+from pydantic import Field
 from registry_server import Registry, serving
 
 from schemas.config import Kafka, StreamConfig, Topic
 from schemas.events import Reason, event_schema
+from schemas.section import Section
 from stream.commands.config import require_parts
 from stream.decode.decoder import Decoder
 from stream.decode.formats.interface import FORMATS, MessageFormat, create_format
+from stream.decode.formats.plain import JsonFormat
 from stream.service.failure import Failure
 
 NAMES = sorted(FORMATS.all())
@@ -169,6 +172,39 @@ def test_an_unknown_format_names_the_topic_and_the_nearest_known_one(registry: R
     )
     with pytest.raises(Failure, match=r"kafka\.topics\[a\]\.format: unknown message format 'arow'"):
         require_parts(unknown)
+
+
+def test_a_format_declares_keys_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    class PaddedOptions(Section):
+        """Options of a format of another package."""
+
+        padding: int = Field(0, ge=0, le=8, description="Bytes before the object.")
+
+    class Padded(JsonFormat):
+        """JSON after some bytes."""
+
+        name = "padded"
+        Options = PaddedOptions
+
+    monkeypatch.setattr(FORMATS, "registered", {**FORMATS.registered, "padded": Padded})
+    kafka = Kafka(bootstrap="unused:9092", topics=[Topic(name="edges")])
+
+    def padding(**params: object) -> int:
+        topic = Topic(name="edges", format="padded", format_params=params)
+        return create_format(topic, kafka, "int").options.padding  # type: ignore[no-any-return]
+
+    assert (padding(), padding(padding=3)) == (0, 3)
+    for params, sentence in (
+        ({"padding": 9}, "padding: must be at most 8, found 9"),
+        ({"pading": 1}, "unknown key pading. Did you mean padding?"),
+    ):
+        with pytest.raises(
+            Failure, match=re.escape(f"kafka.topics[edges].format: format_params of padded: {sentence}")
+        ):
+            padding(**params)
+    plain = Topic(name="edges", format="json", format_params={"padding": 1})
+    with pytest.raises(Failure, match=r"format_params of json: unknown key padding\. It has none"):
+        create_format(plain, kafka, "int")
 
 
 def test_formats_are_compared_by_name_nowhere() -> None:

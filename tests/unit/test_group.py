@@ -23,7 +23,7 @@ from trainer.session.session import Session
 from trainer.session.snapshot_trainer import ExampleWindow
 from trainer.strategies.dygnex.group import GroupSteps
 from trainer.strategies.dygnex.scheduling.time_model import Profile
-from trainer.strategies.interface import strategy_options
+from trainer.strategies.interface import STRATEGIES
 
 WINDOW, HORIZON = 3, 8
 
@@ -223,4 +223,4 @@ def test_ranks_that_would_only_wait_are_told(lane: LaneReader) -> None:
 )
 def test_options_that_cannot_be_are_refused(params: dict[str, Any], message: str) -> None:
     with pytest.raises(Failure, match=f"strategy_params of group: {message}"):
-        strategy_options("group", params)
+        STRATEGIES.options("group", params)

@@ -16,13 +16,13 @@ from trainer_streams import SECOND, make_lane, meetings
 
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
-from trainer.models.interface import MODELS, ModelShape
+from trainer.models.interface import ModelShape, create_model
 from trainer.models.unroll import unroll
 from trainer.ranks import Ranks
 from trainer.session.session import Session
 from trainer.session.snapshot_trainer import ExampleWindow
 from trainer.strategies.dynahb import hybrid
-from trainer.strategies.interface import STRATEGIES, StepReport, strategy_options
+from trainer.strategies.interface import STRATEGIES, StepReport
 from trainer.strategies.snapshots.past import Past
 from trainer.strategies.snapshots.whole import WholeLayout
 
@@ -261,7 +261,7 @@ def test_a_delayed_average_travels_while_steps_are_taken(lane: LaneReader) -> No
 def test_models_that_look_farther_than_their_hops_are_refused(
     model: str, params: dict[str, Any], message: str
 ) -> None:
-    made = MODELS.find(model)(ModelShape(0, 3), **params)
+    made = create_model(model, ModelShape(0, 3), params)
     refused = STRATEGIES.find("hybrid").refuses(made, None, 2)
     assert message in refused
 
@@ -282,4 +282,4 @@ def test_models_that_look_farther_than_their_hops_are_refused(
 )
 def test_options_that_cannot_be_are_refused(params: dict[str, Any], message: str) -> None:
     with pytest.raises(Failure, match=f"strategy_params of hybrid: {message}"):
-        strategy_options("hybrid", params)
+        STRATEGIES.options("hybrid", params)

@@ -60,8 +60,3 @@ def test_the_documentation_says_the_limit_once_and_truly():
     assert f"`max_pairs` ({create('kl', parts=2).max_pairs:,})" in section
     others = [line for line in text.replace(section, "").splitlines() if "kl" in line and "000" in line]
     assert others == []
-
-
-def test_no_passes_are_refused():
-    with pytest.raises(PartitionError, match="kl takes max_iterations ≥ 1, found 0"):
-        create("kl", parts=2, max_iterations=0)

@@ -222,8 +222,3 @@ def test_greedy_store_never_moves_a_node():
         partitioner.update(delta)
     assert partitioner.quality().moved_share == 0
     assert partitioner.quality().node_balance < 1.2
-
-
-def test_growth_of_one_or_less_is_refused():
-    with pytest.raises(PartitionError, match=r"metis takes growth > 1, found 1\.0"):
-        create("metis", parts=2, growth=1.0)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from structlog.testing import capture_logs
 
-from schemas.trainer_config import Classifier, Optimisation, TrainerConfig
+from schemas.trainer_config import Optimisation, TrainerConfig
 from stream.service.failure import Failure
 from trainer.data.history import Encounter
 from trainer.evaluation.classification import LabelledEvents, activity_auroc, classify
@@ -17,6 +17,7 @@ from trainer.evaluation.evaluate import evaluate
 from trainer.evaluation.split import Split
 from trainer.ranks import Ranks
 from trainer.scoring.metrics import auroc
+from trainer.tasks.node_labels import Classifier
 
 EVENTS = 1200
 
@@ -60,7 +61,7 @@ def judged_and_told(folder: Path, table: pa.Table, **more: object) -> tuple[dict
         "task": "node-classification",
         "model_params": {"memory": 8, "time_width": 8},
         "optimisation": Optimisation(epochs=1, batch_size=50, learning_rate=0.01),
-        "classifier": Classifier(epochs=10, batch_size=50, learning_rate=0.01),
+        "task_params": {"epochs": 10, "batch_size": 50, "learning_rate": 0.01},
         "interval_s": 2000.0,
         **more,
     }

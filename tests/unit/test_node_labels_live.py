@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from trainer_processes import configure, run_to_end, scored
 from trainer_streams import SECOND, make_lane, meetings
 
-from schemas.trainer_config import Classifier, TrainerConfig
+from schemas.trainer_config import TrainerConfig
 from trainer.service import result
 
 
@@ -27,7 +27,7 @@ def labelled(*, flipped_from: int | None = None) -> pa.Table:
 
 
 def config_in(folder: Path, name: str, **more: object) -> TrainerConfig:
-    few = {"classifier": Classifier(epochs=2), **more}
+    few = {"task_params": {"epochs": 2}, **more}
     return config_for(folder, checkpoint=str(folder / name), task="node-classification", **few)
 
 
@@ -94,7 +94,7 @@ def test_a_label_that_is_neither_0_nor_1_counts_as_none_and_the_run_goes_on(tmp_
         make_lane(tmp_path / name / "store", events=events.set_column(place, "label", column))
     once = {"epochs": 1, "batch_size": 16}
     few = {"epochs": 2}
-    config = configure(tmp_path / "wrong", task="node-classification", optimisation=once, classifier=few)
+    config = configure(tmp_path / "wrong", task="node-classification", optimisation=once, task_params=few)
     assert run_to_end(config, 1)["snapshots"] == 6
     run(config_in(tmp_path / "none", "checkpoints", optimisation=once))
     for name in ("wrong", "none"):

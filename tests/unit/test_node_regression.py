@@ -126,7 +126,7 @@ def test_floors_are_those_of_plain_arithmetic_in_file_metric_and_result(
     events = moving(meetings())
     store_of(tmp_path, events, edge_life=life)
     target = {"next": "feature", "of": of} if of is not None else {"next": "in_degree"}
-    config = config_for(tmp_path, target=target)
+    config = config_for(tmp_path, task_params=target)
     trainer = run(config)
     lines = ScoreFile(config.checkpoint).lines()
     expected = plain_floors(trainer.lane, of, life)
@@ -282,7 +282,9 @@ def test_targets_of_the_test_change_no_weight(
 
 
 def test_evaluate_tells_all_figures_and_their_spread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told, _ = evaluated(tmp_path, meetings(snapshots=10), monkeypatch, target={"next": "feature", "of": 1})
+    told, _ = evaluated(
+        tmp_path, meetings(snapshots=10), monkeypatch, task_params={"next": "feature", "of": 1}
+    )
     assert {*KEYS, "validation_mse", "train_s", "wait_s"} <= told.keys() | told["runs"][0].keys()
     assert told["train_s"] > 0
     assert told["persistence_mse"] == told["age_persistence_mse"] == 0, "features that never change"
@@ -307,7 +309,9 @@ def test_a_graph_that_never_changes_is_split_by_its_snapshots(
     ]  # fmt: skip
     rows.sort(key=lambda row: row["t"])
     events = pa.Table.from_pylist(rows, schema=still.schema)
-    told, _ = evaluated(tmp_path, events, monkeypatch, (0.5, 0.2, 0.3), target={"next": "feature", "of": 0})
+    told, _ = evaluated(
+        tmp_path, events, monkeypatch, (0.5, 0.2, 0.3), task_params={"next": "feature", "of": 0}
+    )
     tested = values[7:]
     assert told["snapshots"] == 10
     assert told["zero_mse"] == pytest.approx(np.mean(tested**2))
@@ -377,10 +381,10 @@ def test_a_feature_that_does_not_exist_is_refused_in_a_sentence(tmp_path: Path) 
     store_of(tmp_path, meetings(snapshots=2))
     with pytest.raises(
         Failure,
-        match=r"key target: lane hash has 4 node features, so there is no feature 4\. Name one below 4",
+        match=r"key task_params: lane hash has 4 node features, so there is no feature 4\. Name one below 4",
     ):
-        run(config_for(tmp_path, target={"next": "feature", "of": 4}))
-    run(config_for(tmp_path, target={"next": "feature", "of": 3}))
+        run(config_for(tmp_path, task_params={"next": "feature", "of": 4}))
+    run(config_for(tmp_path, task_params={"next": "feature", "of": 3}))
 
 
 def test_a_task_that_a_strategy_does_not_answer_is_refused_with_those_that_do(tmp_path: Path) -> None:

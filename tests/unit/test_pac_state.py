@@ -11,7 +11,7 @@ from trainer_sessions import learn, session_on
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
 from trainer.ranks import Ranks
-from trainer.strategies.interface import STRATEGIES, strategy_options
+from trainer.strategies.interface import STRATEGIES
 from trainer.strategies.speed.pac import PacStrategy
 from trainer.strategies.speed.part_groups import PartGroups
 
@@ -93,11 +93,11 @@ def test_what_it_cannot_do_is_said_in_a_sentence(store: Path) -> None:
     with pytest.raises(
         Failure, match="strategy_params of pac: synchronise: must be 'latest' or 'mean', found 'first'"
     ):
-        strategy_options("pac", {"synchronise": "first"})
+        STRATEGIES.options("pac", {"synchronise": "first"})
     with pytest.raises(Failure, match="strategy_params of pac: shuffle_every: must be at least 1, found 0"):
-        strategy_options("pac", {"shuffle_every": 0})
+        STRATEGIES.options("pac", {"shuffle_every": 0})
     with pytest.raises(Failure, match="batch: must be 'divided' or 'each', found 'half'"):
-        strategy_options("pac", {"batch": "half"})
+        STRATEGIES.options("pac", {"batch": "half"})
     with pytest.raises(
         Failure, match="strategy pac trains event models, and sage-linear is among the snapshot models"
     ):

@@ -290,10 +290,10 @@ def test_the_same_seed_writes_the_same_file_and_the_table_is_for_people(file, tm
     [
         (["--algorithm", "metsi", "--parts", 2], "error: unknown partitioner 'metsi'; expected one of"),
         (["--algorithm", "hash", "--parts", 0], "error: hash needs at least one part, found parts = 0"),
-        (["--algorithm", "sep", "--parts", 2, "--param", "hubs=1.2"], "in [0, 1], found 1.2"),
+        (["--algorithm", "sep", "--parts", 2, "--param", "hubs=1.2"], "hubs: must be at most 1, found 1.2"),
         (
             ["--algorithm", "sep-centrality", "--parts", 2, "--param", "balance_weight=3"],
-            "(λ) in (0, 1], found 3",
+            "(λ) must be in (0, 1], found 3",
         ),
         (
             ["--algorithm", "distdy", "--parts", 2, "--param", "capacity=200"],
@@ -302,13 +302,19 @@ def test_the_same_seed_writes_the_same_file_and_the_table_is_for_people(file, tm
         (["--algorithm", "distdy", "--parts", 2, "--param", "capacity"], "--param takes name=value"),
         (["--algorithm", "sep", "--parts", 2, "--param", "x=["], "--param x takes a YAML value"),
         (["--algorithm", "sep", "--parts", 2, "--param", "seed=3"], "seed is not a parameter of sep"),
-        (["--algorithm", "sep", "--parts", 2, "--param", "x=1"], "sep does not take x. It takes hubs"),
-        (["--algorithm", "sep", "--parts", 2, "--param", "hubs=x"], "sep cannot take hubs = 'x'"),
+        (
+            ["--algorithm", "sep", "--parts", 2, "--param", "x=1"],
+            "params of sep: unknown key x. Expected one of hubs",
+        ),
+        (["--algorithm", "sep", "--parts", 2, "--param", "hubs=x"], "hubs: must be a number, found 'x'"),
         (
             ["--algorithm", "hash", "--parts", 2, "--seed", 10**23],
             "hash takes a seed from 0 to 9223372036854775807",
         ),
-        (["--algorithm", "load-aware", "--parts", 2, "--param", "layers=1000"], "layers from 1 to 8"),
+        (
+            ["--algorithm", "load-aware", "--parts", 2, "--param", "layers=1000"],
+            "layers: must be at most 8, found 1000",
+        ),
         (["--algorithm", "hash", "--parts", 2, "--out", "/nowhere/x.parquet"], "a folder that exists"),
     ],
 )

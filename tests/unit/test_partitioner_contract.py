@@ -302,15 +302,16 @@ def test_the_largest_seed_is_taken(algorithm):
 @pytest.mark.parametrize(
     ("name", "params", "sentence"),
     [
-        ("sep", {"x": 1}, "sep does not take x. It takes hubs, time_constant, past_weight"),
-        ("hash", {"x": 1}, "hash does not take x. It takes fanout"),
-        ("ldg", {"x": 1}, "ldg does not take x. It takes slack, fanout"),
-        ("sep", {"hubs": "x"}, "sep cannot take hubs = 'x': it must be a number"),
-        ("sep", {"hubs": math.nan}, "sep cannot take hubs = nan: it must be a finite number"),
-        ("distdy", {"fanout": 2.5}, "distdy cannot take fanout = 2.5: it must be a whole number"),
-        ("distdy", {"fanout": 2**63}, f"distdy cannot take fanout = {2**63}: numbers must be below 2**63"),
-        ("distdy", {"capacity": [2**70]}, f"capacity = [{2**70}]: numbers must be below 2**63"),
-        ("distdy", {"reward": 3}, "distdy cannot take reward = 3: it must be 'stay' or 'paper'"),
+        ("sep", {"x": 1}, "params of sep: unknown key x. Expected one of hubs, time_constant, past_weight"),
+        ("sep", {"hub": 1}, "params of sep: unknown key hub. Did you mean hubs?"),
+        ("powergraph-greedy", {"x": 1}, "params of powergraph-greedy: unknown key x. It has none"),
+        ("sep", {"hubs": "x"}, "params of sep: hubs: must be a number, found 'x'"),
+        ("sep", {"hubs": True}, "params of sep: hubs: must be a number, found True"),
+        ("sep", {"hubs": math.nan}, "hubs: must be a finite number, found nan"),
+        ("distdy", {"fanout": 2.5}, "fanout: must be a whole number, found 2.5"),
+        ("distdy", {"fanout": "3"}, "fanout: must be a whole number, found '3'"),
+        ("distdy", {"capacity": [2**70]}, "capacity: must be"),
+        ("distdy", {"reward": 3}, "reward: must be 'stay' or 'paper', found 3"),
     ],
 )
 def test_wrong_parameters_are_told_in_a_sentence(name, params, sentence):
@@ -318,17 +319,12 @@ def test_wrong_parameters_are_told_in_a_sentence(name, params, sentence):
         create(name, params, parts=2)
 
 
-def test_parameters_of_a_partitioner_without_types_are_left_to_it(monkeypatch):
-    class Untyped:
-        name, kind = "untyped", "vertex"
-
-        def __init__(self, *, parts, seed, window, depth=1, **more):
-            self.given = depth, more
-
-    monkeypatch.setattr(
-        interface.PARTITIONERS, "registered", {**interface.PARTITIONERS.registered, "untyped": Untyped}
-    )
-    assert create("untyped", {"depth": "deep"}, parts=2, width=3).given == ("deep", {"width": 3})
+def test_each_parameter_is_described_and_whole_numbers_are_those_that_kernels_can_hold(algorithm):
+    for name, field in algorithms()[algorithm].Options.model_fields.items():
+        assert field.description, name
+        if "int" in str(field.annotation):
+            with pytest.raises(PartitionError, match=f"params of {algorithm}: {name}: must be"):
+                create(algorithm, {name: 2**63}, parts=2)
 
 
 def test_a_registered_class_is_found_by_its_name(monkeypatch):

@@ -139,7 +139,10 @@ def test_an_error_names_the_file_the_key_and_what_was_expected(
             "format: json=format: csv",
             ".yaml: kafka.topics[edges].format: unknown message format 'csv'; expected one of",
         ),
-        ("algorithm: sep,=algorithm: sep, params: {hubs: 2},", ".yaml: lanes[sep]: sep takes hubs"),
+        (
+            "algorithm: sep,=algorithm: sep, params: {hubs: 2},",
+            ".yaml: lanes[sep]: params of sep: hubs: must be at most 1",
+        ),
         ("algorithm: sep,=algorithm: sep, params: {hub: 2},", "Did you mean hubs?"),
     ],
 )

@@ -22,7 +22,7 @@ from trainer.ranks import Ranks
 from trainer.session.session import Session
 from trainer.session.snapshot_trainer import ExampleWindow
 from trainer.strategies.esdg import shared_layout
-from trainer.strategies.interface import strategy_options
+from trainer.strategies.interface import STRATEGIES
 
 WINDOW = 5
 PREDICTED = (2, 6)
@@ -355,4 +355,4 @@ def test_a_mesh_that_cannot_be_is_refused(lane: LaneReader) -> None:
 )
 def test_options_that_cannot_be_are_refused(params: dict[str, Any], message: str) -> None:
     with pytest.raises(Failure, match=f"strategy_params of snapshot: {message}"):
-        strategy_options("snapshot", params)
+        STRATEGIES.options("snapshot", params)

@@ -26,7 +26,7 @@ from trainer.models.unroll import unroll
 from trainer.nn.graph import CSRGraph
 from trainer.ranks import Ranks
 from trainer.strategies.events import remembering
-from trainer.strategies.interface import STRATEGIES, require_together, strategy_options
+from trainer.strategies.interface import STRATEGIES, require_together
 from trainer.tasks.link_prediction import LinkPrediction, predict
 
 SNAPSHOT_MODELS = [name for name, kind in KINDS.items() if kind == "snapshot"]
@@ -101,7 +101,7 @@ def test_unknown_names_are_refused_with_those_that_exist() -> None:
     with pytest.raises(Failure, match=r"model_params of tgcn: .*dragons"):
         create_model("tgcn", ModelShape(0, 2), {"dragons": 3})
     with pytest.raises(Failure, match="strategy_params of vertex"):
-        strategy_options("vertex", {"inference_nodes": 0})
+        STRATEGIES.options("vertex", {"inference_nodes": 0})
 
 
 @pytest.mark.parametrize(
@@ -123,9 +123,9 @@ def test_sequential_refuses_several_ranks_and_groups_of_nothing(tmp_path: Path) 
     with pytest.raises(Failure, match="strategy sequential learns on one rank, found 2"):
         session_on(make_lane(tmp_path), "sequential", "tgn", Ranks(0, 2))
     with pytest.raises(Failure, match="strategy_params of sequential: group: must be at least 1, found 0"):
-        strategy_options("sequential", {"group": 0})
+        STRATEGIES.options("sequential", {"group": 0})
     with pytest.raises(Failure, match="precision: must be 'float32' or 'bfloat16', found 'float16'"):
-        strategy_options("sequential", {"precision": "float16"})
+        STRATEGIES.options("sequential", {"precision": "float16"})
 
 
 def test_a_second_pass_over_a_snapshot_sees_its_events_once(tmp_path: Path) -> None:
@@ -201,11 +201,11 @@ def test_vertex_refuses_an_edge_lane_and_more_ranks_than_parts(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"hidden": 0}, "hidden must be at least 1 and at most 4096, found 0"),
-        ({"hidden": 10**12}, "at most 4096, found 1000000000000"),
-        ({"fanouts": []}, "fanouts must name at least one hop"),
-        ({"fanouts": [5, 0]}, r"found \[5, 0\]"),
-        ({"signature": 65}, "signature must be in 0 … 64, found 65"),
+        ({"hidden": 0}, "model_params of sage-linear: hidden: must be at least 1, found 0"),
+        ({"hidden": 10**12}, "hidden: must be at most 4096, found 1000000000000"),
+        ({"fanouts": []}, "fanouts: list should have at least 1 item"),
+        ({"fanouts": [5, 0]}, r"fanouts\[1\]: must be at least 1, found 0"),
+        ({"signature": 65}, "signature: must be at most 64, found 65"),
     ],
 )
 def test_sage_linear_says_what_it_cannot_be(params: dict, message: str) -> None:

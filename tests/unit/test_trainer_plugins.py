@@ -21,20 +21,25 @@ from trainer.tasks.interface import TASKS
 ROOT = Path(__file__).parents[2]
 
 MODEL = '''
+from pydantic import Field
 from torch import nn
 from trainer.models.convolutions import Sage
-from trainer.models.interface import SnapshotModel
+from trainer.models.interface import SnapshotModel, SnapshotModelOptions
 from trainer.models.recurrences import GatedConvolution
+
+class TheirOptions(SnapshotModelOptions):
+    wide: int = Field(4, ge=1, description="Width of the recurrence.")
 
 class Theirs(SnapshotModel):
     """One convolution and one recurrence."""
 
     name = "theirs"
+    Options = TheirOptions
 
-    def __init__(self, shape, *, wide: int = 4, encounters: bool = True) -> None:
-        super().__init__(shape, wide, 4)
-        self.layers = nn.ModuleList([Sage(self.inputs, wide, None), GatedConvolution(wide, shared=True)])
-        self.decoder = shape.head(wide, wide, encounters=encounters)
+    def __init__(self, shape, options) -> None:
+        super().__init__(shape, options.model_copy(update={"hidden": options.wide}))
+        self.layers = nn.ModuleList([Sage(self.inputs, self.width, None), GatedConvolution(self.width, shared=True)])
+        self.decoder = shape.head(self.width, self.width, encounters=options.encounters)
 '''
 
 STRATEGY = '''
@@ -116,7 +121,7 @@ def printed(done: subprocess.CompletedProcess[str]) -> dict:
 def test_they_are_listed_and_train_as_those_of_the_tree_do(installed: Path, tmp_path: Path) -> None:
     listed = printed(trainer(installed, "models", "--json"))
     models = {entry["name"]: entry for entry in listed["models"]}
-    assert models["theirs"]["params"] == {"wide": 4, "encounters": True}
+    assert models["theirs"]["params"] == {"hidden": 64, "signature": 32, "encounters": True, "wide": 4}
     assert models["theirs"]["summary"] == "One convolution and one recurrence."
     assert {"twice", "vertex", "whole"} <= set(models["theirs"]["strategies"])
     assert "twice" in models["tgcn"]["strategies"]
@@ -170,7 +175,7 @@ def test_a_broken_one_is_named_when_asked_for_and_the_others_stay(kind: str, ins
     ("kind", "members", "lacking"),
     [
         ("strategies", "trains = answers = Options = refuses = learn = None", "answer, close, embed_sources"),
-        ("tasks", "subject = examples = loss = evaluate = None", "baseline, forgot, head, join, query_class"),
+        ("tasks", "subject = Options = lesson = loss = judge = None", "asked, floor, forgot, head, join"),
     ],
 )
 def test_a_class_with_half_of_the_interface_is_broken_and_told_what_it_lacks(
@@ -220,7 +225,7 @@ def test_a_model_whose_stages_are_none_is_refused_in_a_sentence(site: Path) -> N
 
 
 def test_a_model_that_cannot_be_made_keeps_nobody_from_the_list(site: Path) -> None:
-    source = MODEL.replace("super().__init__(shape, wide, 4)", "raise KeyError(wide)")
+    source = MODEL.replace("super().__init__(", "raise KeyError(")
     install(site, "bad-models", source, {"theirs": "bad_models:Theirs"}, group="freshet.models")
     listed = printed(trainer(site, "models", "--json"))
     models = {entry["name"]: entry for entry in listed["models"]}

@@ -9,8 +9,12 @@ import pytest
 from trainer_invoked import _no_logs, invoke, write  # noqa: F401  a fixture
 from trainer_streams import make_lane, meetings
 
+from schemas.trainer_config import TrainerConfig
 from stream.service.failure import Failure
-from trainer.models.interface import MODELS, ModelShape, create_model
+from stream.store.lane.reader import LaneReader
+from trainer.models.interface import ModelShape, create_model
+from trainer.models.sage_linear import SageLinear
+from trainer.session.checkpoint import identity
 
 WHOLE = {"model": "tgcn", "strategy": "whole", "model_params": {"hidden": 4, "signature": 4}}
 VERTEX = {"model": "sage-linear", "strategy": "vertex", "model_params": {"hidden": 4, "signature": 4}}
@@ -20,18 +24,18 @@ VERTEX = {"model": "sage-linear", "strategy": "vertex", "model_params": {"hidden
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        ({"model_params": {"hidden": 10**12}}, "hidden must be at least 1 and at most 4096, found 1000000000000"),
-        ({**WHOLE, "model_params": {"layers": 10**9}}, "layers must be at least 1 and at most 16, found 1000000000"),
+        ({"model_params": {"hidden": 10**12}}, "hidden: must be at most 4096, found 1000000000000"),
+        ({**WHOLE, "model_params": {"layers": 10**9}}, "layers: must be at most 16, found 1000000000"),
         ({"window": 10**20}, "window: must be at most 1000, found 100000000000000000000"),
-        ({"task": "node-regression", "target": "in_degree"}, "target: must be a section of keys and values"),
+        ({"task": "node-regression", "task_params": "in_degree"}, "task_params: must be a section of keys and values"),
         ({"strategy_params": [1]}, "strategy_params: must be a section of keys and values"),
         (
-            {"task": "node-regression", "target": {"next": "feature"}},
-            "target: next: feature needs the feature's number. Give it in the key of",
+            {"task": "node-regression", "task_params": {"next": "feature"}},
+            "task_params of node-regression: next: feature needs the feature's number. Give it in the key of",
         ),
         (
-            {"task": "node-regression", "target": {"of": 0}},
-            "target: of is the number of a feature. Leave it out, or set next: feature",
+            {"task": "node-regression", "task_params": {"of": 0}},
+            "task_params of node-regression: of is the number of a feature. Leave it out, or set next: feature",
         ),
     ],
 )  # fmt: skip
@@ -60,11 +64,10 @@ def test_a_model_that_memory_has_no_room_for_is_refused_and_another_defect_is_no
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def failing(told: str) -> None:
-        def made(shape: ModelShape) -> None:
+        def made(*_: object) -> None:
             raise RuntimeError(told)
 
-        MODELS.all()
-        monkeypatch.setitem(MODELS.registered, "sage-linear", made)
+        monkeypatch.setattr(SageLinear, "__init__", made)
 
     failing("DefaultCPUAllocator: can't allocate memory: you tried to allocate 420000000000000 bytes.")
     with pytest.raises(
@@ -81,10 +84,32 @@ def test_a_checkpoint_goes_on_with_its_target_however_it_is_said_and_with_no_oth
     make_lane(tmp_path / "store", events=meetings(snapshots=3))
     keys = {**WHOLE, "store": str(tmp_path / "store"), "task": "node-regression"}
     assert invoke("run", "--config", write(tmp_path, **keys), "--as-of", "1")[0] == 0
-    said = write(tmp_path, **keys, target={"next": "in_degree"})
+    said = write(tmp_path, **keys, task_params={"next": "in_degree"})
     code, result, _ = invoke("run", "--config", said, "--until-idle", "0")
     assert (code, result["snapshots"], result["total_snapshots"]) == (0, 1, 3)
-    other = write(tmp_path, **keys, target={"next": "feature", "of": 0})
+    other = write(tmp_path, **keys, task_params={"next": "feature", "of": 0})
     code, _, error = invoke("run", "--config", other, "--until-idle", "0")
     assert code == 1
-    assert 'was made with target = None, the configuration has {"next":"feature","of":0}' in error
+    assert 'was made with task_params = None, the configuration has {"next":"feature","of":0}' in error
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_a_checkpoint_that_names_a_target_goes_on_with_the_same_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def of_before(config: TrainerConfig, lane: LaneReader) -> dict[str, Any]:
+        found = identity(config, lane)
+        return {"target" if key == "task_params" else key: value for key, value in found.items()}
+
+    make_lane(tmp_path / "store", events=meetings(snapshots=3))
+    feature = {"next": "feature", "of": 0}
+    keys = {**WHOLE, "store": str(tmp_path / "store"), "task": "node-regression"}
+    with monkeypatch.context() as earlier:
+        earlier.setattr("trainer.continual.daemon.identity", of_before)
+        run = write(tmp_path, **keys, task_params=feature)
+        assert invoke("run", "--config", run, "--as-of", "1")[0] == 0
+    other = write(tmp_path, **keys)
+    assert invoke("run", "--config", other, "--until-idle", "0")[0] == 1
+    same = write(tmp_path, **keys, task_params=feature)
+    code, result, _ = invoke("run", "--config", same, "--until-idle", "0")
+    assert (code, result["total_snapshots"]) == (0, 3)

@@ -14,7 +14,7 @@ from schemas.trainer_config import Optimisation
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
 from trainer.data.neighbours import MAX_WIDTH
-from trainer.models.interface import MODELS, STRUCTURE, ModelShape, NodeInputs
+from trainer.models.interface import MODELS, STRUCTURE, ModelShape, NodeInputs, SnapshotModel, create_model
 from trainer.models.stages import CellStage, GraphStage, TimeStage
 from trainer.ranks import Ranks
 from trainer.scoring.metrics import flat_figures
@@ -152,7 +152,7 @@ def test_rewound_it_begins_again_and_what_it_learned_stays(together: Triple, lan
 
 @pytest.mark.parametrize("model", sorted(MODELS.all()))
 def test_what_cannot_go_together_is_refused_in_a_sentence_that_names_it(model: str, lane: LaneReader) -> None:
-    made = MODELS.find(model)(ModelShape(0, 2))
+    made = create_model(model, ModelShape(0, 2), {})
     for apart in (each for each in APART if each[0] == model):
         _, strategy, task = apart
         with pytest.raises(Failure) as refused:
@@ -188,7 +188,7 @@ def test_a_model_is_drawn_from_torchs_seed_alone(name: str) -> None:
     drawn = []
     for seed in (3, 3, 4):
         torch.manual_seed(seed)
-        drawn.append(MODELS.find(name)(ModelShape(2, 2)).state_dict())
+        drawn.append(create_model(name, ModelShape(2, 2), {}).state_dict())
     first, second, other = drawn
     assert all(torch.equal(first[key], second[key]) for key in first)
     assert not all(torch.equal(first[key], other[key]) for key in first)
@@ -202,7 +202,8 @@ def test_a_model_is_drawn_from_torchs_seed_alone(name: str) -> None:
 def test_a_snapshot_model_is_a_row_of_stages_over_inputs_without_weights(
     name: str, task: str, features: int
 ) -> None:
-    model = MODELS.find(name)(ModelShape(features, 2, head=TASKS.find(task).head))
+    model = create_model(name, ModelShape(features, 2, head=TASKS.find(task).head), {})
+    assert isinstance(model, SnapshotModel)
     assert model.stages
     assert all(isinstance(stage, GraphStage | TimeStage | CellStage) for stage in model.stages)
     assert all(stage.along in ("graph", "time", "both") for stage in model.stages)

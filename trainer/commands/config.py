@@ -20,4 +20,4 @@ def _require_workable(config: TrainerConfig) -> None:
     require_trainable(config) if config.store is not None else require_evaluable(config, 1)
 
 
-config = config_command("trainer", TrainerConfig, EXAMPLE, _require_workable)
+config = config_command("trainer", TrainerConfig, lambda: EXAMPLE, _require_workable)

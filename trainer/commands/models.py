@@ -11,6 +11,7 @@ from rich.padding import Padding
 
 from schemas.section import Section
 from stream.nearest import did_you_mean
+from stream.registry import Registry
 from stream.service.example import described
 from stream.service.failure import Failure
 from stream.service.output import Json, finish, note, print_json
@@ -23,7 +24,7 @@ def models(
         str | None,
         typer.Argument(
             metavar="[NAME]",
-            help="Only the model, strategy or task of this name; parameters of a strategy with their meaning and bounds.",
+            help="Only the model, strategy or task of this name, its parameters with their meaning and bounds.",
         ),
     ] = None,
     json: Json = False,
@@ -44,9 +45,9 @@ def _show(name: str | None, *, json: bool) -> None:
         "models": [
             {
                 "name": name,
-                "kind": model.kind,  # type: ignore[attr-defined]  # registered classes have one
+                "kind": model.kind,
                 "strategies": strategies_for(name),
-                **_about(model, model),
+                **_about(model),
             }
             for name, model in sorted(MODELS.all().items())
         ],
@@ -57,13 +58,12 @@ def _show(name: str | None, *, json: bool) -> None:
                 "tasks": [
                     task for task, found in sorted(TASKS.all().items()) if found.subject in strategy.answers
                 ],
-                **_about(strategy, strategy.Options),
+                **_about(strategy),
             }
             for name, strategy in sorted(STRATEGIES.all().items())
         ],
         "tasks": [
-            {"name": name, "asks": task.subject, "summary": _summary(task)}
-            for name, task in sorted(TASKS.all().items())
+            {"name": name, "asks": task.subject, **_about(task)} for name, task in sorted(TASKS.all().items())
         ],
         "broken": MODELS.broken() | STRATEGIES.broken() | TASKS.broken(),
     }
@@ -77,33 +77,33 @@ def _show(name: str | None, *, json: bool) -> None:
         print_json(listed)
         return
     show = Console(highlight=False)
-    for entry in listed["models"]:
-        _describe(show, entry, f"model on {entry['kind']}s, for strategy {' or '.join(entry['strategies'])}")
-    for entry in listed["strategies"]:
-        entry["options"] = STRATEGIES.find(entry["name"]).Options if name else None
-        _describe(show, entry, f"strategy, for models on {entry['trains']}s and {', '.join(entry['tasks'])}")
-    for entry in listed["tasks"]:
-        show.print(f"[bold]{entry['name']}[/bold]  task, about {entry['asks']}")
-        show.print(Padding(f"{entry['summary']}\n", (0, 0, 0, 4)))
+    registries: tuple[Registry[Any], ...] = (MODELS, STRATEGIES, TASKS)
+    for kind, registry in zip(KINDS, registries, strict=True):
+        for entry in listed[kind]:
+            options = registry.find(entry["name"]).Options if name else None
+            _describe(show, entry, options)
     for sentence in listed["broken"].values():
         note(sentence)
 
 
-def _describe(show: Console, entry: dict[str, Any], what: str) -> None:
-    options: type[Section] | None = entry.get("options")
+def _describe(show: Console, entry: dict[str, Any], options: type[Section] | None) -> None:
+    """Print an entry; with ``options`` each of its parameters with meaning, bounds and default."""
+    if "kind" in entry:
+        what = f"model on {entry['kind']}s, for strategy {' or '.join(entry['strategies'])}"
+    elif "trains" in entry:
+        what = f"strategy, for models on {entry['trains']}s and {', '.join(entry['tasks'])}"
+    else:
+        what = f"task, about {entry['asks']}"
     parameters = f" {_inline(entry['params'])}" if options is None else f"\n{escape(described(options))}"
     show.print(f"[bold]{entry['name']}[/bold]  {what}")
     show.print(Padding(f"{entry['summary']}\nparameters:{parameters}\n", (0, 0, 0, 4)))
 
 
-def _about(kind: Any, options: Any) -> dict[str, Any]:
-    from trainer.parameters import parameters_of
-
-    return {"params": parameters_of(options), "summary": _summary(kind)}
-
-
-def _summary(kind: Any) -> str:
-    return cleandoc(kind.__doc__ or "").split("\n\n")[0].replace("\n", " ")
+def _about(found: Any) -> dict[str, Any]:
+    return {
+        "params": {name: field.default for name, field in found.Options.model_fields.items()},
+        "summary": cleandoc(found.__doc__ or "").split("\n\n")[0].replace("\n", " "),
+    }
 
 
 def _inline(params: dict[str, Any]) -> str:

@@ -56,7 +56,7 @@ def _sessions() -> None:
         build_store(file, str(store), interval_us=SPAN_S * US_PER_S // SNAPSHOTS, lanes=[lane])
         used: set[str] = set()
         for model, made in sorted(MODELS.all().items()):
-            event = made.kind == "event"  # type: ignore[attr-defined]  # registered classes have one
+            event = made.kind == "event"
             able = strategies_for(model)
             for strategy in [name for name in able if name not in used] or able[-1:]:
                 used.add(strategy)

@@ -1,15 +1,34 @@
 """One number per node and snapshot as a model's target: the next in-degree, or the next feature."""
 
-from typing import Any
+from typing import Any, Literal, Self
 
 import numpy as np
 import pyarrow as pa
+from pydantic import Field, model_validator
 
-from schemas.trainer_config import Target
+from schemas.section import Section
 from stream.arrays.kinds import Float32
 from stream.snapshots.graph import LiveGraph
 from stream.snapshots.pairs import Change
 from stream.snapshots.state_table import pack, unpack
+
+
+class Target(Section):
+    """Options of ``node-regression``: the number to predict for each node, after the next snapshot."""
+
+    next: Literal["in_degree", "feature"] = Field(
+        "in_degree",
+        description="in_degree: log(1 + live pairs that lead to the node); feature: one of its features.",
+    )
+    of: int | None = Field(None, ge=0, description="With feature: its number, from 0.")
+
+    @model_validator(mode="after")
+    def _names_a_feature(self) -> Self:
+        if self.next == "feature" and self.of is None:
+            raise ValueError("next: feature needs the feature's number. Give it in the key of")
+        if self.next != "feature" and self.of is not None:
+            raise ValueError("of is the number of a feature. Leave it out, or set next: feature")
+        return self
 
 
 class NodeTargets:

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from schemas.trainer_config import Classifier
 from stream.arrays.kinds import Int64
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
@@ -27,7 +26,7 @@ from trainer.models.interface import Model
 from trainer.scoring.metrics import auroc, cautions
 from trainer.session.session import Session
 from trainer.tasks.link_prediction import sees_encounters
-from trainer.tasks.node_labels import AUROCS, NodeClassifier, first_ranks, labels_of
+from trainer.tasks.node_labels import AUROCS, Classifier, NodeClassifier, first_ranks, labels_of
 
 log = structlog.get_logger()
 

@@ -40,7 +40,7 @@ from trainer.session.session import Session
 from trainer.session.snapshot_trainer import SnapshotTrainer
 from trainer.strategies.figures import declared_by, means_of, merged, shown
 from trainer.strategies.interface import StepReport
-from trainer.tasks.interface import TASKS, Evaluation, SnapshotExamples, classifies, is_split
+from trainer.tasks.interface import TASKS, Evaluation, SnapshotExamples, classifies, create_task, is_split
 from trainer.tasks.node_regression import SCORERS
 from trainer.validation import require_evaluable
 from trainer.wire.traffic import Traffic
@@ -334,7 +334,7 @@ class _Run:
     ) -> None:
         self.config, self.lane, self.ranks = config, lane, ranks
         self.split, self.seed, self.labels = split, seed, labels
-        task = TASKS.find(config.task)(config, lane)
+        task: Any = create_task(config, lane)
         task = task if links is None else task.offline(links)
         self.session = Session(config, lane, ranks, seed=seed, task=task)
         self.metric, self.sign = self.session.task.selection_metric
@@ -391,9 +391,8 @@ class _Run:
             test = self._test()
             others = {key: value for key, value in test.items() if key[0] not in METRICS}
             return {name: test[key] for name, key in TABLE.items() if key in test} | flat_figures(others)
-        return node_figures(
-            self.session, self._rest, self.labels, self.split, self.config.classifier, self.seed
-        )
+        settings = TASKS.options(self.config.task, self.config.task_params)
+        return node_figures(self.session, self._rest, self.labels, self.split, settings, self.seed)
 
     def _validated(self, score: float) -> dict[str, float]:
         """The figure of validation by its name; empty without one."""

@@ -4,13 +4,15 @@ A cell stage makes a node's next state from inputs and states of its neighbours 
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
+from schemas.section import Section
 from trainer.models.interface import MODELS, ModelShape
-from trainer.models.layered import LayeredModel
+from trainer.models.layered import LayeredModel, LayeredOptions
 from trainer.models.stages import CellStage, Stage
 from trainer.nn.aggregate import aggregate_mean
 from trainer.nn.graph import DirectedGraph
@@ -65,23 +67,27 @@ class DiffusionCell(CellStage):
         return torch.cat(walks, dim=1)
 
 
+class DcrnnOptions(LayeredOptions):
+    """Options of ``dcrnn``."""
+
+    terms: int = Field(
+        2,
+        ge=1,
+        le=64,
+        description="K, the terms of a diffusion: 1 looks at no neighbour; the authors' max_diffusion_step is K − 1.",
+    )
+
+
 @MODELS.register
 class Dcrnn(LayeredModel):
-    """DCRNN's encoder: states are convolved with inputs, so a layer is one cell.
-
-    Args:
-        shape: Widths and window.
-        terms: K, the terms of a diffusion: 1 looks at no neighbour; the authors' ``max_diffusion_step`` is K − 1.
-        common: See ``LayeredModel``.
-    """
+    """DCRNN's encoder: states are convolved with inputs, so a layer is one cell."""
 
     name: ClassVar[str] = "dcrnn"
+    Options: ClassVar[type[Section]] = DcrnnOptions
 
-    def __init__(self, shape: ModelShape, *, terms: int = 2, **common: Any) -> None:
-        if terms < 1:
-            raise ValueError(f"terms must be at least 1, found {terms}")
-        self._terms = terms
-        super().__init__(shape, **common)
+    def __init__(self, shape: ModelShape, options: DcrnnOptions) -> None:
+        self._terms = options.terms
+        super().__init__(shape, options)
 
     def layer(self, inputs: int) -> Sequence[Stage]:
         """See ``LayeredModel.layer``."""

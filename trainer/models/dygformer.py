@@ -1,22 +1,54 @@
 """``dygformer``: a transformer over patches of both ends' latest events and their common neighbours (Yu et al. 2023)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn.functional import gelu, pad, scaled_dot_product_attention
 
-from trainer.models.event_model import EventDecoder, EventModel, Hop, Question
+from schemas.section import Section
+from trainer.models.event_model import (
+    Dropout,
+    EventDecoder,
+    EventModel,
+    Hop,
+    PairHistory,
+    Question,
+    Roles,
+    TimeEncoding,
+    TimeWidth,
+)
 from trainer.models.interface import MODELS, ModelShape
 from trainer.nn.products import Dense
 from trainer.nn.rows import rows
 from trainer.nn.time_encoding import TIME_ENCODERS
 
-LARGEST = {
-    "hidden": 4096, "channels": 1024, "time_width": 4096, "neighbours": 1000, "patch": 1000, "layers": 16, "heads": 64,
-}  # fmt: skip
-"""Limits of a step's tables."""
+
+class DyGFormerOptions(Section):
+    """Options of ``dygformer``."""
+
+    hidden: int = Field(100, ge=1, le=4096, description="Width of embeddings.")
+    channels: int = Field(50, ge=1, le=1024, description="d, width of each of the three parts of a token.")
+    time_width: TimeWidth = 100
+    time: TimeEncoding = "cosine"
+    neighbours: int = Field(
+        31, ge=1, le=1000, description="Latest events of a sequence, after the node itself."
+    )
+    patch: int = Field(4, ge=1, le=1000, description="P, events of a token.")
+    layers: int = Field(2, ge=1, le=16, description="Of the transformer.")
+    heads: int = Field(2, ge=1, le=64, description="Of each layer; they divide 3 · channels.")
+    dropout: Dropout = 0.1
+    roles: Roles = False
+    history: PairHistory = False
+
+    @model_validator(mode="after")
+    def _heads_divide_a_token(self) -> Self:
+        if 3 * self.channels % self.heads:
+            raise ValueError(f"heads must divide 3 · channels = {3 * self.channels}, found {self.heads}")
+        return self
+
 
 PAIRS_AT_ONCE = 1024
 """Pairs embedded at once without gradient, which bounds memory."""
@@ -72,63 +104,26 @@ class DyGFormer(EventModel):
     Each event of a sequence has its inputs e, the encoding of its age, and how often its other end is in either sequence
     (neighbour co-occurrence, equation 2). ``patch`` events make one token by a linear map for each of the three, and
     layers of attention pass over the tokens of both ends. An end's embedding is a linear map of its tokens' mean.
-
-    Args:
-        shape: Gives the width of edge features and the seed.
-        hidden: Width of embeddings.
-        channels: d, width of each of the three parts of a token.
-        time_width: Numbers per time span.
-        time: ``cosine`` (learned) or ``log`` (fixed bumps on a logarithmic scale).
-        neighbours: Latest events of a sequence, after the node itself.
-        patch: P, events of a token.
-        layers: Of the transformer.
-        heads: Of each; they divide ``3 * channels``.
-        dropout: Inside the layers.
-        roles: Whether an edge input says which end of the event a node was.
-        history: Whether the decoder sees encounters of the pair.
     """
 
     name: ClassVar[str] = "dygformer"
+    Options: ClassVar[type[Section]] = DyGFormerOptions
 
-    def __init__(
-        self,
-        shape: ModelShape,
-        *,
-        hidden: int = 100,
-        channels: int = 50,
-        time_width: int = 100,
-        time: str = "cosine",
-        neighbours: int = 31,
-        patch: int = 4,
-        layers: int = 2,
-        heads: int = 2,
-        dropout: float = 0.1,
-        roles: bool = False,
-        history: bool = False,
-    ) -> None:
-        numbers = (hidden, channels, time_width, neighbours, patch, layers, heads)
-        for (key, largest), number in zip(LARGEST.items(), numbers, strict=True):
-            if not 1 <= number <= largest:
-                raise ValueError(f"{key} must be in 1 … {largest}, found {number}")
-        if time not in TIME_ENCODERS:
-            raise ValueError(f"time must be one of {', '.join(TIME_ENCODERS)}, found {time!r}")
-        if 3 * channels % heads:
-            raise ValueError(f"heads must divide 3 · channels = {3 * channels}, found {heads}")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1, found {dropout}")
-        super().__init__(shape, hidden)
-        self.neighbours, self.roles = neighbours, roles
-        self._patch, self._length = patch, neighbours + 1
-        self.time = TIME_ENCODERS[time](time_width)
+    def __init__(self, shape: ModelShape, options: DyGFormerOptions) -> None:
+        super().__init__(shape, options.hidden)
+        channels, patch = options.channels, options.patch
+        self.neighbours, self.roles = options.neighbours, options.roles
+        self._patch, self._length = patch, options.neighbours + 1
+        self.time = TIME_ENCODERS[options.time](options.time_width)
         self.occurrence = nn.Sequential(nn.Linear(1, channels), nn.ReLU(), nn.Linear(channels, channels))
         self.of_edges = Dense(patch * self.edges, channels)
-        self.of_times = Dense(patch * time_width, channels)
+        self.of_times = Dense(patch * options.time_width, channels)
         self.of_occurrence = Dense(patch * channels, channels)
         self.transformer = nn.ModuleList(
-            TransformerLayer(3 * channels, heads, dropout) for _ in range(layers)
+            TransformerLayer(3 * channels, options.heads, options.dropout) for _ in range(options.layers)
         )
-        self.output = Dense(3 * channels, hidden)
-        self.decoder = EventDecoder(hidden, history=history, walks=0)
+        self.output = Dense(3 * channels, options.hidden)
+        self.decoder = EventDecoder(options.hidden, history=options.history, walks=0)
 
     def embed(self, below: Tensor, hops: list[Hop]) -> Tensor:
         """See ``EventModel.embed``: each beside a node that nothing is known of."""

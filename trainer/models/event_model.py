@@ -5,10 +5,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from stream.arrays.kinds import Float32, Int64
@@ -175,6 +176,18 @@ class Question:
                 walks=torch.cat(walks) if walks else None,
             ),
         )
+
+
+TimeWidth = Annotated[int, Field(ge=1, le=4096, description="Numbers per time span.")]
+TimeEncoding = Annotated[
+    Literal["cosine", "log"],
+    Field(description="Of time spans: cosine, learned; or log, fixed bumps on a logarithmic scale."),
+]
+Roles = Annotated[bool, Field(description="Whether an edge input says which end of the event a node was.")]
+PairHistory = Annotated[bool, Field(description="Whether the decoder sees encounters of the pair.")]
+Dropout = Annotated[
+    float, Field(ge=0, lt=1, description="Share of the attention's values left out while training.")
+]
 
 
 class EventModel(Model):

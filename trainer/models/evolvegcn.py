@@ -1,13 +1,15 @@
 """``evolvegcn-o``, ``evolvegcn-h``: convolutions whose weights are the state of a recurrent cell (Pareja et al. 2020)."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
+from schemas.section import Section
 from trainer.models.interface import MODELS, ModelShape
-from trainer.models.layered import LayeredModel, one_of
+from trainer.models.layered import LayeredModel, LayeredOptions
 from trainer.models.stages import Carry, GraphStage, Stage
 from trainer.nn.aggregate import aggregate_normalised
 from trainer.nn.graph import CSRGraph
@@ -160,22 +162,26 @@ class SummarisedConvolution(EvolvingConvolution):
         return found.where(count > 0, 0)
 
 
+class EvolveGcnOptions(LayeredOptions):
+    """Options of ``evolvegcn-o`` and ``evolvegcn-h``."""
+
+    cell: Literal["gru", "lstm"] = Field(
+        "gru",
+        description="Recurrent cell of the weights: gru, as in the authors' code, or lstm, as in the paper of -o.",
+    )
+
+
 @MODELS.register
 class EvolveGcnO(LayeredModel):
-    """EvolveGCN-O: weights evolve by themselves, so only the newest snapshot's graph is needed for its embeddings.
-
-    Args:
-        shape: Widths and window.
-        cell: Recurrent cell of the weights: ``gru``, as in the authors' code, or ``lstm``, as in the paper.
-        common: See ``LayeredModel``.
-    """
+    """EvolveGCN-O: weights evolve by themselves, so only the newest snapshot's graph is needed for its embeddings."""
 
     name: ClassVar[str] = "evolvegcn-o"
+    Options: ClassVar[type[Section]] = EvolveGcnOptions
     convolution: ClassVar[type[EvolvingConvolution]] = EvolvingConvolution
 
-    def __init__(self, shape: ModelShape, *, cell: str = "gru", **common: Any) -> None:
-        self._cell = one_of("cell", cell, *CELLS)
-        super().__init__(shape, **common)
+    def __init__(self, shape: ModelShape, options: EvolveGcnOptions) -> None:
+        self._cell = options.cell
+        super().__init__(shape, options)
 
     def layer(self, inputs: int) -> Sequence[Stage]:
         """See ``LayeredModel.layer``."""

@@ -1,30 +1,34 @@
 """``gatlstm``: graph attention in each snapshot and a long short-term memory over them, layer by layer (as DyGNeX trains it)."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from pydantic import Field
+
+from schemas.section import Section
 from trainer.models.attention import GraphAttention
 from trainer.models.interface import MODELS, ModelShape
-from trainer.models.layered import LayeredModel
+from trainer.models.layered import LayeredModel, LayeredOptions
 from trainer.models.recurrences import Lstm
 from trainer.models.stages import Stage
 
 
+class GatLstmOptions(LayeredOptions):
+    """Options of ``gatlstm``."""
+
+    heads: int = Field(8, ge=1, le=4096, description="Of attention; they divide hidden.")
+
+
 @MODELS.register
 class GatLstm(LayeredModel):
-    """GAT-LSTM: a layer is a graph attention and a memory that all nodes share.
-
-    Args:
-        shape: Widths and window.
-        heads: Of attention; they divide ``hidden``.
-        common: See ``LayeredModel``.
-    """
+    """GAT-LSTM: a layer is a graph attention and a memory that all nodes share."""
 
     name: ClassVar[str] = "gatlstm"
+    Options: ClassVar[type[Section]] = GatLstmOptions
 
-    def __init__(self, shape: ModelShape, *, heads: int = 8, **common: Any) -> None:
-        self._heads = heads
-        super().__init__(shape, **common)
+    def __init__(self, shape: ModelShape, options: GatLstmOptions) -> None:
+        self._heads = options.heads
+        super().__init__(shape, options)
 
     def layer(self, inputs: int) -> Sequence[Stage]:
         """See ``LayeredModel.layer``."""

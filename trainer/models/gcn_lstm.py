@@ -1,32 +1,38 @@
 """``cdgcn`` and ``wdgcn``: a convolution in each snapshot, then one LSTM for all nodes (Manessi et al. 2020)."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar, Literal
 
 import torch
+from pydantic import Field
 
+from schemas.section import Section
 from trainer.models.convolutions import ConcatenatedConvolution, LaplacianConvolution
 from trainer.models.interface import MODELS, ModelShape
-from trainer.models.layered import LayeredModel, one_of
+from trainer.models.layered import LayeredModel, LayeredOptions
 from trainer.models.recurrences import Lstm
 from trainer.models.stages import Stage
 
 
+class CdGcnOptions(LayeredOptions):
+    """Options of ``cdgcn``."""
+
+    skip: Literal["aggregated", "inputs"] = Field(
+        "aggregated",
+        description="Rows beside the convolution: aggregated ones, as in ESDG, or inputs, as in Manessi et al.",
+    )
+
+
 @MODELS.register
 class CdGcn(LayeredModel):
-    """CD-GCN: the LSTM sees the convolution beside its inputs (ESDG section 2.2).
-
-    Args:
-        shape: Widths and window.
-        skip: Rows beside the convolution: ``aggregated`` ones, as in ESDG, or ``inputs``, as in Manessi et al.
-        common: See ``LayeredModel``.
-    """
+    """CD-GCN: the LSTM sees the convolution beside its inputs (ESDG section 2.2)."""
 
     name: ClassVar[str] = "cdgcn"
+    Options: ClassVar[type[Section]] = CdGcnOptions
 
-    def __init__(self, shape: ModelShape, *, skip: str = "aggregated", **common: Any) -> None:
-        self._skip = one_of("skip", skip, "aggregated", "inputs")
-        super().__init__(shape, **common)
+    def __init__(self, shape: ModelShape, options: CdGcnOptions) -> None:
+        self._skip = options.skip
+        super().__init__(shape, options)
 
     def layer(self, inputs: int) -> Sequence[Stage]:
         """See ``LayeredModel.layer``."""

@@ -3,18 +3,30 @@
 from typing import ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag, gelu
 
+from schemas.section import Section
 from stream.arrays.kinds import Float32, Int64
 from trainer.data.neighbours import MAX_WIDTH, signatures
-from trainer.models.event_model import EventDecoder, EventModel, Hop
+from trainer.models.event_model import EventDecoder, EventModel, Hop, PairHistory, Roles, TimeWidth
 from trainer.models.interface import MODELS, ModelShape
 from trainer.nn.products import Dense
 from trainer.nn.rows import rows
 
-LARGEST = {"hidden": 4096, "time_width": 4096, "neighbours": 1000, "around": 1000}
-"""Limits of a step's tables."""
+
+class GraphMixerOptions(Section):
+    """Options of ``graphmixer``."""
+
+    hidden: int = Field(100, ge=1, le=4096, description="Width of the link encoder.")
+    time_width: TimeWidth = 100
+    neighbours: int = Field(20, ge=1, le=1000, description="K, events of the link encoder.")
+    around: int = Field(100, ge=1, le=1000, description="Latest events of the node encoder, at most.")
+    gap_s: float = Field(30 * 86_400.0, gt=0, description="T, how far back these reach, seconds.")
+    signature: int = Field(32, ge=0, le=MAX_WIDTH, description="Width of x; 0: no node encoder.")
+    roles: Roles = False
+    history: PairHistory = False
 
 
 ROWS_AT_ONCE = 1024
@@ -69,50 +81,22 @@ class GraphMixer(EventModel):
     t(u) = mean over the K latest events of mixer(W [cos(Δt ω) ‖ e]), a missing event being zeros.
     s(u) = x(u) + mean of x(v) over the other ends of u's events in the last ``gap_s`` seconds. The streams have no table of
     node features for event models, so x(v) is a random signature, a projection of the one-hot vectors that the authors use.
-
-    Args:
-        shape: Gives the width of edge features and the seed.
-        hidden: Width of the link encoder.
-        time_width: d of the time encoding.
-        neighbours: K, events of the link encoder.
-        around: Latest events of the node encoder, at most.
-        gap_s: T, how far back these reach, seconds.
-        signature: Width of x; 0: no node encoder.
-        roles: Whether an edge input says which end of the event a node was.
-        history: Whether the decoder sees encounters of the pair.
     """
 
     name: ClassVar[str] = "graphmixer"
+    Options: ClassVar[type[Section]] = GraphMixerOptions
 
-    def __init__(
-        self,
-        shape: ModelShape,
-        *,
-        hidden: int = 100,
-        time_width: int = 100,
-        neighbours: int = 20,
-        around: int = 100,
-        gap_s: float = 30 * 86_400.0,
-        signature: int = 32,
-        roles: bool = False,
-        history: bool = False,
-    ) -> None:
-        numbers = (hidden, time_width, neighbours, around)
-        for (key, largest), number in zip(LARGEST.items(), numbers, strict=True):
-            if not 1 <= number <= largest:
-                raise ValueError(f"{key} must be in 1 … {largest}, found {number}")
-        if not 0 <= signature <= MAX_WIDTH:
-            raise ValueError(f"signature must be in 0 … {MAX_WIDTH}, found {signature}")
-        if not gap_s > 0:
-            raise ValueError(f"gap_s must be above 0, found {gap_s}")
+    def __init__(self, shape: ModelShape, options: GraphMixerOptions) -> None:
+        hidden, signature = options.hidden, options.signature
         super().__init__(shape, hidden + signature)
-        self.neighbours = max(neighbours, around if signature else 0)
-        self.roles = roles
-        self._links, self._around, self._gap_s, self._signature = neighbours, around, gap_s, signature
-        self.time = FixedTime(time_width)
-        self.project = Dense(time_width + self.edges, hidden)
-        self.mixer = Mixer(neighbours, hidden)
-        self.decoder = EventDecoder(self.width, history=history, walks=0)
+        self._links, self._around = options.neighbours, options.around
+        self._gap_s, self._signature = options.gap_s, signature
+        self.neighbours = max(self._links, self._around if signature else 0)
+        self.roles = options.roles
+        self.time = FixedTime(options.time_width)
+        self.project = Dense(options.time_width + self.edges, hidden)
+        self.mixer = Mixer(self._links, hidden)
+        self.decoder = EventDecoder(self.width, history=options.history, walks=0)
 
     def inputs(self, born: Int64) -> Float32:
         """See ``EventModel.inputs``: x, signatures."""

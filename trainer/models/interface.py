@@ -1,12 +1,13 @@
 """The interface of models, and the registry that finds them by name."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, cast
+from typing import Annotated, Any, ClassVar, Literal, Protocol, cast
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
+from schemas.section import Section
 from stream.registry import Registry
 from stream.service.failure import Failure
 from trainer.data.neighbours import MAX_WIDTH, signatures
@@ -14,12 +15,8 @@ from trainer.device import to_device
 from trainer.models.link_decoder import LinkDecoder
 from trainer.models.stages import Stage
 from trainer.nn.graph import CSRGraph
-from trainer.parameters import check_parameters
 
 Kind = Literal["snapshot", "event"]
-
-WIDEST = 4096
-"""Largest width of a snapshot model's embeddings."""
 
 STRUCTURE = 3
 """Width of the structural inputs: log(1 + degree), and log(1 + events as source, as destination) of the snapshot."""
@@ -63,19 +60,41 @@ class ModelShape:
 
 
 class Model(nn.Module):
-    """A model of any kind.
+    """A model of any kind, made by ``(shape, options)``.
 
     Attributes:
         name: Key in the registry and in configurations.
         kind: Which strategies can train it.
+        Options: Its own parameters, a section with defaults, descriptions and bounds.
         width: Of embeddings.
         decoder: The head: from embeddings to the task's answers; made by ``ModelShape.head``.
     """
 
     name: ClassVar[str]
     kind: ClassVar[Kind]
+    Options: ClassVar[type[Section]]
     width: int
     decoder: nn.Module
+
+
+Hidden = Annotated[int, Field(ge=1, le=4096, description="Width of all embeddings.")]
+
+
+class SnapshotModelOptions(Section):
+    """Options of all snapshot models."""
+
+    hidden: Hidden = 64
+    signature: int = Field(
+        32,
+        ge=0,
+        le=MAX_WIDTH,
+        description="Width of the nodes' random signatures, which are inputs; 0: none.",
+    )
+    encounters: bool = Field(
+        True,
+        description="Whether the head also sees what is known without the graph: how long ago and how often two nodes met, or "
+        "the last value of a node's target.",
+    )
 
 
 class SnapshotModel(Model):
@@ -85,8 +104,7 @@ class SnapshotModel(Model):
 
     Args:
         shape: Widths and window.
-        width: Of embeddings.
-        signature: Width of the nodes' random signatures, at most ``MAX_WIDTH``.
+        options: Its ``Options``.
 
     Attributes:
         layers: Its stages, unless it has others besides.
@@ -95,19 +113,16 @@ class SnapshotModel(Model):
     """
 
     kind: ClassVar[Kind] = "snapshot"
+    Options: ClassVar[type[Section]] = SnapshotModelOptions
     layers: nn.ModuleList
     window: int
 
-    def __init__(self, shape: ModelShape, width: int, signature: int) -> None:
+    def __init__(self, shape: ModelShape, options: SnapshotModelOptions) -> None:
         super().__init__()
-        if not 1 <= width <= WIDEST:
-            raise ValueError(f"hidden must be at least 1 and at most {WIDEST}, found {width}")
-        if not 0 <= signature <= MAX_WIDTH:
-            raise ValueError(f"signature must be in 0 … {MAX_WIDTH}, found {signature}")
         self.window = shape.window
-        self.width = width
-        self.inputs = shape.features + signature + STRUCTURE
-        self._signature, self._seed = signature, shape.seed
+        self.width = options.hidden
+        self.inputs = shape.features + options.signature + STRUCTURE
+        self._signature, self._seed = options.signature, shape.seed
 
     @property
     def stages(self) -> list[Stage]:
@@ -131,8 +146,9 @@ def _require_model(found: Any) -> None:
         raise TypeError(f"{found!r} is not a subclass of trainer.models.interface.Model")
 
 
-MODELS: Registry[Callable[..., Model]] = Registry(
+MODELS: Registry[Any] = Registry(
     "model",
+    "model_params",
     "freshet.models",
     (
         "trainer.models.sage_linear",
@@ -158,11 +174,10 @@ def create_model(name: str, shape: ModelShape, params: dict[str, Any]) -> Model:
     Raises:
         Failure: Unknown model or parameter, or a value out of range.
     """
-    make = MODELS.find(name)
-    check_parameters(make, params, f"model_params of {name}")
+    options = MODELS.options(name, params)
     try:
-        made = make(shape, **params)
-    except (TypeError, ValueError) as error:
+        made: Model = MODELS.find(name)(shape, options)
+    except ValueError as error:
         raise Failure(f"model_params of {name}: {error}") from error
     except RuntimeError as error:
         if "allocate" not in str(error):  # on the host torch has no class for it

@@ -1,49 +1,48 @@
 """``sage-linear``: GraphSAGE in each snapshot, then a linear model over the window (DistDy section 5.1)."""
 
-from collections.abc import Sequence
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from pydantic import Field
 from torch import nn
 
+from schemas.section import Section
 from trainer.models.convolutions import Sage
-from trainer.models.interface import MODELS, ModelShape, SnapshotModel
-from trainer.models.layered import require_fanouts
+from trainer.models.interface import MODELS, Hidden, ModelShape, SnapshotModel, SnapshotModelOptions
 from trainer.models.recurrences import LastLinear
 from trainer.models.stages import Stage
+
+Fanouts = Annotated[
+    list[Annotated[int, Field(ge=1)] | None],
+    Field(
+        min_length=1,
+        description="Neighbours sampled per hop, from the target outwards; null takes all. Strategies that hold whole snapshots "
+        "take all anyway.",
+    ),
+]
+
+
+class SageLinearOptions(SnapshotModelOptions):
+    """Options of ``sage-linear``."""
+
+    hidden: Hidden = 128
+    fanouts: Fanouts = Field([5, 10])
 
 
 @MODELS.register
 class SageLinear(SnapshotModel):
-    """DistDy's model; its published setting is hidden 128 and fan-outs 5, 10 (or 5, 10, 15).
-
-    Args:
-        shape: Feature width and window.
-        hidden: Width of all embeddings.
-        fanouts: Neighbours sampled per hop, from the target outwards; null takes all. Strategies that hold whole snapshots
-            take all anyway.
-        signature: See ``LayeredModel``.
-        encounters: See ``LayeredModel``.
-    """
+    """DistDy's model; its published setting is hidden 128 and fan-outs 5, 10 (or 5, 10, 15)."""
 
     name: ClassVar[str] = "sage-linear"
+    Options: ClassVar[type[Section]] = SageLinearOptions
 
-    def __init__(
-        self,
-        shape: ModelShape,
-        *,
-        hidden: int = 128,
-        fanouts: Sequence[int | None] = (5, 10),
-        signature: int = 32,
-        encounters: bool = True,
-    ) -> None:
-        super().__init__(shape, hidden, signature)
-        require_fanouts(fanouts)
+    def __init__(self, shape: ModelShape, options: SageLinearOptions) -> None:
+        super().__init__(shape, options)
         self.layers = nn.ModuleList(
-            Sage(self.inputs if layer == 0 else hidden, hidden, fanout)
-            for layer, fanout in enumerate(reversed(fanouts))
+            Sage(self.width if layer else self.inputs, self.width, fanout)
+            for layer, fanout in enumerate(reversed(options.fanouts))
         )
-        self.temporal = LastLinear(shape.window, hidden)
-        self.decoder = shape.head(hidden, hidden, encounters=encounters)
+        self.temporal = LastLinear(shape.window, self.width)
+        self.decoder = shape.head(self.width, self.width, encounters=options.encounters)
 
     @property
     def stages(self) -> list[Stage]:

@@ -1,31 +1,38 @@
 """``tgcn``: graph convolutions inside the gates of a recurrent cell (T-GCN, Zhao et al. 2020; as DyGNeX and DynaHB train it)."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar, Literal
 
+from pydantic import Field
+
+from schemas.section import Section
 from trainer.models.convolutions import LaplacianConvolution
 from trainer.models.interface import MODELS, ModelShape
-from trainer.models.layered import LayeredModel, one_of
+from trainer.models.layered import LayeredModel, LayeredOptions
 from trainer.models.recurrences import GatedConvolution
 from trainer.models.stages import Stage
 
 
+class TgcnOptions(LayeredOptions):
+    """Options of ``tgcn``."""
+
+    gates: Literal["each", "shared"] = Field(
+        "each",
+        description="each: a convolution of its own in every gate, as PyTorch Geometric Temporal has it; shared: one for all "
+        "three, as the paper has it.",
+    )
+
+
 @MODELS.register
 class Tgcn(LayeredModel):
-    """T-GCN: only inputs are convolved, never the state, so a layer is a graph stage and a time stage.
-
-    Args:
-        shape: Widths and window.
-        gates: ``each``: a convolution of its own in every gate, as PyTorch Geometric Temporal has it; ``shared``: one for
-            all three, as the paper has it.
-        common: See ``LayeredModel``.
-    """
+    """T-GCN: only inputs are convolved, never the state, so a layer is a graph stage and a time stage."""
 
     name: ClassVar[str] = "tgcn"
+    Options: ClassVar[type[Section]] = TgcnOptions
 
-    def __init__(self, shape: ModelShape, *, gates: str = "each", **common: Any) -> None:
-        self._shared = one_of("gates", gates, "each", "shared") == "shared"
-        super().__init__(shape, **common)
+    def __init__(self, shape: ModelShape, options: TgcnOptions) -> None:
+        self._shared = options.gates == "shared"
+        super().__init__(shape, options)
 
     def layer(self, inputs: int) -> Sequence[Stage]:
         """See ``LayeredModel.layer``."""

@@ -11,27 +11,33 @@ weights, a sixth of the work less.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from inspect import Parameter, Signature
-from typing import Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
+from schemas.section import Section
 from stream.arrays.kinds import Int64
-from trainer.data.temporal_sampler import HOWS, How
 from trainer.data.walks import walk_width
 from trainer.device import to_device
-from trainer.models.event_model import EventDecoder, EventModel, Hop
+from trainer.models.event_model import (
+    Dropout,
+    EventDecoder,
+    EventModel,
+    Hop,
+    PairHistory,
+    Roles,
+    TimeEncoding,
+    TimeWidth,
+)
 from trainer.models.interface import MODELS, ModelShape
 from trainer.nn.recurrent import GatedUnit
 from trainer.nn.rows import rows
-from trainer.nn.temporal_attention import MERGES, Merge, TemporalAttention
+from trainer.nn.temporal_attention import Merge, TemporalAttention
 from trainer.nn.time_encoding import TIME_ENCODERS, TimeEncoder
-
-Source = Literal["memory", "neighbourhood", "embedding"]
-SOURCES: tuple[Source, ...] = ("memory", "neighbourhood", "embedding")
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,8 +247,6 @@ class AttentionEmbedding(nn.Module):
         merge: Merge,
     ) -> None:
         super().__init__()
-        if layers < 1:
-            raise ValueError(f"layers must be at least 1, found {layers}")
         self.layers = layers
         self.time = time
         self.attention = nn.ModuleList(
@@ -265,12 +269,51 @@ class AttentionEmbedding(nn.Module):
         return x
 
 
-MOMENTS = ("event", "batch")
+EmbeddingMoment = Annotated[
+    Literal["event", "batch"],
+    Field(
+        description="When a node is embedded: at the time of each event that asks for it, or once per batch, at its first time: "
+        "a third of the work at 200 events, and less in larger batches."
+    ),
+]
+Walks = Annotated[
+    bool, Field(description="Whether the decoder sees counts of temporal walks between the two.")
+]
 
-LARGEST = {"memory": 4096, "time_width": 4096, "neighbours": 1000, "layers": 4, "heads": 64}
-"""Limits of a step's tables, which grow with the product of these, ``neighbours`` to the power of ``layers``."""
+# The upper bounds limit a step's tables, which grow with their product, neighbours to the power of layers.
 
-EmbeddingName = Literal["identity", "projection", "attention"]
+
+class MemoryOptions(Section):
+    """Options of all models with a memory."""
+
+    memory: int = Field(100, ge=1, le=4096, description="d, width of states and embeddings.")
+    time_width: TimeWidth = 100
+    time: TimeEncoding = "cosine"
+    aggregator: Literal["last", "mean"] = Field(
+        "last", description="The mail of a node, of those of a group of events."
+    )
+    moment: EmbeddingMoment = "event"
+    roles: Roles = False
+    history: PairHistory = False
+    walks: Walks = False
+
+
+class NeighbourOptions(MemoryOptions):
+    """Options of those that look up neighbours."""
+
+    neighbours: int = Field(10, ge=1, le=1000, description="K, interactions sampled per node.")
+    how: Literal["recent", "uniform"] = Field(
+        "recent", description="Which: the latest, or drawn among all earlier ones."
+    )
+
+
+class AttentionOptions(NeighbourOptions):
+    """Options of those whose embeddings are made by attention."""
+
+    layers: int = Field(1, ge=1, le=4, description="Of attention.")
+    heads: int = Field(2, ge=1, le=64, description="Of each layer; they divide memory.")
+    dropout: Dropout = 0.1
+    merge: Merge = Field("mlp", description="Module over attention and the node's own vector.")
 
 
 class MemoryModel(EventModel):
@@ -281,93 +324,46 @@ class MemoryModel(EventModel):
 
     Args:
         shape: Gives the width of edge features and the seed.
-        memory: Width d of states and embeddings.
-        time_width: Numbers per time span.
-        time: ``cosine`` (learned) or ``log`` (fixed bumps on a logarithmic scale).
-        message: Content of a mail: ``memory``, states of both ends; ``neighbourhood``, these and the other end's
+        options: Its ``Options``.
+
+    Attributes:
+        source: Content of a mail: ``memory``, states of both ends; ``neighbourhood``, these and the other end's
             neighbourhood; ``embedding``, embeddings of both.
         own: Whether the message has the node's own vector beside the updater's.
-        aggregator: ``last`` or ``mean``.
-        updater: ``gru`` or ``rnn``.
-        embedding: ``identity``, ``projection`` or ``attention``.
-        neighbours: K, interactions sampled per node.
-        how: ``recent`` or ``uniform``.
-        layers: Of attention.
-        heads: Of attention.
-        dropout: Of attention weights.
-        merge: Module over attention and the node's own vector, ``mlp`` or ``linear``.
-        moment: When a node is embedded: at the time of each ``event`` that asks for it, or once per ``batch``, at its
-            first time: a third of the work at 200 events, and less in larger batches.
-        roles: Whether an edge input says which end of the event a node was.
-        history: Whether the decoder sees encounters of the pair.
-        walks: Whether the decoder sees counts of temporal walks between the two.
+        cell: Of the updater.
+        embeds: How embeddings are made of states.
     """
 
-    name: ClassVar[str] = "memory"
     remembers: ClassVar[bool] = True
     dense: ClassVar[tuple[str, ...]] = ("states", "answer")
+    source: ClassVar[Literal["memory", "neighbourhood", "embedding"]] = "memory"
+    own: ClassVar[bool]
+    cell: ClassVar[Literal["gru", "rnn"]]
+    embeds: ClassVar[Literal["identity", "projection", "attention"]]
 
-    def __init__(
-        self,
-        shape: ModelShape,
-        *,
-        memory: int,
-        time_width: int,
-        time: str,
-        message: Source,
-        own: bool,
-        aggregator: str,
-        updater: str,
-        embedding: EmbeddingName,
-        neighbours: int,
-        how: How,
-        layers: int,
-        heads: int,
-        dropout: float,
-        merge: Merge,
-        moment: str,
-        roles: bool,
-        history: bool,
-        walks: bool,
-    ) -> None:
+    def __init__(self, shape: ModelShape, options: MemoryOptions) -> None:
+        memory, walks = options.memory, options.walks
         super().__init__(shape, memory)
-        for key, value, known in (
-            ("time", time, TIME_ENCODERS),
-            ("message", message, SOURCES),
-            ("aggregator", aggregator, AGGREGATORS),
-            ("updater", updater, UPDATERS),
-            ("embedding", embedding, ("identity", "projection", "attention")),
-            ("how", how, HOWS),
-            ("merge", merge, MERGES),
-            ("moment", moment, MOMENTS),
-        ):
-            if value not in known:
-                raise ValueError(f"{key} must be one of {', '.join(known)}, found {value!r}")
-        numbers = (memory, time_width, neighbours, layers, heads)
-        for (key, largest), number in zip(LARGEST.items(), numbers, strict=True):
-            if not 1 <= number <= largest:
-                raise ValueError(f"{key} must be in 1 … {largest}, found {number}")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1, found {dropout}")
-        self.neighbours = neighbours
-        self.how = how
-        self.once_a_batch = moment == "batch"
-        self.roles, self.walks, self.source = roles, walks, message
-        self.aggregate = AGGREGATORS[aggregator]
-        encoder = TIME_ENCODERS[time](time_width)
-        other = 2 * memory if message == "neighbourhood" else memory
+        if isinstance(options, NeighbourOptions):
+            self.neighbours, self.how = options.neighbours, options.how
+        self.once_a_batch = options.moment == "batch"
+        self.roles, self.walks = options.roles, walks
+        self.aggregate = AGGREGATORS[options.aggregator]
+        encoder = TIME_ENCODERS[options.time](options.time_width)
+        other = 2 * memory if self.source == "neighbourhood" else memory
         self.mail_width = memory + other + self.edges
-        self.message = Message(memory, other, self.edges, encoder, own=own)
-        self.updater = UPDATERS[updater](self.message.width, memory, own=own)
+        self.message = Message(memory, other, self.edges, encoder, own=self.own)
+        self.updater = UPDATERS[self.cell](self.message.width, memory, own=self.own)
         self.attention: AttentionEmbedding | None = None
-        if embedding == "attention" or message == "embedding":
+        if isinstance(options, AttentionOptions):
             self.attention = AttentionEmbedding(
-                memory, self.edges, encoder, layers=layers, heads=heads, dropout=dropout, merge=merge
-            )
+                memory, self.edges, encoder, layers=options.layers, heads=options.heads, dropout=options.dropout,
+                merge=options.merge,
+            )  # fmt: skip
         self.embedding: nn.Module | None = None
-        if embedding != "attention":
-            self.embedding = Identity() if embedding == "identity" else TimeProjection(memory)
-        self.decoder = EventDecoder(memory, history=history, walks=walk_width() if walks else 0)
+        if self.embeds != "attention":
+            self.embedding = Identity() if self.embeds == "identity" else TimeProjection(memory)
+        self.decoder = EventDecoder(memory, history=options.history, walks=walk_width() if walks else 0)
 
     @property
     def layers(self) -> int:
@@ -415,94 +411,62 @@ class MemoryModel(EventModel):
         return embedded
 
 
-COMMON: dict[str, Any] = {
-    "memory": 100,
-    "time_width": 100,
-    "time": "cosine",
-    "aggregator": "last",
-    "moment": "event",
-    "roles": False,
-    "history": False,
-    "walks": False,
-}
-SAMPLED: dict[str, Any] = {"neighbours": 10, "how": "recent"}
-ATTENTION: dict[str, Any] = {"layers": 1, "heads": 2, "dropout": 0.1, "merge": "mlp"}
-
-
-class Preset(MemoryModel):
-    """A memory model of which some parameters are fixed, and others have defaults that a configuration may change.
-
-    Attributes:
-        fixed: The parameters that define the model.
-        open: Its own parameters with their defaults, which make its signature.
-    """
-
-    fixed: ClassVar[dict[str, Any]]
-    open: ClassVar[dict[str, Any]]
-
-    def __init__(self, shape: ModelShape, **params: Any) -> None:
-        super().__init__(shape, **{**self.fixed, **self.open, **params})
-
-    def __init_subclass__(cls) -> None:
-        """Publish the own parameters in the signature."""
-        own = [
-            Parameter(name, Parameter.KEYWORD_ONLY, default=value, annotation=type(value))
-            for name, value in cls.open.items()
-        ]
-        cls.__signature__ = Signature([Parameter("shape", Parameter.POSITIONAL_OR_KEYWORD), *own])  # type: ignore[attr-defined]  # what inspect reads
-
-
 @MODELS.register
-class Jodie(Preset):
+class Jodie(MemoryModel):
     """JODIE (Kumar et al. 2019): a recurrent cell per node, embeddings projected in time."""
 
     name: ClassVar[str] = "jodie"
-    fixed: ClassVar[dict[str, Any]] = {
-        "message": "memory", "own": False, "updater": "rnn", "embedding": "projection", "neighbours": 1,
-        "how": "recent", "layers": 1, "heads": 1, "dropout": 0.0, "merge": "mlp",
-    }  # fmt: skip
-    open: ClassVar[dict[str, Any]] = COMMON
+    Options: ClassVar[type[Section]] = MemoryOptions
+    own, cell, embeds, neighbours = False, "rnn", "projection", 1
+
+
+class DyRepOptions(NeighbourOptions):
+    """Options of ``dyrep``."""
+
+    # The paper's Δt is linear. Cosines of seconds look like noise to a plain cell, which has no gate to keep it out.
+    time: TimeEncoding = "log"
 
 
 @MODELS.register
-class DyRep(Preset):
+class DyRep(MemoryModel):
     """DyRep (Trivedi et al. 2019): messages carry the other end and its neighbourhood into a recurrent cell."""
 
     name: ClassVar[str] = "dyrep"
-    fixed: ClassVar[dict[str, Any]] = {
-        "message": "neighbourhood", "own": False, "updater": "rnn", "embedding": "identity", "layers": 1,
-        "heads": 1, "dropout": 0.0, "merge": "mlp",
-    }  # fmt: skip
-    # The paper's Δt is linear. Cosines of seconds look like noise to a plain cell, which has no gate to keep it out.
-    open: ClassVar[dict[str, Any]] = {**COMMON, **SAMPLED, "time": "log"}
+    Options: ClassVar[type[Section]] = DyRepOptions
+    source, own, cell, embeds = "neighbourhood", False, "rnn", "identity"
 
 
 @MODELS.register
-class Tgn(Preset):
+class Tgn(MemoryModel):
     """TGN (Rossi et al. 2020): a gated cell per node, embeddings by attention over recent neighbours."""
 
     name: ClassVar[str] = "tgn"
-    fixed: ClassVar[dict[str, Any]] = {
-        "message": "memory", "own": True, "updater": "gru", "embedding": "attention",
-    }  # fmt: skip
-    open: ClassVar[dict[str, Any]] = {**COMMON, **SAMPLED, **ATTENTION}
+    Options: ClassVar[type[Section]] = AttentionOptions
+    own, cell, embeds = True, "gru", "attention"
 
 
 @MODELS.register
-class Tige(Preset):
+class Tige(Tgn):
     """TIGE (Zhang et al. 2023): two memories; embeddings just before events make the messages."""
 
     name: ClassVar[str] = "tige"
-    fixed: ClassVar[dict[str, Any]] = {**Tgn.fixed, "message": "embedding"}
-    open: ClassVar[dict[str, Any]] = Tgn.open
+    source = "embedding"
+
+
+class TgnHistoryOptions(AttentionOptions):
+    """Options of ``tgn-history``."""
+
+    time_width: TimeWidth = 24
+    time: TimeEncoding = "log"
+    moment: EmbeddingMoment = "batch"
+    roles: Roles = True
+    history: PairHistory = True
+    walks: Walks = True
 
 
 @MODELS.register
-class TgnHistory(Preset):
+class TgnHistory(Tgn):
     """TGN with the pair's history, temporal walks, roles and log-spaced time: the recommended event model."""
 
     name: ClassVar[str] = "tgn-history"
-    fixed: ClassVar[dict[str, Any]] = Tgn.fixed
-    open: ClassVar[dict[str, Any]] = {
-        **Tgn.open, "time_width": 24, "time": "log", "moment": "batch", "roles": True, "history": True, "walks": True,
-    }  # fmt: skip
+    Options: ClassVar[type[Section]] = TgnHistoryOptions

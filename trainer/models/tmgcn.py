@@ -1,41 +1,45 @@
 """``tmgcn``: a convolution in each snapshot, then means over the last ones (TM-GCN, Malik et al. 2021; as ESDG trains it)."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar, Literal
 
 import torch
+from pydantic import Field
 
+from schemas.section import Section
 from trainer.models.convolutions import LaplacianConvolution
 from trainer.models.interface import MODELS, ModelShape
-from trainer.models.layered import LayeredModel, one_of
+from trainer.models.layered import LayeredModel, LayeredOptions
 from trainer.models.recurrences import MovingMean
 from trainer.models.stages import Stage
 from trainer.nn.graph import CSRGraph, MeanOperator
 
 
+class TmGcnOptions(LayeredOptions):
+    """Options of ``tmgcn``."""
+
+    bandwidth: int | None = Field(
+        None, ge=1, le=2**31, description="b, snapshots that a mean is over; null: the window."
+    )
+    normalise: Literal["after", "before"] = Field(
+        "after",
+        description="after: convolutions use the graphs of the timeline, normalised, so smoothing comes first, as in ESDG. "
+        "before: each snapshot's operator is the mean of the last b normalised ones and inputs are means, too, as in the "
+        "authors' code. The timeline should not smooth then.",
+    )
+
+
 @MODELS.register
 class TmGcn(LayeredModel):
-    """TM-GCN: time has no parameters; rows of all layers are means, by the M-product with M_tk = 1 / min(b, t).
-
-    Args:
-        shape: Widths and window.
-        bandwidth: b, snapshots that a mean is over; null: the window.
-        normalise: ``after``: convolutions use the graphs of the timeline, normalised, so smoothing comes first, as in ESDG.
-            ``before``: each snapshot's operator is the mean of the last b normalised ones and inputs are means, too, as in
-            the authors' code. The timeline should not smooth then.
-        common: See ``LayeredModel``.
-    """
+    """TM-GCN: time has no parameters; rows of all layers are means, by the M-product with M_tk = 1 / min(b, t)."""
 
     name: ClassVar[str] = "tmgcn"
+    Options: ClassVar[type[Section]] = TmGcnOptions
 
-    def __init__(
-        self, shape: ModelShape, *, bandwidth: int | None = None, normalise: str = "after", **common: Any
-    ) -> None:
-        self._bandwidth = shape.window if bandwidth is None else bandwidth
-        self._before = one_of("normalise", normalise, "after", "before") == "before"
-        if self._bandwidth < 1:
-            raise ValueError(f"bandwidth must be at least 1, found {bandwidth}")
-        super().__init__(shape, **common)
+    def __init__(self, shape: ModelShape, options: TmGcnOptions) -> None:
+        self._bandwidth = shape.window if options.bandwidth is None else options.bandwidth
+        self._before = options.normalise == "before"
+        super().__init__(shape, options)
         if self._before:
             self.layers.insert(0, MovingMean(self._bandwidth))
 

@@ -23,13 +23,14 @@ import torch
 import xxhash
 
 from schemas.errors import one_line, system_call
-from schemas.trainer_config import Target, TrainerConfig
+from schemas.trainer_config import TrainerConfig
 from stream.service.failure import Failure
 from stream.store.errors import LaneBusyError
 from stream.store.files.data import checksum
 from stream.store.files.sweep import CleanUp, new_writer_id
 from stream.store.lane.reader import LaneReader
 from stream.store.places.durable import FolderLock, make_folders, settle, sync_file, sync_folder
+from trainer.tasks.interface import TASKS
 
 FORMAT = 2
 LET_GO_S = 10.0
@@ -182,12 +183,13 @@ def _tensors(value: Any) -> Any:
     return value
 
 
-BEFORE_THERE_WAS_A_CHOICE = {"history_moment": "batch", "task": "link-prediction", "target": None}
+BEFORE_THERE_WAS_A_CHOICE = {"history_moment": "batch", "task": "link-prediction"}
 """Values of keys that older checkpoints do not name."""
 
 
 def identity(config: TrainerConfig, lane: LaneReader) -> dict[str, Any]:
     """The settings that must not change between a checkpoint and its continuation."""
+    task = TASKS.options(config.task, config.task_params)
     return {
         "graph": lane.log.header.graph,
         "lane": lane.header.lane,
@@ -201,7 +203,7 @@ def identity(config: TrainerConfig, lane: LaneReader) -> dict[str, Any]:
         "smoothing": config.smoothing.model_dump_json(),
         "history_moment": config.history_moment,
         "task": config.task,
-        "target": None if config.target in (None, Target()) else config.target.model_dump_json(),
+        "task_params": None if task == type(task)() else task.model_dump_json(),
         "seed": config.seed,
     }
 
@@ -221,6 +223,8 @@ def newest_checkpoint(config: TrainerConfig, lane: LaneReader) -> tuple[Path, di
         sequence, checksum = int(state["sequence"]), state["log_events_checksum"]
         made_with = dict(state.get("identity", {}))
     unsaid = {key: configured[key] for key in ("graph", "horizon", "smoothing")}  # by older checkpoints
+    of_task = made_with.get("target") if config.task == "node-regression" else configured["task_params"]
+    unsaid["task_params"] = of_task  # older checkpoints named a target alone
     made_with = {**BEFORE_THERE_WAS_A_CHOICE, **unsaid, **made_with}
     for key, value in configured.items():
         if made_with.get(key) == value:

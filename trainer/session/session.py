@@ -21,9 +21,8 @@ from trainer.strategies.interface import (
     Setting,
     Strategy,
     require_together,
-    strategy_options,
 )
-from trainer.tasks.interface import TASKS, Task
+from trainer.tasks.interface import Task, create_task
 from trainer.timeline.graph import TimelineView
 
 
@@ -60,8 +59,8 @@ class Session:
     ) -> None:
         self.config, self.lane, self.ranks = config, lane, ranks
         self.seed = config.seed if seed is None else seed
-        options = strategy_options(config.strategy, config.strategy_params)
-        self.task: Task = TASKS.find(config.task)(config, lane) if task is None else task
+        options = STRATEGIES.options(config.strategy, config.strategy_params)
+        self.task: Task = create_task(config, lane) if task is None else task
         torch.manual_seed(self.seed)
         model = new_model(config, self.task, lane.header, self.seed)
         require_together(config.strategy, model, self.task, config.optimisation, lane.header, ranks.size)
@@ -153,7 +152,7 @@ def join_ranks(config: TrainerConfig) -> Ranks:
         Failure: The model is unknown, or there is no such device.
     """
     threads, model = config.threads, MODELS.find(config.model)
-    if threads is None and "OMP_NUM_THREADS" not in os.environ and model.kind == "event":  # type: ignore[attr-defined]  # a class
+    if threads is None and "OMP_NUM_THREADS" not in os.environ and model.kind == "event":
         threads = 1
     return Ranks.from_environment(config.device, threads=threads)
 

@@ -12,13 +12,12 @@ from schemas.store import LaneHeader
 from schemas.trainer_config import Optimisation, Smoothing
 from stream.arrays.kinds import Bool, Float32, Int64
 from stream.registry import Registry, require_members
-from stream.service.config_file import validated
 from stream.service.failure import Failure
 from stream.store.log.event_columns import EventColumns
 from trainer.data.examples import Queries, Share
 from trainer.data.history import Inserts, Moment
 from trainer.learning.step import Learner
-from trainer.models.interface import MODELS, Kind, Model, ModelShape
+from trainer.models.interface import Kind, Model, ModelShape, create_model
 from trainer.ranks import Ranks
 from trainer.strategies.figures import TrainingFigure
 from trainer.tasks.interface import QueryBatch, SnapshotExamples, Subject, Task
@@ -266,12 +265,11 @@ class Strategy(Stateful, Protocol):
 def _require_strategy(found: Any) -> None:
     """Check that an entry point leads to a strategy's class."""
     require_members(found, Strategy, "strategy", made=frozenset({"learner", "figures"}))
-    if not (isinstance(found.Options, type) and issubclass(found.Options, Section)):
-        raise TypeError(f"{found!r}: its Options are no Section, a pydantic model of schemas.section")
 
 
 STRATEGIES: Registry[Any] = Registry(
     "strategy",
+    "strategy_params",
     "freshet.strategies",
     (
         "trainer.strategies.events.sequential",
@@ -287,20 +285,10 @@ STRATEGIES: Registry[Any] = Registry(
 )
 
 
-def strategy_options(name: str, params: dict[str, Any]) -> Section:
-    """A strategy's own options.
-
-    Raises:
-        Failure: Unknown strategy or parameter, or a value out of range.
-    """
-    options: type[Section] = STRATEGIES.find(name).Options
-    return validated(options, params, f"strategy_params of {name}")
-
-
 def strategies_for(model: str) -> list[str]:
     """Strategies that train a model with its defaults, on a suitable lane; empty if it has no valid defaults."""
     try:
-        made = MODELS.find(model)(ModelShape(0, 4))
+        made = create_model(model, ModelShape(0, 4), {})
     except Exception as error:  # noqa: BLE001  other packages may raise anything
         _log.warning("model %s cannot be made with its defaults: %r", model, error)
         return []

@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from torch import Tensor, nn
 
+from schemas.section import Section
 from schemas.trainer_config import TrainerConfig
 from stream.arrays.kinds import Bool, Float32, Int64
 from stream.registry import Registry, require_members
@@ -155,6 +156,7 @@ class Task(Protocol):
 
     Attributes:
         name: Key in the registry and in configurations.
+        Options: Its own parameters, a section with defaults, descriptions and bounds.
         subject: Subject of its questions.
         query_class: Class of its questions, a dataclass of arrays.
         head: Of snapshot models.
@@ -165,6 +167,7 @@ class Task(Protocol):
     """
 
     name: ClassVar[str]
+    Options: ClassVar[type[Section]]
     subject: ClassVar[Subject]
     query_class: ClassVar[type[Any]]
     head: Head
@@ -172,7 +175,7 @@ class Task(Protocol):
     selection_metric: ClassVar[tuple[str, int]]
     baseline: ClassVar[str]
 
-    def __init__(self, config: TrainerConfig, lane: LaneReader) -> None: ...
+    def __init__(self, config: TrainerConfig, lane: LaneReader, options: Any) -> None: ...
 
     def rewind(self, model: Model) -> None:
         """Forget the stream: the next snapshot is the first, as in a new epoch. The session calls it before anything else.
@@ -245,8 +248,19 @@ def _require_task(found: Any) -> None:
 
 TASKS: Registry[Any] = Registry(
     "task",
+    "task_params",
     "freshet.tasks",
     ("trainer.tasks.link_prediction", "trainer.tasks.node_labels", "trainer.tasks.node_regression"),
     error=Failure,
     check=_require_task,
 )
+
+
+def create_task(config: TrainerConfig, lane: LaneReader) -> Task:
+    """The configured task on a lane.
+
+    Raises:
+        Failure: Unknown task or parameter, a value out of range, or the lane lacks what the task asks about.
+    """
+    made: Task = TASKS.find(config.task)(config, lane, TASKS.options(config.task, config.task_params))
+    return made

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from schemas.events import US_PER_S
+from schemas.section import Section
 from schemas.trainer_config import TrainerConfig
 from stream.store.lane.reader import LaneReader
 from stream.store.log.event_columns import EventColumns
@@ -54,6 +55,7 @@ class LinkPrediction:
     """
 
     name: ClassVar[str] = "link-prediction"
+    Options: ClassVar[type[Section]] = Section
     subject: ClassVar[Subject] = "pairs"
     query_class: ClassVar[type[Any]] = Queries
     sees_labels: ClassVar[bool] = True
@@ -61,7 +63,7 @@ class LinkPrediction:
     baseline: ClassVar[str] = "recency"
     head: Head = LinkDecoder
 
-    def __init__(self, config: TrainerConfig, lane: LaneReader) -> None:
+    def __init__(self, config: TrainerConfig, lane: LaneReader, options: Section) -> None:
         self._config = config
         self._sampling = sampling_of(config)
         self.window_s = config.window * lane.header.interval_us / US_PER_S

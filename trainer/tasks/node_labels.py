@@ -7,10 +7,12 @@ from typing import Any, ClassVar
 import numpy as np
 import structlog
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from schemas.events import Op
+from schemas.section import Section
 from schemas.trainer_config import TrainerConfig
 from stream.arrays.kinds import Float64, Int64
 from stream.store.lane.reader import LaneReader
@@ -98,6 +100,16 @@ class NodeClassifier(nn.Module):
         return logits
 
 
+class Classifier(Section):
+    """Options of ``node-classification``: the perceptron that learns labels from embeddings."""
+
+    epochs: int = Field(
+        30, ge=1, description="Passes over the labelled training events; run: over those of a snapshot."
+    )
+    batch_size: int = Field(200, ge=1, description="Labelled events per step.")
+    learning_rate: float = Field(3e-4, gt=0, description="Of Adam.")
+
+
 @TASKS.register
 class NodeLabels(LinkPrediction):
     """A model learns links and never sees a label; a small perceptron learns the labels from its embeddings.
@@ -106,18 +118,20 @@ class NodeLabels(LinkPrediction):
     embeddings. Offline, ``evaluate`` uses TGN's protocol instead (docs/training.md).
 
     Args:
-        config: Its ``classifier``.
+        config: Of the trainer.
         lane: Has the labels.
+        options: Of the perceptron.
     """
 
     sees_labels: ClassVar[bool] = False
     classifies: ClassVar[bool] = True
     name: ClassVar[str] = "node-classification"
+    Options: ClassVar[type[Section]] = Classifier
 
-    def __init__(self, config: TrainerConfig, lane: LaneReader) -> None:
-        super().__init__(config, lane)
+    def __init__(self, config: TrainerConfig, lane: LaneReader, options: Classifier) -> None:
+        super().__init__(config, lane, options)
         self._lane = lane
-        self._settings = config.classifier
+        self._settings = options
         self._classifiers: dict[str, tuple[NodeClassifier, torch.optim.Optimizer]] = {}
         self._resumed: dict[str, Any] = {}
         self._warned_or_seen = False  # a label was seen, or a warning about missing labels given
@@ -125,7 +139,7 @@ class NodeLabels(LinkPrediction):
 
     def offline(self, splits: Splits) -> LinkPrediction:
         """See ``LinkPrediction.offline``: links only, because ``evaluate`` judges labels after all epochs."""
-        links = LinkPrediction(self._config, self._lane)
+        links = LinkPrediction(self._config, self._lane, Section())
         links.loss, links.head, links.sees_labels = self.loss, self.head, self.sees_labels  # type: ignore[misc, method-assign]  # of this one
         return links.offline(splits)
 

@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from schemas.trainer_config import Target, TrainerConfig
+from schemas.section import Section
+from schemas.trainer_config import TrainerConfig
 from stream.arrays.kinds import Bool, Float32, Float64, Int64
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
 from stream.store.log.event_columns import EventColumns
 from stream.store.log.index import groups
-from trainer.data.node_targets import NodeTargets
+from trainer.data.node_targets import NodeTargets, Target
 from trainer.data.views import EventsView
 from trainer.device import to_device
 from trainer.models.interface import Head, Model
@@ -195,11 +196,13 @@ class NodeRegression:
     because on the published data persistence beats published models (docs/training.md).
 
     Args:
-        config: Its ``target``.
+        config: Of the trainer.
         lane: The lane; its ``edge_life`` says when pairs expire.
+        options: The predicted number.
     """
 
     name: ClassVar[str] = "node-regression"
+    Options: ClassVar[type[Section]] = Target
     subject: ClassVar[Subject] = "nodes"
     query_class: ClassVar[type[Any]] = NodeQueries
     sees_labels: ClassVar[bool] = True
@@ -208,14 +211,14 @@ class NodeRegression:
     head: Head = NodeRegressor
     history: ClassVar[None] = None
 
-    def __init__(self, config: TrainerConfig, lane: LaneReader) -> None:
-        self._target = config.target or Target()
+    def __init__(self, config: TrainerConfig, lane: LaneReader, options: Target) -> None:
+        self._target = options
         self._lane = lane
         of, wide = self._target.of, lane.header.node_features
         if self._target.next == "feature" and of is not None and of >= wide:
             remedy = f"Name one below {wide}, or ask" if wide else "Ask"
             raise Failure(
-                f"key target: lane {lane.header.lane} has {wide or 'no'} node features, so there is no feature {of}. "
+                f"key task_params: lane {lane.header.lane} has {wide or 'no'} node features, so there is no feature {of}. "
                 f"{remedy} for in_degree"
             )
 

@@ -16,6 +16,7 @@ from schemas.config import Kafka, SchemaRegistry, Topic
 from schemas.errors import one_line
 from schemas.events import IdKind, event_schema
 from schemas.fields import PathKeys
+from schemas.section import Section
 from stream.arrays.kinds import Int64
 from stream.decode.arrow import mapped, views
 from stream.decode.columns import canonical
@@ -213,8 +214,8 @@ class AvroFormat(AvroMessages):
     about: ClassVar[str] = "one Avro record per message, by Confluent's schema registry"
     default_unit: ClassVar[TimeUnit] = "us"
 
-    def __init__(self, topic: Topic, kafka: Kafka, ids: IdKind) -> None:
-        super().__init__(topic, kafka, ids)
+    def __init__(self, topic: Topic, kafka: Kafka, ids: IdKind, options: Section) -> None:
+        super().__init__(topic, kafka, ids, options)
         assert kafka.schema_registry is not None  # refuses
         names = tuple((name,) for name in event_schema(ids).names)
         paths = tuple(keys for _, keys in self.mapping.paths) if self.mapping.mapped else names

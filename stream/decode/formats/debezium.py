@@ -18,6 +18,7 @@ import pyarrow.types as pt
 from schemas.config import Kafka, Topic
 from schemas.events import IdKind, Op, Reason
 from schemas.fields import PathKeys
+from schemas.section import Section
 from stream.arrays.kinds import Bool, Int8, Int64
 from stream.decode.encode import encode_json
 from stream.decode.formats.avro import AvroMessages, AvroReader, Columns, event_record, event_rows
@@ -78,8 +79,8 @@ class Envelope(MessageFormat):
     columns: ClassVar[dict[str, str]]
     """The row's column of each field, in a topic without ``fields``."""
 
-    def __init__(self, topic: Topic, kafka: Kafka, ids: IdKind) -> None:
-        super().__init__(topic, kafka, ids)
+    def __init__(self, topic: Topic, kafka: Kafka, ids: IdKind, options: Section) -> None:
+        super().__init__(topic, kafka, ids, options)
         paths = self.mapping.paths if topic.fields is not None else _paths(self.columns)
         if topic.fields is not None:
             paths = (*paths, (("op", 0), ("op",)))
@@ -277,8 +278,8 @@ class DebeziumAvroFormat(AvroMessages, Envelope):
         if name not in ("node", "values")
     }
 
-    def __init__(self, topic: Topic, kafka: Kafka, ids: IdKind) -> None:
-        super().__init__(topic, kafka, ids)
+    def __init__(self, topic: Topic, kafka: Kafka, ids: IdKind, options: Section) -> None:
+        super().__init__(topic, kafka, ids, options)
         assert kafka.schema_registry is not None  # refuses
         before = self._mapping(BEFORE, {}).paths
         paths = [keys for _, keys in (*self.mapping.paths, *before)]

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from schemas.config import Kafka, Topic
 from schemas.events import IdKind
+from schemas.section import Section
 from stream.decode.mapping import Mapping as Fields
 from stream.decode.reading import DecodedRows, Limits
 from stream.decode.times import TimeUnit
@@ -46,6 +47,7 @@ class MessageFormat(ABC):
         topic: Its fields, words of op, prefixes and time unit.
         kafka: Limits of messages, and the schema registry.
         ids: Kind of node ids of the graph.
+        options: Its ``Options``, from the topic's ``format_params``.
 
     Raises:
         Failure: With the sentence of ``refuses``.
@@ -55,6 +57,8 @@ class MessageFormat(ABC):
     """Its name in configurations."""
     about: ClassVar[str]
     """A few words for help texts."""
+    Options: ClassVar[type[Section]] = Section
+    """Its own parameters, a section with defaults, descriptions and bounds; none by default."""
     default_unit: ClassVar[TimeUnit]
     """Unit of ``t`` in a topic without ``time_unit``."""
     many: ClassVar[bool] = False
@@ -64,11 +68,11 @@ class MessageFormat(ABC):
     reasons: ClassVar[Mapping[str, str]] = {}
     """Reasons of refusals besides ``schemas.events.Reason``, each with its meaning; they become labels of a metric."""
 
-    def __init__(self, topic: Topic, kafka: Kafka, ids: IdKind) -> None:
+    def __init__(self, topic: Topic, kafka: Kafka, ids: IdKind, options: Any) -> None:
         problem = self.refuses(topic, kafka)
         if problem is not None:
             raise Failure(f"topic {topic.name}: {problem}")
-        self.topic, self.kafka, self.ids = topic, kafka, ids
+        self.topic, self.kafka, self.ids, self.options = topic, kafka, ids, options
         self.unit: TimeUnit = topic.time_unit or self.default_unit
         self.limits = Limits(kafka.max_message_rows, kafka.max_message_bytes)
         self.mapping = Fields.of(topic)
@@ -127,6 +131,7 @@ def _require_format(found: Any) -> None:
 
 FORMATS: Registry[type[MessageFormat]] = Registry(
     "message format",
+    "format_params",
     "freshet.formats",
     tuple(f"stream.decode.formats.{name}" for name in ("plain", "avro", "debezium")),
     error=Failure,
@@ -138,10 +143,11 @@ def create_format(topic: Topic, kafka: Kafka, ids: IdKind) -> MessageFormat:
     """The format of a topic, ready to read and write its messages.
 
     Raises:
-        Failure: It is unknown, or cannot read such a topic; the sentence names the topic.
+        Failure: It or a parameter is unknown, or it cannot read such a topic; the sentence names the topic.
     """
     try:
         found = FORMATS.find(topic.format)
+        options = FORMATS.options(topic.format, topic.format_params)
     except Failure as error:
         raise Failure(f"kafka.topics[{topic.name}].format: {error}") from error
-    return found(topic, kafka, ids)
+    return found(topic, kafka, ids, options)

@@ -8,10 +8,12 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pydantic import Field
 
+from schemas.section import Section
 from stream.arrays.growing import grown
 from stream.arrays.kinds import Bool, Float64, Int32, Int64
-from stream.partition.interface import Assignment, Kind, PartitionError, Quality, foreign_state
+from stream.partition.interface import Assignment, Kind, PartitionerSetting, Quality, foreign_state
 from stream.partition.quality import Mean, balance, share
 from stream.snapshots.delta import SnapshotDelta
 from stream.snapshots.state_table import pack, unpack
@@ -40,13 +42,26 @@ class Placed:
     moved: int = 0
 
 
+class HubOptions(Section):
+    """Options of SPEED's partitioners."""
+
+    hubs: float = Field(
+        0.05, ge=0, le=1, description="k, share of the seen nodes that may be in more than one part."
+    )
+    time_constant: float | None = Field(
+        None,
+        gt=0,
+        description="Seconds of event time after which an event counts 1/e of a new one, half after ln 2 times this; null: no "
+        "decay. partition: by default a tenth of the file's span.",
+    )
+
+
 class EdgePartitioner(ABC):
     """Assigns the inserts of a snapshot to parts; a node is in every part with an insert of it, or in its home.
 
     Args:
-        parts: P.
-        seed: Seed of the draws that break ties.
-        window: Unused in this package.
+        setting: P parts, and the seed of the draws that break ties.
+        options: Its ``Options``, for its subclass.
 
     Attributes:
         sizes: Events assigned to each part, int64 (P,).
@@ -54,9 +69,11 @@ class EdgePartitioner(ABC):
 
     name: ClassVar[str]
     kind: ClassVar[Kind] = "edge"
+    Options: ClassVar[type[Section]] = Section
 
-    def __init__(self, *, parts: int, seed: int = 0, window: int = 4) -> None:
-        self.parts, self.seed, self.window = parts, seed, window
+    def __init__(self, setting: PartitionerSetting, options: Any) -> None:
+        parts = setting.parts
+        self.parts, self.seed = parts, setting.seed
         self._home: Int32 = np.empty(0, np.int32)  # −1 for nodes without edges
         self.sizes: Int64 = np.zeros(parts, np.int64)
         self._placements: Int64 = np.zeros(parts, np.int64)  # nodes in each part, copies included
@@ -213,15 +230,3 @@ def uncovered_share(src: Int64, dst: Int64, home: Int32, shared: Bool) -> float:
     """
     uncovered = ~shared[src] & ~shared[dst] & (home[src] != home[dst])
     return share(int(uncovered.sum()), len(src))
-
-
-def check_hubs(name: str, hubs: float, time_constant: float | None) -> None:
-    """Refuse impossible values of the parameters of SEP's partitioners.
-
-    Raises:
-        PartitionError: ``hubs`` is no share, or ``time_constant`` is no duration.
-    """
-    if not 0 <= hubs <= 1:
-        raise PartitionError(f"{name} takes hubs, a share of the nodes, in [0, 1], found {hubs}")
-    if time_constant is not None and not 0 < time_constant < math.inf:
-        raise PartitionError(f"{name} takes a positive time_constant in seconds, found {time_constant}")

@@ -13,7 +13,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
+from schemas.section import Section
 from stream.arrays.growing import grown
 from stream.arrays.kinds import Int8, Int32, Int64, UInt32, UInt64, Words
 from stream.kernels import njit
@@ -35,7 +37,7 @@ from stream.partition.edge.load_planes import (
     spread,
 )
 from stream.partition.edge.part_sets import add_part, gains, least_by_class, note
-from stream.partition.interface import Assignment, PartitionError, Why, register
+from stream.partition.interface import Assignment, PartitionerSetting, Why, register
 from stream.snapshots.delta import SnapshotDelta
 from stream.snapshots.prefetch import AHEAD, prefetch
 
@@ -59,8 +61,9 @@ class CopyingPartitioner(EdgePartitioner):
 
     balance_weight = 1.0
 
-    def __init__(self, *, parts: int, seed: int = 0, window: int = 4) -> None:
-        super().__init__(parts=parts, seed=seed, window=window)
+    def __init__(self, setting: PartitionerSetting, options: Section) -> None:
+        super().__init__(setting, options)
+        parts = self.parts
         # One record per node up to 32 parts, words of parts and separate counts above.
         self._has_records = parts <= RECORD_PARTS
         words = () if self._has_records else (-(-parts // 64),)
@@ -136,28 +139,29 @@ class CopyingPartitioner(EdgePartitioner):
             self._counts = grown(self._counts, num_nodes)
 
 
+class HdrfOptions(Section):
+    """Options of ``hdrf``."""
+
+    balance_weight: float = Field(
+        1.0, gt=0, description="λ; above 1, balance may take precedence over copies."
+    )
+
+
 @register
 class Hdrf(CopyingPartitioner):
     """The part with the largest ``C_REP + λ·C_BAL``, by degrees so far.
 
     HDRF (Petroni and others 2015): high degrees are copied first. SPEED section III describes its limit, which SEP removes:
     any node may be copied.
-
-    Args:
-        parts: P.
-        seed: Seed of the draws that break ties.
-        window: Unused.
-        balance_weight: λ > 0; above 1, balance may take precedence over copies.
     """
 
     name: ClassVar[str] = "hdrf"
+    Options: ClassVar[type[Section]] = HdrfOptions
     greedy: ClassVar[bool] = False
 
-    def __init__(self, *, parts: int, seed: int = 0, window: int = 4, balance_weight: float = 1.0) -> None:
-        if not balance_weight > 0:
-            raise PartitionError(f"{self.name} takes a positive balance_weight (λ), found {balance_weight}")
-        super().__init__(parts=parts, seed=seed, window=window)
-        self.balance_weight = balance_weight
+    def __init__(self, setting: PartitionerSetting, options: HdrfOptions) -> None:
+        super().__init__(setting, options)
+        self.balance_weight = options.balance_weight
 
 
 @register
@@ -169,11 +173,6 @@ class PowergraphGreedy(CopyingPartitioner):
     1. A part that both ends are in. 2. If both are in parts without a common one: a part of the end with more unassigned edges.
     3. If one is in parts: one of them. 4. Otherwise any part. Among several, the least loaded. Unassigned edges are those left
     in the sealed snapshot; if both ends have equally many, the parts of both count.
-
-    Args:
-        parts: P.
-        seed: Seed of the draws that break ties.
-        window: Unused.
     """
 
     name: ClassVar[str] = "powergraph-greedy"

@@ -24,17 +24,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from schemas.events import US_PER_S
+from schemas.section import Section
 from stream.arrays.growing import grown
 from stream.arrays.kinds import Bool, Float32, Int8, Int16, Int32, Int64, UInt16, UInt64, Words
 from stream.kernels import njit
 from stream.kernels.bits import lowest_bit
 from stream.kernels.mixing import mixed_part, splitmix64
-from stream.partition.edge.base import EdgePartitioner, Placed, check_hubs
+from stream.partition.edge.base import EdgePartitioner, HubOptions, Placed
 from stream.partition.edge.load_planes import choose
 from stream.partition.edge.part_sets import in_several
-from stream.partition.interface import Assignment, PartitionError, Why, register
+from stream.partition.interface import Assignment, PartitionerSetting, Why, register
 from stream.snapshots.delta import SnapshotDelta
 from stream.snapshots.prefetch import AHEAD, prefetch
 
@@ -69,38 +71,33 @@ _UNPICKED = 2**31 - 1
 _STORED = ("need", "at_home", "other", "at_other")
 
 
+class NeedCoverOptions(HubOptions):
+    """Options of ``sep``."""
+
+    past_weight: float = Field(
+        0.25,
+        ge=0,
+        le=1,
+        description="Weight of the need of past snapshots, relative to the edges of the sealed one. 1 keeps the shared set "
+        "steady, 0 discards least on arrival.",
+    )
+
+
 @register
 class NeedCover(EdgePartitioner):
-    """Need cover over snapshots.
-
-    Args:
-        parts: P, up to 32,768.
-        seed: Seed of the draws that break ties.
-        window: Unused.
-        hubs: k, share of the seen nodes that may be in more than one part.
-        time_constant: Seconds of event time after which a snapshot counts 1/e, half after ln 2 times this. None: no decay.
-        past_weight: Weight of the need of past snapshots, relative to the edges of the sealed one, in [0, 1]. 1 keeps the shared
-            set steady, 0 discards least on arrival.
-    """
+    """Need cover over snapshots, in up to 32,768 parts."""
 
     name: ClassVar[str] = "sep"
+    Options: ClassVar[type[Section]] = NeedCoverOptions
 
-    def __init__(
-        self,
-        *,
-        parts: int,
-        seed: int = 0,
-        window: int = 4,
-        hubs: float = 0.05,
-        time_constant: float | None = None,
-        past_weight: float = 0.25,
-    ) -> None:
-        check_hubs(self.name, hubs, time_constant)
-        if not 0 <= past_weight <= 1:
-            raise PartitionError(f"{self.name} takes past_weight in [0, 1], found {past_weight}")
-        super().__init__(parts=parts, seed=seed, window=window)
-        self.hubs, self.time_constant, self.past_weight = hubs, time_constant, past_weight
-        words = -(-parts // 64)
+    def __init__(self, setting: PartitionerSetting, options: NeedCoverOptions) -> None:
+        super().__init__(setting, options)
+        self.hubs, self.time_constant, self.past_weight = (
+            options.hubs,
+            options.time_constant,
+            options.past_weight,
+        )
+        parts, words = self.parts, -(-self.parts // 64)
         self._masks: UInt64 = np.empty((0, words), np.uint64)
         self.nodes: Nodes = np.empty(0, NODE)
         self._local: Int32 = np.empty(0, np.int32)  # scratch, all −1 between snapshots

@@ -18,18 +18,20 @@ writes nothing but its own part. With more parts there is a loop over the parts.
 """
 
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
 from schemas.events import US_PER_S
+from schemas.section import Section
 from stream.arrays.growing import grown
 from stream.arrays.kinds import Bool, Float64, Int8, Int32, Int64, UInt64, Words
 from stream.kernels import njit
 from stream.kernels.bits import lowest_bit
 from stream.kernels.mixing import mixed, splitmix64
-from stream.partition.edge.base import EdgePartitioner, Placed, check_hubs
+from stream.partition.edge.base import EdgePartitioner, HubOptions, Placed
 from stream.partition.edge.load_planes import (
     Planes,
     choose,
@@ -50,7 +52,7 @@ from stream.partition.edge.part_sets import (
     note,
     placement_changes,
 )
-from stream.partition.interface import Assignment, PartitionError, Why, register
+from stream.partition.interface import Assignment, PartitionError, PartitionerSetting, Why, register
 from stream.snapshots.delta import SnapshotDelta
 from stream.snapshots.prefetch import AHEAD, prefetch
 
@@ -77,43 +79,40 @@ _LARGEST_EXPONENT = 500.0
 """Forward decay moves its origin before e^x of the newest event approaches the largest float64."""
 
 
+class SepOptions(HubOptions):
+    """Options of ``sep-centrality`` and ``sep-two-pass``; ``time_constant`` is SPEED's 1/β."""
+
+    balance_weight: float = Field(
+        1.0, gt=0, description="λ of SPEED's equation 6, at most 1 unless hubs is 1."
+    )
+
+    @model_validator(mode="after")
+    def _copies_are_bounded(self) -> Self:
+        if self.balance_weight > 1 and self.hubs < 1:
+            raise ValueError(
+                f"balance_weight (λ) must be in (0, 1], found {self.balance_weight}: above 1, nodes that are no hubs would be "
+                "copied, and the bound on copies would not hold"
+            )
+        return self
+
+
 @register
 class SepCentrality(EdgePartitioner):
     """SPEED Alg. 1, with a sealed snapshot as its batch.
 
-    Args:
-        parts: P.
-        seed: Seed of the draws that break ties, between parts and between equally central nodes.
-        window: Unused.
-        hubs: k, share of the seen nodes that may be in more than one part.
-        time_constant: 1/β in seconds of event time: an event counts 1/e of one this much later, half of one ln 2 times this
-            later. None: plain degree (β = 0).
-        balance_weight: λ of eq. 6, in (0, 1].
+    Draws break ties between parts and between equally central nodes.
     """
 
     name: ClassVar[str] = "sep-centrality"
+    Options: ClassVar[type[Section]] = SepOptions
 
-    def __init__(
-        self,
-        *,
-        parts: int,
-        seed: int = 0,
-        window: int = 4,
-        hubs: float = 0.05,
-        time_constant: float | None = None,
-        balance_weight: float = 1.0,
-    ) -> None:
-        check_hubs(self.name, hubs, time_constant)
-        if not balance_weight > 0 or (balance_weight > 1 and hubs < 1):
-            raise PartitionError(
-                f"{self.name} takes balance_weight (λ) in (0, 1], found {balance_weight}: "
-                "above 1, nodes that are no hubs would be copied, and the bound on copies would not hold"
-            )
-        super().__init__(parts=parts, seed=seed, window=window)
-        self.hubs, self.time_constant, self.balance_weight = hubs, time_constant, balance_weight
+    def __init__(self, setting: PartitionerSetting, options: SepOptions) -> None:
+        super().__init__(setting, options)
+        self.hubs, self.time_constant = options.hubs, options.time_constant
+        self.balance_weight, parts = options.balance_weight, self.parts
         self._num_nodes = 0
         # Up to 63 parts and λ = 1, a node's parts and its hub bit are one word; otherwise words of parts alone.
-        self._marked = parts <= MARKED_PARTS and balance_weight <= 1
+        self._marked = parts <= MARKED_PARTS and self.balance_weight <= 1
         self._masks: UInt64 = np.empty((0, -(-parts // 64)), np.uint64)
         self.centrality: Float64 = np.empty(0, np.float64)
         self._shared = self._placed = 0  # nodes in more than one part, and in any

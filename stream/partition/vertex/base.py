@@ -7,18 +7,28 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pydantic import Field
 
+from schemas.section import Section
 from stream.arrays.growing import grown
 from stream.arrays.kinds import Bool, Float64, Int32, Int64
 from stream.kernels import njit
-from stream.partition.interface import Assignment, Kind, Quality, Why, foreign_state
+from stream.partition.interface import Assignment, Kind, PartitionerSetting, Quality, Why, foreign_state
 from stream.partition.quality import Mean, balance, share
 from stream.partition.vertex.pair_totals import PairTotals
 from stream.snapshots.delta import NeighbourRows, SnapshotDelta
 from stream.snapshots.state_table import pack, unpack
 
-DEFAULT_FANOUT = 10
-"""Neighbours that a trainer samples per node; determines the edge weights of the utility (DistDy section 3.4)."""
+
+class VertexPartitionerOptions(Section):
+    """Options of all vertex partitioners."""
+
+    fanout: int = Field(
+        10,
+        ge=1,
+        le=2**31,
+        description="f, neighbours that a trainer samples per node; it weighs the pairs of the utility.",
+    )  # DistDy section 3.4
 
 
 class VertexPartitioner(ABC):
@@ -28,10 +38,8 @@ class VertexPartitioner(ABC):
     touched, and neighbours of those that moved), whatever the size of the graph.
 
     Args:
-        parts: K.
-        seed: Seed of every draw.
-        window: w, snapshots that trainers look back.
-        fanout: f of the utility's edge weights (DistDy section 3.4).
+        setting: Parts, seed and window, which become attributes.
+        options: Its ``Options``.
 
     Attributes:
         totals: Sums over the live pairs, kept by deltas.
@@ -39,15 +47,17 @@ class VertexPartitioner(ABC):
 
     name: ClassVar[str]
     kind: ClassVar[Kind] = "vertex"
+    Options: ClassVar[type[Section]] = VertexPartitionerOptions
 
-    def __init__(self, *, parts: int, seed: int = 0, window: int = 4, fanout: int = DEFAULT_FANOUT) -> None:
-        self.parts, self.seed, self.window = parts, seed, window
+    def __init__(self, setting: PartitionerSetting, options: VertexPartitionerOptions) -> None:
+        parts = setting.parts
+        self.parts, self.seed, self.window = parts, setting.seed, setting.window
         self._owner: Int32 = np.empty(0, np.int32)  # a row per node and spare ones, −1 for no owner
         self._held: Int64 = np.zeros(parts, np.int64)
         self._left_from: Int32 = np.empty(0, np.int32)
         self._marks: Bool = np.empty(0, np.bool_)
         self._num_nodes = 0
-        self.totals = PairTotals(parts, fanout)
+        self.totals = PairTotals(parts, options.fanout)
         self._is_current = True  # whether state kept per node is that of the last snapshot's graph
         self._quality = VertexQuality()
 

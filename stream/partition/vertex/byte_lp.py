@@ -9,18 +9,20 @@ ends are in different parts costs the halves of both.
 """
 
 import math
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
+from schemas.section import Section
 from stream.arrays.growing import grown
 from stream.arrays.kinds import Bool, Float32, Float64, Int32, Int64
 from stream.kernels import njit
 from stream.kernels.mixing import mixed, splitmix64
 from stream.kernels.node_sets import union
-from stream.partition.interface import PartitionError, register
-from stream.partition.vertex.base import DEFAULT_FANOUT, VertexPartitioner, sampled_share
+from stream.partition.interface import PartitionerSetting, register
+from stream.partition.vertex.base import VertexPartitioner, VertexPartitionerOptions, sampled_share
 from stream.partition.vertex.ldg import place_new
 from stream.partition.vertex.live_rows import live_rows
 from stream.partition.vertex.metis import NEW_NODE_SLACK, metis, metis_of_live, relabel
@@ -57,6 +59,38 @@ _STATE, _HALF, _START, _WORTH = 0, 1, 2, COLUMNS
 _ABSENT, _IDLE, _DUE = 0.0, 1.0, 2.0
 
 
+Steps = Annotated[int, Field(ge=0, le=2**31, description="Heated sweeps per search; 0: none.")]
+Refresh = Annotated[
+    float | None,
+    Field(
+        ge=0, description="Events per live pair between two runs of METIS; null: only on the first snapshot."
+    ),
+]
+
+
+class ByteLpOptions(VertexPartitionerOptions):
+    """Options of ``byte-lp``."""
+
+    move_cost: float = Field(0.3, ge=0, description="m, cost of a move, in vectors.")
+    pair_cost: float = Field(
+        1.0,
+        ge=0,
+        description="Cost of a cut pair per use beside the vectors, in vectors, because both parts keep and read it.",
+    )
+    uses: float | None = Field(None, gt=0, description="Number of trainings on a snapshot; null: the window.")
+    tie: float = Field(3.0, ge=0, description="Weight that holds a node in its part in METIS, in vectors.")
+    tries: int = Field(
+        4, ge=1, le=100, description="Partitions that METIS makes each time, to take the best."
+    )
+    heat: float = Field(
+        0.5,
+        ge=0,
+        description="Temperature of the first heated sweep, in costs of the mean pair; it falls linearly to 0.",
+    )
+    steps: Steps = 2
+    refresh: Refresh = 1.0
+
+
 @register
 class ByteLp(VertexPartitioner):
     """METIS on the first snapshot, then new nodes join their neighbours, and a search starts from what the delta touched.
@@ -66,60 +100,18 @@ class ByteLp(VertexPartitioner):
     place: one weightless anchor per part, an edge of weight ``tie`` between an old node and its part's anchor, and the pairs
     with their weights. Its parts, renamed to the former ones and searched from, are taken if they send fewer vectors in fetches
     and moves. If that gains little, the wait for the next one doubles. No part ever has more than ⌈1.05·n/K⌉ nodes.
-
-    Args:
-        move_cost: m, cost of a move, in vectors.
-        pair_cost: Cost of a cut pair per use beside the vectors, in vectors, because both parts keep and read it.
-        uses: Number of trainings on a snapshot; None: ``window``.
-        tie: Weight that holds a node in its part in METIS, in vectors.
-        tries: Partitions that METIS makes each time, to take the best.
-        heat: Temperature of the first heated sweep, in costs of the mean pair; it falls linearly to 0.
-        steps: Heated sweeps per search; 0: none.
-        refresh: Events per live pair between two runs of METIS; None: only on the first snapshot.
-        fanout: f, neighbours that a trainer samples per node.
-        shared: parts, seed and window of all vertex partitioners.
     """
 
     name: ClassVar[str] = "byte-lp"
+    Options: ClassVar[type[Section]] = ByteLpOptions
 
-    def __init__(
-        self,
-        *,
-        move_cost: float = 0.3,
-        pair_cost: float = 1.0,
-        uses: float | None = None,
-        tie: float = 3.0,
-        tries: int = 4,
-        heat: float = 0.5,
-        steps: int = 2,
-        refresh: float | None = 1.0,
-        fanout: int = DEFAULT_FANOUT,
-        **shared: Any,
-    ) -> None:
-        super().__init__(fanout=fanout, **shared)
-        for value, of in (
-            (move_cost, "move_cost"),
-            (pair_cost, "pair_cost"),
-            (tie, "tie"),
-            (heat, "heat"),
-            (steps, "steps"),
-            (refresh or 0.0, "refresh"),
-        ):
-            if not value >= 0:
-                raise PartitionError(f"{self.name} takes {of} ≥ 0, found {value}")
-        if uses is not None and not uses > 0:
-            raise PartitionError(
-                f"{self.name} takes uses > 0, trainings on a snapshot, or null, found {uses}"
-            )
-        if fanout < 1:
-            raise PartitionError(f"{self.name} takes fanout ≥ 1, found {fanout}")
-        if not 1 <= tries <= 100:
-            raise PartitionError(f"{self.name} takes tries from 1 to 100, found {tries}")
-        self.move_cost, self.pair_cost, self.fanout = move_cost, pair_cost, fanout
-        self.tie, self.tries = tie, tries
-        self.heat, self.steps = heat, steps
-        self.uses = float(self.window if uses is None else uses)
-        self.refresh = math.inf if refresh is None else refresh
+    def __init__(self, setting: PartitionerSetting, options: ByteLpOptions) -> None:
+        super().__init__(setting, options)
+        self.move_cost, self.pair_cost, self.fanout = options.move_cost, options.pair_cost, options.fanout
+        self.tie, self.tries = options.tie, options.tries
+        self.heat, self.steps = options.heat, options.steps
+        self.uses = float(self.window if options.uses is None else options.uses)
+        self.refresh = math.inf if options.refresh is None else options.refresh
         # Events per live pair: until the next METIS, since the last one.
         self._wait, self._churn = self.refresh, 0.0
         self._known: Float32 = np.empty((0, 2), np.float32)  # for kernels; a row per node and spare ones
@@ -252,14 +244,19 @@ def _whole(weights: Float64) -> Int64:
     return whole
 
 
+class AnchorMetisOptions(ByteLpOptions):
+    """Options of ``anchor-metis``."""
+
+    steps: Steps = 30
+    refresh: Refresh = 0.0
+
+
 @register
 class AnchorMetis(ByteLp):
     """``byte-lp`` with METIS tied to former places on every snapshot: the lowest traffic, at METIS's speed."""
 
     name: ClassVar[str] = "anchor-metis"
-
-    def __init__(self, *, refresh: float | None = 0.0, steps: int = 30, **shared: Any) -> None:
-        super().__init__(refresh=refresh, steps=steps, **shared)
+    Options: ClassVar[type[Section]] = AnchorMetisOptions
 
 
 @njit(cache=True, nogil=True)

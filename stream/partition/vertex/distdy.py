@@ -31,18 +31,19 @@ whole numbers don't depend on the order.
 """
 
 import math
-from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
+from schemas.section import Section
 from stream.arrays.growing import grown
 from stream.arrays.kinds import Bool, Float64, Int32, Int64
 from stream.kernels import njit
 from stream.kernels.node_sets import ascending, union
-from stream.partition.interface import CapacityError, PartitionError, register
-from stream.partition.vertex.base import DEFAULT_FANOUT, VertexPartitioner, sampled_share
+from stream.partition.interface import CapacityError, PartitionError, PartitionerSetting, register
+from stream.partition.vertex.base import VertexPartitioner, VertexPartitionerOptions, sampled_share
 from stream.partition.vertex.pair_totals import FRACTION
 from stream.snapshots.delta import NeighbourRows, SnapshotDelta
 
@@ -62,80 +63,74 @@ _SETTLED = 8
 """Sums are kept once fewer than one in this many nodes move, because updating them costs a row per move."""
 
 
+Bytes = Annotated[int, Field(ge=1, le=2**62)]
+
+
+class DistDyOptions(VertexPartitionerOptions):
+    """Options of ``distdy``."""
+
+    batch: int = Field(
+        512, ge=1, le=2**31, description="B, training nodes per batch; it scales weights and prices alike."
+    )
+    eta: float = Field(
+        6.0,
+        gt=math.e / 2,
+        description="η, ratio of memory to its use; P = 2η. Above e/2 rewards are positive.",
+    )
+    sweeps: int = Field(300, ge=1, le=2**31, description="M, most sweeps per snapshot.")
+    capacity: Bytes | list[Bytes] | None = Field(
+        None,
+        description="D^k in bytes, one for all servers or one each. null: at every snapshot 4 times the need of the window if "
+        "all nodes moved, divided by K, plus one node.",
+    )
+    reward: Literal["stay", "paper"] = Field(
+        "stay", description="stay: pay μ to nodes that stay; paper: charge it, as the paper prints."
+    )
+    width: int = Field(
+        32, ge=1, le=2**31, description="Values per node if the graph has no node features (an embedding)."
+    )
+    max_imbalance: float | None = Field(
+        1.2,
+        ge=1,
+        description="Most nodes per server relative to |V|/K, plus one, unless memory leaves no other place. null: only memory "
+        "and its prices limit a server.",
+    )
+    sweep_all: float | None = Field(
+        1.0,
+        ge=0,
+        description="Nodes touched, as a share of all, after which a first sweep takes all nodes; 0: every one does, null: none.",
+    )
+    cooling: int = Field(
+        16,
+        ge=0,
+        le=2**31,
+        description="Sweeps with a threshold if all nodes are swept; 0: none at all, as in the paper.",
+    )
+    move_cost: float = Field(
+        0.0,
+        ge=0,
+        description="Additional gain required of a move from a node's place, in mean weights of a pair; 0: as in the paper.",
+    )
+
+
 @register
 class DistDy(VertexPartitioner):
-    """DistDy Algs. 1 to 3.
-
-    Args:
-        parts: K servers.
-        seed: Unused: nothing is drawn.
-        window: w, snapshots whose storage is priced.
-        fanout: f, neighbours that a trainer samples per node.
-        batch: B, training nodes per batch; scales weights and prices alike.
-        eta: η > e/2: ratio of memory to its use; P = 2η.
-        sweeps: M, most sweeps per snapshot.
-        capacity: D^k in bytes, one for all servers or one each. None: at every snapshot 4 times the need of the window if all
-            nodes moved, divided by K, plus one node.
-        reward: Pay μ to nodes that stay, or charge it, as the paper prints.
-        width: Values per node if the graph has no node features (an embedding).
-        max_imbalance: Most nodes per server relative to |V|/K, plus one, unless memory leaves no other place. None: only
-            memory and its prices limit a server.
-        sweep_all: Nodes touched, as a share of all, after which a first sweep takes all nodes; 0: every one does, None: none.
-        cooling: Sweeps with a threshold if all nodes are swept; 0: none at all, as in the paper.
-        move_cost: Additional gain required of a move from a node's place, in mean weights of a pair; 0: as in the paper.
-    """
+    """DistDy Algs. 1 to 3; the window's storage is priced, and nothing is drawn."""
 
     name: ClassVar[str] = "distdy"
+    Options: ClassVar[type[Section]] = DistDyOptions
 
-    def __init__(
-        self,
-        *,
-        parts: int,
-        seed: int = 0,
-        window: int = 4,
-        fanout: int = DEFAULT_FANOUT,
-        batch: int = 512,
-        eta: float = 6.0,
-        sweeps: int = 300,
-        capacity: int | Sequence[int] | None = None,
-        reward: Literal["stay", "paper"] = "stay",
-        width: int = 32,
-        max_imbalance: float | None = 1.2,
-        sweep_all: float | None = 1.0,
-        cooling: int = 16,
-        move_cost: float = 0.0,
-    ) -> None:
-        super().__init__(parts=parts, seed=seed, window=window, fanout=fanout)
-        for value, name in (
-            (fanout, "fanout"),
-            (batch, "batch"),
-            (sweeps, "sweeps"),
-            (window, "window"),
-            (width, "width"),
-        ):
-            if value < 1:
-                raise PartitionError(f"distdy needs {name} ≥ 1, found {value}")
-        if not eta > math.e / 2:
-            raise PartitionError(f"distdy needs eta > e/2, so that rewards are positive, found {eta}")
-        if reward not in ("stay", "paper"):
-            raise PartitionError(f"distdy takes reward 'stay' or 'paper', found {reward!r}")
-        if max_imbalance is not None and not 1 <= max_imbalance < math.inf:
-            raise PartitionError(
-                f"distdy takes max_imbalance ≥ 1, nodes on a server over their mean, or null, found {max_imbalance}"
-            )
-        if sweep_all is not None and not sweep_all >= 0:
-            raise PartitionError(
-                f"distdy takes sweep_all ≥ 0, nodes touched as a share of all, or null, found {sweep_all}"
-            )
-        if cooling < 0:
-            raise PartitionError(f"distdy takes cooling ≥ 0, sweeps with a threshold, found {cooling}")
-        if not 0 <= move_cost < math.inf:
-            raise PartitionError(f"distdy takes move_cost ≥ 0, in mean weights of a pair, found {move_cost}")
-        self.cooling, self.move_cost = cooling, move_cost
-        self.max_imbalance, self.sweep_all = max_imbalance, math.inf if sweep_all is None else sweep_all
-        self.fanout, self.batch, self.eta, self.sweeps, self.width = fanout, batch, eta, sweeps, width
-        self.reward = reward
-        self._capacity = _capacities(capacity, parts)
+    def __init__(self, setting: PartitionerSetting, options: DistDyOptions) -> None:
+        super().__init__(setting, options)
+        parts, window = self.parts, self.window
+        if window < 1:
+            raise PartitionError(f"distdy needs window ≥ 1, found {window}")
+        self.cooling, self.move_cost = options.cooling, options.move_cost
+        self.max_imbalance = options.max_imbalance
+        self.sweep_all = math.inf if options.sweep_all is None else options.sweep_all
+        self.fanout, self.batch, self.eta = options.fanout, options.batch, options.eta
+        self.sweeps, self.width, self.reward = options.sweeps, options.width, options.reward
+        self._capacity = _capacities(options.capacity, parts)
         self._stored: Int64 = np.zeros((window - 1, parts), np.int64)  # a^k of the last w − 1 snapshots
         self._reward: Float64 = np.zeros(parts)  # μ of this snapshot for nodes that are on k
         self._least_utility = math.inf  # running minimum of U/Σa, per byte
@@ -351,12 +346,12 @@ class DistDy(VertexPartitioner):
         self._swept_since = int(memory["swept_since"])
 
 
-def _capacities(capacity: int | Sequence[int] | None, parts: int) -> Int64 | None:
+def _capacities(capacity: int | list[int] | None, parts: int) -> Int64 | None:
     if capacity is None:
         return None
     given = np.atleast_1d(np.asarray(capacity, np.int64))
-    if len(given) not in (1, parts) or (given < 1).any():
-        raise PartitionError(f"distdy takes one capacity or {parts}, each at least 1 byte, found {capacity}")
+    if len(given) not in (1, parts):
+        raise PartitionError(f"distdy takes one capacity or {parts}, found {capacity}")
     return np.broadcast_to(given, parts).copy()
 
 

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from stream.arrays.kinds import Int32, Int64
 from stream.kernels.mixing import mixed_parts
-from stream.partition.interface import register
-from stream.partition.vertex.base import VertexPartitioner
+from stream.partition.interface import PartitionerSetting, register
+from stream.partition.vertex.base import VertexPartitioner, VertexPartitionerOptions
 from stream.snapshots.delta import SnapshotDelta
 
 
@@ -31,8 +31,8 @@ class Random(VertexPartitioner):
 
     name: ClassVar[str] = "random"
 
-    def __init__(self, **shared: Any) -> None:
-        super().__init__(**shared)
+    def __init__(self, setting: PartitionerSetting, options: VertexPartitionerOptions) -> None:
+        super().__init__(setting, options)
         self._dealt = 0
 
     def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:

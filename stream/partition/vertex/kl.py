@@ -1,12 +1,14 @@
 """kl: Kernighan-Lin by networkx, recursive bisection. A baseline for small graphs, in plain Python."""
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+from pydantic import Field
 
+from schemas.section import Section
 from stream.arrays.kinds import Int32, Int64
-from stream.partition.interface import PartitionError, register
-from stream.partition.vertex.base import VertexPartitioner
+from stream.partition.interface import PartitionError, PartitionerSetting, register
+from stream.partition.vertex.base import VertexPartitioner, VertexPartitionerOptions
 from stream.partition.vertex.live_rows import live_rows
 from stream.snapshots.delta import SnapshotDelta
 
@@ -15,8 +17,17 @@ if TYPE_CHECKING:
 
 _SEEDS = 2**32
 
-MAX_PAIRS = 100_000
-"""Live pairs for which a snapshot takes 5 to 13 s of CPU, with 2 to 32 parts."""
+
+class KlOptions(VertexPartitionerOptions):
+    """Options of ``kl``."""
+
+    max_iterations: int = Field(10, ge=1, le=2**31, description="Most passes per halving.")
+    max_pairs: int = Field(
+        100_000,
+        ge=1,
+        le=2**62,
+        description="Larger live graphs are refused; these take 5 to 13 s of CPU per snapshot, with 2 to 32 parts.",
+    )
 
 
 @register
@@ -25,21 +36,14 @@ class KernighanLin(VertexPartitioner):
 
     Halves have equal numbers of nodes (within one; in proportion if K is no power of two). Every halving starts from the former
     owners, with just enough nodes moved to make the sizes right, the youngest first; new nodes fill the remaining room.
-
-    Args:
-        max_iterations: Most passes per halving.
-        max_pairs: Larger live graphs are refused.
-        shared: parts, seed, window and fanout of all vertex partitioners.
     """
 
     name: ClassVar[str] = "kl"
+    Options: ClassVar[type[Section]] = KlOptions
 
-    def __init__(self, *, max_iterations: int = 10, max_pairs: int = MAX_PAIRS, **shared: Any) -> None:
-        super().__init__(**shared)
-        for value, of in ((max_iterations, "max_iterations"), (max_pairs, "max_pairs")):
-            if value < 1:
-                raise PartitionError(f"kl takes {of} ≥ 1, found {value}")
-        self.max_iterations, self.max_pairs = max_iterations, max_pairs
+    def __init__(self, setting: PartitionerSetting, options: KlOptions) -> None:
+        super().__init__(setting, options)
+        self.max_iterations, self.max_pairs = options.max_iterations, options.max_pairs
 
     def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
         pairs = delta.num_pairs

@@ -1,32 +1,37 @@
 """LDG: new nodes join most of their neighbours, and stay (Stanton and Kliot 2012)."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
+from pydantic import Field
 
+from schemas.section import Section
 from stream.arrays.kinds import Int32, Int64
 from stream.kernels import njit
 from stream.kernels.mixing import mixed_part
-from stream.partition.interface import PartitionError, register
-from stream.partition.vertex.base import VertexPartitioner
+from stream.partition.interface import PartitionerSetting, register
+from stream.partition.vertex.base import VertexPartitioner, VertexPartitionerOptions
 from stream.snapshots.delta import NeighbourRows, SnapshotDelta
+
+
+class LdgOptions(VertexPartitionerOptions):
+    """Options of ``ldg``."""
+
+    slack: float = Field(
+        1.05, ge=1, description="Capacity of a part relative to the mean of the snapshot: slack·n/K nodes."
+    )
 
 
 @register
 class Ldg(VertexPartitioner):
-    """Linear deterministic greedy: neighbours in a part, times the free share of its capacity.
-
-    Args:
-        slack: Capacity of a part relative to the mean of the snapshot: slack·n/K nodes.
-    """
+    """Linear deterministic greedy: neighbours in a part, times the free share of its capacity."""
 
     name: ClassVar[str] = "ldg"
+    Options: ClassVar[type[Section]] = LdgOptions
 
-    def __init__(self, *, slack: float = 1.05, **shared: Any) -> None:
-        super().__init__(**shared)
-        if not slack >= 1:
-            raise PartitionError(f"ldg takes slack ≥ 1, found {slack}")
-        self.slack = slack
+    def __init__(self, setting: PartitionerSetting, options: LdgOptions) -> None:
+        super().__init__(setting, options)
+        self.slack = options.slack
 
     def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
         return delta.entered, place_new(

@@ -5,17 +5,31 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
+from schemas.section import Section
 from stream.arrays.growing import grown
 from stream.arrays.kinds import Bool, Float64, Int32, Int64
 from stream.kernels import njit
 from stream.kernels.node_sets import nodes_of
-from stream.partition.interface import PartitionError, register
-from stream.partition.vertex.base import VertexPartitioner
+from stream.partition.interface import PartitionerSetting, register
+from stream.partition.vertex.base import VertexPartitioner, VertexPartitionerOptions
 from stream.snapshots.delta import NeighbourRows, SnapshotDelta
 
 EXACT = 2.0**53
 """Sums of whole numbers below this are exact, whatever their order."""
+
+
+class LoadAwareOptions(VertexPartitionerOptions):
+    """Options of ``load-aware``."""
+
+    layers: int = Field(2, ge=1, le=8, description="L, layers of the network whose load is balanced.")
+    tolerance: float = Field(
+        0.05,
+        ge=0,
+        description="A part gives nodes up if its load is above 1 + tolerance times the mean; it never has more than "
+        "⌈(1 + tolerance)·n/K⌉ nodes.",
+    )
 
 
 @register
@@ -25,27 +39,16 @@ class LoadAware(VertexPartitioner):
     A node's load is the number of rows that an L-layer network aggregates for it, Σ_{l ≤ L} Σ_{j ≤ l} (walks of length j that
     end in it), in the live graph. Walks are sums of labels along edges, updated by the deltas. Work is proportional to the nodes
     within L hops of those that a delta touched; only for an overloaded part are all nodes searched for its own.
-
-    Args:
-        layers: L.
-        tolerance: A part gives nodes up if its load is above 1 + tolerance times the mean; it never has more than
-            ⌈(1 + tolerance)·n/K⌉ nodes.
-        shared: parts, seed, window and fanout of all vertex partitioners.
     """
 
     name: ClassVar[str] = "load-aware"
+    Options: ClassVar[type[Section]] = LoadAwareOptions
 
-    def __init__(self, *, layers: int = 2, tolerance: float = 0.05, **shared: Any) -> None:
-        super().__init__(**shared)
-        if not 1 <= layers <= 8:
-            raise PartitionError(f"load-aware takes layers from 1 to 8, found {layers}")
-        if not 0 <= tolerance < math.inf:
-            raise PartitionError(
-                f"load-aware takes tolerance ≥ 0, a share of the mean load, found {tolerance}"
-            )
-        self.layers, self.tolerance = layers, tolerance
+    def __init__(self, setting: PartitionerSetting, options: LoadAwareOptions) -> None:
+        super().__init__(setting, options)
+        self.layers, self.tolerance = options.layers, options.tolerance
         # A row per node, and spare ones.
-        self._labels: Float64 = np.zeros((0, layers + 1))
+        self._labels: Float64 = np.zeros((0, options.layers + 1))
         self.load: Float64 = np.zeros(0)
         self._fixed: Bool = np.empty(0, np.bool_)
         self.part_load: Float64 = np.zeros(self.parts)

@@ -13,10 +13,12 @@ from typing import IO, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
+from schemas.section import Section
 from stream.arrays.kinds import Int32, Int64
-from stream.partition.interface import PartitionError, register
-from stream.partition.vertex.base import VertexPartitioner
+from stream.partition.interface import PartitionError, PartitionerSetting, register
+from stream.partition.vertex.base import VertexPartitioner, VertexPartitionerOptions
 from stream.partition.vertex.ldg import place_new
 from stream.partition.vertex.live_rows import live_rows
 from stream.partition.vertex.metis_process import receive
@@ -194,6 +196,14 @@ class _NewToNeighbours(VertexPartitioner):
         return new, place_new(delta.rows, new, self._owner, self._held, NEW_NODE_SLACK, self.seed)
 
 
+class MetisOptions(VertexPartitionerOptions):
+    """Options of ``metis``."""
+
+    growth: float = Field(
+        2.0, gt=1, description="Pairs at a new partition relative to the last one, if the whole is unknown."
+    )
+
+
 @register
 class Metis(_NewToNeighbours):
     """One METIS partition of the union of all snapshots, kept for ever (DistDy's "Metis").
@@ -201,18 +211,14 @@ class Metis(_NewToNeighbours):
     Offline it gets the whole file. A lane has no whole: there METIS takes the live graph of the first snapshot, and again that of
     each snapshot with ``growth`` times the pairs of the last one taken, renamed so that few nodes move; in between, nodes stay
     and new ones join their neighbours.
-
-    Args:
-        growth: More than 1: pairs at a new partition relative to the last one, if the whole is unknown.
     """
 
     name: ClassVar[str] = "metis"
+    Options: ClassVar[type[Section]] = MetisOptions
 
-    def __init__(self, *, growth: float = 2.0, **shared: Any) -> None:
-        super().__init__(**shared)
-        if not growth > 1:
-            raise PartitionError(f"metis takes growth > 1, found {growth}")
-        self.growth = growth
+    def __init__(self, setting: PartitionerSetting, options: MetisOptions) -> None:
+        super().__init__(setting, options)
+        self.growth = options.growth
         self._whole: Int32 = np.empty(0, np.int32)
         self._entries = 0
 
@@ -241,20 +247,25 @@ class Metis(_NewToNeighbours):
         self._whole, self._entries = memory["whole"], int(memory["entries"])
 
 
+class MetisLayerOptions(VertexPartitionerOptions):
+    """Options of ``metis-layer``."""
+
+    keep_names: bool = Field(
+        False,
+        description="Rename each snapshot's parts so that as few nodes as possible move. The paper's baseline doesn't.",
+    )
+
+
 @register
 class MetisLayer(VertexPartitioner):
-    """METIS on each snapshot independently (DistDy's "Metis-layer").
-
-    Args:
-        keep_names: Rename each snapshot's parts so that as few nodes as possible move. The paper's baseline doesn't.
-        shared: parts, seed, window and fanout of all vertex partitioners.
-    """
+    """METIS on each snapshot independently (DistDy's "Metis-layer")."""
 
     name: ClassVar[str] = "metis-layer"
+    Options: ClassVar[type[Section]] = MetisLayerOptions
 
-    def __init__(self, *, keep_names: bool = False, **shared: Any) -> None:
-        super().__init__(**shared)
-        self.keep_names = keep_names
+    def __init__(self, setting: PartitionerSetting, options: MetisLayerOptions) -> None:
+        super().__init__(setting, options)
+        self.keep_names = options.keep_names
 
     def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
         owner = metis_of_live(delta, self.parts, self.seed)

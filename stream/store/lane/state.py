@@ -693,7 +693,7 @@ def lane_header(lane: Lane, log: LogHeader) -> LaneHeader:
     return LaneHeader(
         lane=lane.name,
         algorithm=lane.algorithm,
-        kind=algorithms()[lane.algorithm].kind,  # type: ignore[attr-defined]  # a class with the attribute
+        kind=algorithms()[lane.algorithm].kind,
         parts=lane.parts,
         window=lane.window,
         edge_life=lane.edge_life,
