@@ -16,8 +16,9 @@ from torch.distributed.launcher.api import LaunchConfig
 from stream.service.failure import Failure
 from trainer.commands.ranks import in_ranks
 from trainer.launch import MAX_RESTARTS, RankRange, failed_before, launch
-from trainer.lost_peer import PeerLostError, peers_may_be_lost
+from trainer.lost_peer import PeerLostError
 from trainer.ranks import Ranks
+from trainer.wire.link import ProcessLink
 
 
 def shape_error() -> None:
@@ -65,23 +66,27 @@ def test_a_defect_of_ours_ends_the_run_with_its_sentence(work, told: str, logged
     assert not called, "the others of a later attempt do not begin"
 
 
+GLOO = RuntimeError("[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer")
+
+
+def failing(error: Exception, *, at_once: bool) -> Callable[..., SimpleNamespace]:
+    """A collective that fails when it begins, or while it is waited for."""
+
+    def fails() -> None:
+        raise error
+
+    return lambda *_, **__: fails() if at_once else SimpleNamespace(wait=fails)
+
+
 @pytest.mark.parametrize(
-    "error",
-    [dist.DistBackendError("NCCL error"), dist.DistNetworkError("timed out"),
-     RuntimeError("[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer")],
-)  # fmt: skip
-@pytest.mark.parametrize("at_once", [True, False])
+    ("error", "at_once"),
+    [(dist.DistBackendError("NCCL error"), True), (dist.DistNetworkError("timed out"), False), (GLOO, False)],
+)
 @pytest.mark.parametrize(("size", "name"), [(2, "all_to_all_single"), (3, "all_reduce")])
 def test_a_lost_peer_is_worth_another_attempt(
     error: Exception, at_once: bool, size: int, name: str, rank: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails() -> None:
-        raise error
-
-    def collective(*_: object, **__: object) -> SimpleNamespace:
-        return fails() if at_once else SimpleNamespace(wait=fails)
-
-    monkeypatch.setattr(dist, name, collective)
+    monkeypatch.setattr(dist, name, failing(error, at_once=at_once))
 
     def work() -> None:
         Ranks(0, size).maximum([1])
@@ -92,9 +97,36 @@ def test_a_lost_peer_is_worth_another_attempt(
     assert not failed_before()
 
 
-def test_an_error_of_our_own_inside_a_collective_is_no_lost_peer() -> None:
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as raised, peers_may_be_lost(0):
-        shape_error()
+@pytest.mark.parametrize(
+    ("error", "lost"), [(RuntimeError("an assertion on the device"), False), (dist.DistError(), True)]
+)
+def test_on_a_device_only_errors_of_the_collective_are_a_lost_peer(
+    error: RuntimeError, lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There a wait raises the errors of earlier kernels, too."""
+    monkeypatch.setattr(dist, "broadcast", failing(error, at_once=False))
+    pending = ProcessLink(1, 2).broadcast(torch.empty(3, device="meta"))
+    with pytest.raises(RuntimeError) as raised:
+        pending.wait()
+    assert isinstance(raised.value, PeerLostError) == lost
+
+
+@pytest.mark.parametrize(("received", "sent"), [([2], [2]), ([3], [3]), ([2, 1], [1, 1])])
+def test_blocks_that_are_not_the_tensors_are_a_defect(
+    received: list[int], sent: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gloo would say so while it is waited for, as it says that a peer is lost."""
+    monkeypatch.setattr(dist, "all_to_all_single", lambda *_, **__: pytest.fail("it began"))
+    with pytest.raises(ValueError, match="rows to send"):
+        ProcessLink(0, 1).all_to_all(torch.empty(3), torch.empty(2), received, sent)
+
+
+def test_an_error_of_our_own_at_the_beginning_of_a_collective_is_no_lost_peer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dist, "broadcast", failing(GLOO, at_once=True))
+    with pytest.raises(RuntimeError) as raised:
+        ProcessLink(0, 2).broadcast(torch.empty(3))
     assert not isinstance(raised.value, PeerLostError)
 
 

@@ -11,8 +11,7 @@ import torch.distributed.nn.functional  # its defaults keep the group that exist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from stream.service.failure import Failure
-from trainer.lost_peer import peers_may_be_lost
-from trainer.wire.link import ProcessLink
+from trainer.wire.link import ProcessLink, peers_may_be_lost
 
 Device = Literal["auto", "cpu", "cuda"]
 

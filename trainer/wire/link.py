@@ -1,7 +1,8 @@
 """The link between ranks: three asynchronous collectives, and a clock."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Literal, Protocol
 
@@ -10,11 +11,30 @@ import torch.distributed as dist
 from torch import Tensor
 from typing_extensions import override
 
-from trainer.lost_peer import peers_may_be_lost
+from trainer.lost_peer import PeerLostError
 
 Operation = Literal["sum", "max"]
 
 _OPERATIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
+
+
+@contextmanager
+def peers_may_be_lost(rank: int, errors: type[RuntimeError] = RuntimeError) -> Iterator[None]:
+    """Raise errors that other ranks cause as ``PeerLostError``; all others are defects of this program.
+
+    gloo has no error types: it raises plain RuntimeErrors. So a body that catches these does nothing but meet other ranks.
+
+    Args:
+        rank: This one.
+        errors: The errors that another rank causes in the body.
+
+    Raises:
+        PeerLostError: The body failed because of another rank.
+    """
+    try:
+        yield
+    except errors as error:
+        raise PeerLostError(f"rank {rank} lost another rank: {error}") from error
 
 
 class PendingWork(Protocol):
@@ -96,6 +116,11 @@ class ProcessLink(Link):
     def all_to_all(
         self, out: Tensor, rows: Tensor, received: Sequence[int], sent: Sequence[int]
     ) -> PendingWork:
+        # gloo checks this only in the thread that meets the others.
+        if (sum(received), sum(sent), len(sent)) != (len(out), len(rows), self.size):
+            raise ValueError(
+                f"{list(sent)} of {len(rows)} rows to send, {list(received)} of {len(out)} to receive"
+            )
         sizes = {"output_split_sizes": list(received), "input_split_sizes": list(sent)}
         return self._begin(dist.all_to_all_single, out, rows, **sizes)
 
@@ -114,19 +139,21 @@ class ProcessLink(Link):
         return time.perf_counter()
 
     def _begin(self, collective: Callable[..., Any], *arguments: Any, **more: Any) -> PendingWork:
-        with peers_may_be_lost(self.rank):
+        # Wrong arguments are plain RuntimeErrors; gloo's errors come while waiting.
+        with peers_may_be_lost(self.rank, dist.DistError):
             work = collective(*arguments, group=self._group, async_op=True, **more)
-        return _Work(work, self.rank)
+        # On a GPU a wait also raises what kernels before it did wrong. There NCCL's errors have a type.
+        return _Work(work, self.rank, RuntimeError if arguments[0].device.type == "cpu" else dist.DistError)
 
 
 class _Work:
     """A running collective in which another rank may be lost."""
 
-    def __init__(self, work: Any, rank: int) -> None:
-        self._work, self._rank = work, rank
+    def __init__(self, work: Any, rank: int, errors: type[RuntimeError]) -> None:
+        self._work, self._rank, self._errors = work, rank, errors
 
     def wait(self) -> None:
-        with peers_may_be_lost(self._rank):
+        with peers_may_be_lost(self._rank, self._errors):
             self._work.wait()
 
 
