@@ -1,7 +1,6 @@
 """Arrays that grow at their end: a new row costs constant time, amortised, without a copy of the rest."""
 
 from typing import Any
-from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -53,29 +52,17 @@ class Growing:
         self._rows = len(values)
 
 
-_ROOMS: WeakValueDictionary[int, NDArray[Any]] = WeakValueDictionary()
-"""Arrays made by ``grown``, by ``id``. An array may be a view of any other, but may grow only into these."""
-
-
-def grown(array: NDArray[Any], rows: int, fill: int = 0) -> NDArray[Any]:
-    """The array with at least this many rows; the new ones hold ``fill``.
-
-    The result is a view into an array of twice as many rows, so that growing costs the new rows only. Unused rows take no
-    memory: the system has not mapped their pages yet.
+def with_room(array: NDArray[Any], rows: int, fill: int = 0) -> NDArray[Any]:
+    """The array, or a copy with half as many rows more, if it has fewer rows than needed.
 
     Args:
-        array: Of any shape (n, …), from ``grown`` or the caller's own.
-        rows: Number of rows wanted.
-        fill: Value of the new rows.
+        array: Of any shape (n, …).
+        rows: Least number of rows.
+        fill: Value of new rows.
     """
     have = len(array)
     if rows <= have:
         return array
-    room = array.base
-    if room is None or _ROOMS.get(id(room)) is not room or len(room) < rows:
-        room = np.zeros((max(rows, 2 * have), *array.shape[1:]), array.dtype)
-        room[:have] = array
-        _ROOMS[id(room)] = room
-    if fill:
-        room[have:rows] = fill
-    return room[:rows]
+    room = np.empty((max(rows, have + have // 2), *array.shape[1:]), array.dtype)
+    room[:have], room[have:] = array, fill
+    return room

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from schemas.section import Section
-from stream.arrays.growing import grown
+from stream.arrays.growing import with_room
 from stream.arrays.kinds import Bool, Float64, Int32, Int64
 from stream.partition.interface import Assignment, Kind, PartitionerSetting, Quality, foreign_state
 from stream.partition.quality import Mean, balance, share
@@ -74,6 +74,7 @@ class EdgePartitioner(ABC):
     def __init__(self, setting: PartitionerSetting, options: Any) -> None:
         parts = setting.parts
         self.parts, self.seed = parts, setting.seed
+        self._num_nodes = 0  # arrays with a row per node may have spare ones
         self._home: Int32 = np.empty(0, np.int32)  # −1 for nodes without edges
         self.sizes: Int64 = np.zeros(parts, np.int64)
         self._placements: Int64 = np.zeros(parts, np.int64)  # nodes in each part, copies included
@@ -105,7 +106,7 @@ class EdgePartitioner(ABC):
 
     def home(self) -> Int32:
         """Home of every dense id so far, int32 (num_nodes,); −1 for nodes without edges. A view."""
-        return self._home
+        return self._home[: self._num_nodes]
 
     def quality(self) -> Quality:
         """Quality of all snapshots so far; ``cut_final`` needs the events again and is NaN."""
@@ -115,7 +116,7 @@ class EdgePartitioner(ABC):
         """The state that the next update depends on, including the running quality."""
         return pack(
             {
-                "home": self._home,
+                "home": self._home[: self._num_nodes],
                 "sizes": self.sizes,
                 "placements": self._placements,
                 "quality": self._quality.state(),
@@ -132,7 +133,7 @@ class EdgePartitioner(ABC):
         state: dict[str, NDArray[Any]] = unpack(table)
         try:
             self._home, self.sizes = state.pop("home"), state.pop("sizes")
-            self._placements = state.pop("placements")
+            self._num_nodes, self._placements = len(self._home), state.pop("placements")
             self._quality.restore(state.pop("quality"))
             self._remember(state)
         except KeyError as missing:
@@ -140,7 +141,8 @@ class EdgePartitioner(ABC):
 
     def _grow(self, num_nodes: int) -> None:
         """Extend every array with a row per node."""
-        self._home = grown(self._home, num_nodes, -1)
+        self._num_nodes = max(num_nodes, self._num_nodes)
+        self._home = with_room(self._home, num_nodes, -1)
 
 
 class EdgeQuality:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from schemas.section import Section
-from stream.arrays.growing import grown
+from stream.arrays.growing import with_room
 from stream.arrays.kinds import Int8, Int32, Int64, UInt32, UInt64, Words
 from stream.kernels import njit
 from stream.kernels.bits import lowest_bit
@@ -36,7 +36,7 @@ from stream.partition.edge.load_planes import (
     raised,
     spread,
 )
-from stream.partition.edge.part_sets import add_part, gains, least_by_class, note
+from stream.partition.edge.part_sets import add_part, gains, least_by_class, note, note_ends
 from stream.partition.interface import Assignment, PartitionerSetting, Why, register
 from stream.snapshots.delta import SnapshotDelta
 from stream.snapshots.prefetch import AHEAD, prefetch
@@ -92,7 +92,7 @@ class CopyingPartitioner(EdgePartitioner):
         )
 
     def _memory(self) -> dict[str, NDArray[Any]]:
-        masks, counts = self.records, self._counts
+        masks, counts = self.records[: self._num_nodes], self._counts[: self._num_nodes]
         if self._has_records:
             masks, counts = masks & _PARTS, (masks >> _COUNT_SHIFT).astype(np.uint32)
         return {
@@ -134,9 +134,9 @@ class CopyingPartitioner(EdgePartitioner):
 
     def _grow(self, num_nodes: int) -> None:
         super()._grow(num_nodes)
-        self.records = grown(self.records, num_nodes)
+        self.records = with_room(self.records, num_nodes)
         if not self._has_records:
-            self._counts = grown(self._counts, num_nodes)
+            self._counts = with_room(self._counts, num_nodes)
 
 
 class HdrfOptions(Section):
@@ -341,19 +341,8 @@ def assign_records(
         if meets:
             continue
         records[i], records[j] = a | bit, b | bit
-        # Both ends gain a part only if neither is in it, and at most one otherwise: first the end that does.
-        is_new = in_a & bit == _NONE
-        node, its_parts = choose(is_new, i, j), choose(is_new, in_a, in_b)
-        known = its_parts != _NONE
-        gained[rows] = note(node, part, known)
-        rows += np.uint64(its_parts & bit == _NONE)
-        is_second = its_parts & (its_parts - np.uint64(1)) == _NONE
-        shared += np.uint64(known & is_second & (its_parts & bit == _NONE))
-        if (in_a | in_b) & bit == _NONE and i != j:
-            known = in_b != _NONE
-            gained[rows] = note(j, part, known)
-            rows += np.uint64(1)
-            shared += np.uint64(known & (in_b & (in_b - np.uint64(1)) == _NONE))
+        rows, second = note_ends(gained, rows, i, j, in_a, in_b, part, bit)
+        shared += second
     return np.int64(rows), np.int64(shared)
 
 

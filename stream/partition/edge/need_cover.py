@@ -28,7 +28,7 @@ from pydantic import Field
 
 from schemas.events import US_PER_S
 from schemas.section import Section
-from stream.arrays.growing import grown
+from stream.arrays.growing import with_room
 from stream.arrays.kinds import Bool, Float32, Int8, Int16, Int32, Int64, UInt16, UInt64, Words
 from stream.kernels import njit
 from stream.kernels.bits import lowest_bit
@@ -165,8 +165,8 @@ class NeedCover(EdgePartitioner):
 
     def _memory(self) -> dict[str, NDArray[Any]]:
         return {
-            "masks": self._masks,
-            **{name: self.nodes[name].copy() for name in _STORED},
+            "masks": self._masks[: self._num_nodes],
+            **{name: self.nodes[name][: self._num_nodes].copy() for name in _STORED},
             "shared": self.shared,
             "unit": np.array(self.unit),
             "latest": np.array([] if self.latest is None else [self.latest], np.int64),
@@ -186,10 +186,10 @@ class NeedCover(EdgePartitioner):
 
     def _grow(self, num_nodes: int) -> None:
         super()._grow(num_nodes)
-        self._local = grown(self._local, num_nodes, -1)
-        self._masks = grown(self._masks, num_nodes)
+        self._local = with_room(self._local, num_nodes, -1)
+        self._masks = with_room(self._masks, num_nodes)
         known = len(self.nodes)
-        self.nodes = grown(self.nodes, num_nodes)
+        self.nodes = with_room(self.nodes, num_nodes)
         self.nodes["other"][known:] = -1
 
     def _decay(self, delta: SnapshotDelta) -> None:

@@ -5,6 +5,7 @@ import numpy as np
 from schemas.fields import MAX_PARTS
 from stream.arrays.kinds import Bool, Int8, Int32, Int64, Words
 from stream.kernels import njit
+from stream.partition.edge.load_planes import choose
 from stream.partition.interface import Why
 
 _NEW, _REPLICATED = np.int8(Why.NEW), np.int8(Why.REPLICATED)
@@ -81,6 +82,48 @@ def add_part(masks: Words, v: int, part: int) -> tuple[bool, bool]:
 def note(node: np.uint64, part: int, copy: bool) -> np.uint64:
     """Note that a node gained a part; ``copy``: not its first."""
     return node << _NOTED_NODE | np.uint64(part) << np.uint64(1) | np.uint64(copy)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def note_ends(
+    gained: Int64,
+    rows: np.uint64,
+    i: np.uint64,
+    j: np.uint64,
+    in_i: np.uint64,
+    in_j: np.uint64,
+    part: int,
+    bit: np.uint64,
+) -> tuple[np.uint64, np.uint64]:
+    """Note that the ends of an edge gained its part, as far as they were not in it.
+
+    Args:
+        gained: int64 (2 E,), written from ``rows`` on: notes. The first row is written even if it does not count.
+        rows: Rows that count so far.
+        i: One end.
+        j: The other end, or the same.
+        in_i: Parts of ``i`` before.
+        in_j: Parts of ``j`` before. The ends have no part in common, unless they are one.
+        part: The edge's part.
+        bit: Its bit.
+
+    Returns:
+        Rows that count, and number of ends of which it is the second part.
+    """
+    # Both ends gain it only if neither is in it, and at most one otherwise: first the end that does.
+    is_new = in_i & bit == _NONE
+    node, its_parts = choose(is_new, i, j), choose(is_new, in_i, in_j)
+    known = its_parts != _NONE
+    gained[rows] = note(node, part, known)
+    rows += np.uint64(its_parts & bit == _NONE)
+    is_second = its_parts & (its_parts - _ONE) == _NONE
+    second = np.uint64(known & is_second & (its_parts & bit == _NONE))
+    if (in_i | in_j) & bit == _NONE and i != j:
+        known = in_j != _NONE
+        gained[rows] = note(j, part, known)
+        rows += _ONE
+        second += np.uint64(known & (in_j & (in_j - _ONE) == _NONE))
+    return rows, second
 
 
 def gains(noted: list[Int64], placements: Int64, home: Int32) -> tuple[Int64, Int32, Int8]:

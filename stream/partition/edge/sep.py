@@ -26,7 +26,7 @@ from pydantic import Field, model_validator
 
 from schemas.events import US_PER_S
 from schemas.section import Section
-from stream.arrays.growing import grown
+from stream.arrays.growing import with_room
 from stream.arrays.kinds import Bool, Float64, Int8, Int32, Int64, UInt64, Words
 from stream.kernels import njit
 from stream.kernels.bits import lowest_bit
@@ -50,6 +50,7 @@ from stream.partition.edge.part_sets import (
     in_several,
     least_by_class,
     note,
+    note_ends,
     placement_changes,
 )
 from stream.partition.interface import Assignment, PartitionError, PartitionerSetting, Why, register
@@ -110,7 +111,7 @@ class SepCentrality(EdgePartitioner):
         super().__init__(setting, options)
         self.hubs, self.time_constant = options.hubs, options.time_constant
         self.balance_weight, parts = options.balance_weight, self.parts
-        self._num_nodes = 0
+        self._seen = 0  # nodes in events so far; of ``sep-two-pass``, fewer than there are rows
         # Up to 63 parts and λ = 1, a node's parts and its hub bit are one word; otherwise words of parts alone.
         self._marked = parts <= MARKED_PARTS and self.balance_weight <= 1
         self._masks: UInt64 = np.empty((0, -(-parts // 64)), np.uint64)
@@ -121,17 +122,17 @@ class SepCentrality(EdgePartitioner):
         self._foreseen = 0  # nodes of the whole file, of ``sep-two-pass``
 
     def _place(self, delta: SnapshotDelta) -> Placed:
-        self._num_nodes = delta.num_nodes
+        self._seen = delta.num_nodes
         if not self._foreseen:
             self._add(delta.op, delta.src, delta.dst, delta.t)
         seen = max(delta.num_nodes, self._foreseen)
         budget = int(self.hubs * seen)
         hub, leaving = self._hub, np.empty(0, np.int64)
-        if hub is None or len(hub) < len(self._home):
-            hub = most_central(self.centrality, budget, self.seed)
+        if hub is None or len(hub) < self._num_nodes:
+            hub = most_central(self.centrality[: self._num_nodes], budget, self.seed)
             leaving = self._without_room(delta, hub, budget)
             if self._marked:
-                mark_hubs(self._masks.reshape(-1), hub)
+                mark_hubs(self._masks[: self._num_nodes].reshape(-1), hub)
             if self._foreseen:
                 self._hub = hub
         left = self._send_home(leaving)
@@ -176,8 +177,8 @@ class SepCentrality(EdgePartitioner):
 
     def _sets(self, rows: Any = slice(None)) -> UInt64:
         """Parts of these nodes, uint64 (n, words): a copy, without the hub's bit."""
-        sets: UInt64 = self._masks[rows] & ~HUB if self._marked else self._masks[rows].copy()
-        return sets
+        sets: UInt64 = self._masks[: self._num_nodes][rows]
+        return sets & ~HUB if self._marked else sets.copy()
 
     def _send_home(self, leaving: Int64) -> tuple[Int64, Int32, Int8]:
         """Remove all parts but the home of these nodes; returns rows (node, part, why) of their losses."""
@@ -206,14 +207,14 @@ class SepCentrality(EdgePartitioner):
 
     def home(self) -> Int32:
         """First part of every dense id so far, fixed; int32 (num_nodes,), −1 for nodes without edges. A view."""
-        return self._home[: self._num_nodes]
+        return self._home[: self._seen]
 
     def _memory(self) -> dict[str, NDArray[Any]]:
         return {
             "masks": self._sets(),
-            "centrality": self.centrality,
+            "centrality": self.centrality[: self._num_nodes],
             "origin": np.array([] if self._origin is None else [self._origin], np.int64),
-            "counts": np.array([self._num_nodes, self._events, self._foreseen]),
+            "counts": np.array([self._seen, self._events, self._foreseen]),
         }
 
     def _remember(self, memory: dict[str, NDArray[Any]]) -> None:
@@ -222,12 +223,12 @@ class SepCentrality(EdgePartitioner):
         self._placed = int(np.count_nonzero(self._home >= 0))
         self._hub = None
         self._origin = int(memory["origin"][0]) if len(memory["origin"]) else None
-        self._num_nodes, self._events, self._foreseen = (int(x) for x in memory["counts"])
+        self._seen, self._events, self._foreseen = (int(x) for x in memory["counts"])
 
     def _grow(self, num_nodes: int) -> None:
         super()._grow(num_nodes)
-        self._masks = grown(self._masks, num_nodes)
-        self.centrality = grown(self.centrality, num_nodes)
+        self._masks = with_room(self._masks, num_nodes)
+        self.centrality = with_room(self.centrality, num_nodes)
 
     def _add(self, op: Int8 | None, src: Int64, dst: Int64, t: Int64) -> None:
         """Pass 1: forward decay, ``e^((t − t0)/T)``; the order and θ don't depend on t0. Without ``op`` all are inserts."""
@@ -493,19 +494,8 @@ def assign_marked(
         if meets:
             continue
         marks[i], marks[j] = a | bit, b | bit
-        # Both ends gain a part only if neither is in it, and at most one otherwise: first the end that does.
-        is_new = in_a & bit == _NONE
-        node, its_parts = choose(is_new, i, j), choose(is_new, in_a, in_b)
-        known = its_parts != _NONE
-        gained[rows] = note(node, part, known)
-        rows += np.uint64(its_parts & bit == _NONE)
-        is_second = its_parts & (its_parts - np.uint64(1)) == _NONE
-        shared += np.uint64(known & is_second & (its_parts & bit == _NONE))
-        if (in_a | in_b) & bit == _NONE and i != j:
-            known = in_b != _NONE
-            gained[rows] = note(j, part, known)
-            rows += np.uint64(1)
-            shared += np.uint64(known & (in_b & (in_b - np.uint64(1)) == _NONE))
+        rows, second = note_ends(gained, rows, i, j, in_a, in_b, part, bit)
+        shared += second
     return np.int64(rows), np.int64(shared)
 
 

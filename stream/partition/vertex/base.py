@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from schemas.section import Section
-from stream.arrays.growing import grown
+from stream.arrays.growing import with_room
 from stream.arrays.kinds import Bool, Float64, Int32, Int64
 from stream.kernels import njit
 from stream.partition.interface import Assignment, Kind, PartitionerSetting, Quality, Why, foreign_state
@@ -155,8 +155,8 @@ class VertexPartitioner(ABC):
     def _grow(self, num_nodes: int) -> None:
         """Extend every array with a row per node."""
         self._num_nodes = max(num_nodes, self._num_nodes)
-        self._owner = grown(self._owner, self._num_nodes, -1)
-        self._marks = grown(self._marks, self._num_nodes)
+        self._owner = with_room(self._owner, self._num_nodes, -1)
+        self._marks = with_room(self._marks, self._num_nodes)
 
 
 class VertexQuality:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from schemas.section import Section
-from stream.arrays.growing import grown
+from stream.arrays.growing import with_room
 from stream.arrays.kinds import Bool, Float32, Float64, Int32, Int64
 from stream.kernels import njit
 from stream.kernels.mixing import mixed, splitmix64
@@ -223,8 +223,8 @@ class ByteLp(VertexPartitioner):
 
     def _grow(self, num_nodes: int) -> None:
         super()._grow(num_nodes)
-        self._known = grown(self._known, num_nodes, -1)
-        self._work = grown(self._work, num_nodes)
+        self._known = with_room(self._known, num_nodes, -1)
+        self._work = with_room(self._work, num_nodes)
 
     def _begin(self, delta: SnapshotDelta) -> None:
         super()._begin(delta)

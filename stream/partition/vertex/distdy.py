@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from schemas.section import Section
-from stream.arrays.growing import grown
+from stream.arrays.growing import with_room
 from stream.arrays.kinds import Bool, Float64, Int32, Int64
 from stream.kernels import njit
 from stream.kernels.node_sets import ascending, union
@@ -287,16 +287,17 @@ class DistDy(VertexPartitioner):
 
     def _grow(self, num_nodes: int) -> None:
         super()._grow(num_nodes)
-        self._known = grown(self._known, num_nodes, -1)
-        self._extra = grown(self._extra, num_nodes, 0)
-        self._has_moved = grown(self._has_moved, num_nodes)
-        self._in_first = grown(self._in_first, num_nodes)
-        self._slot = grown(self._slot, num_nodes, -1)
+        self._known = with_room(self._known, num_nodes, -1)
+        self._extra = with_room(self._extra, num_nodes, 0)
+        self._has_moved = with_room(self._has_moved, num_nodes)
+        self._in_first = with_room(self._in_first, num_nodes)
+        self._slot = with_room(self._slot, num_nodes, -1)
 
     def _begin(self, delta: SnapshotDelta) -> None:
         super()._begin(delta)
-        self._known[:, 0] = self._owner
-        self._known[:, 1] = self._chance(delta.rows, np.arange(self._num_nodes))
+        n = self._num_nodes
+        self._known[:n, 0] = self._home
+        self._known[:n, 1] = self._chance(delta.rows, np.arange(n))
 
     def _chance(self, rows: NeighbourRows, nodes: Int64) -> Int32:
         """Chance that a neighbour of each of these nodes is sampled, in fractions."""

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from stream.arrays.growing import grown
+from stream.arrays.growing import with_room
 from stream.arrays.kinds import Int32, Int64
 from stream.kernels import njit
 from stream.snapshots.delta import NeighbourRows, SnapshotDelta
@@ -59,7 +59,7 @@ class ForeignRows:
             home: int32 (N,) owners after it, −1 for nodes that are not live.
             moved: int64, nodes that had another owner before.
         """
-        self._of = grown(self._of, delta.num_nodes, -1)
+        self._of = with_room(self._of, delta.num_nodes, -1)
         touched = delta.touched if self._begun else np.arange(delta.num_nodes)
         _recount(delta.rows, home, self._parts, touched, moved, self._of, self._sums)
         self._begun = True

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from schemas.section import Section
-from stream.arrays.growing import grown
+from stream.arrays.growing import with_room
 from stream.arrays.kinds import Bool, Float64, Int32, Int64
 from stream.kernels import njit
 from stream.kernels.node_sets import nodes_of
@@ -92,9 +92,9 @@ class LoadAware(VertexPartitioner):
     def _grow(self, num_nodes: int) -> None:
         super()._grow(num_nodes)
         known = len(self._labels)
-        self.load = grown(self.load, num_nodes)
-        self._fixed = grown(self._fixed, num_nodes)
-        self._labels = grown(self._labels, num_nodes)
+        self.load = with_room(self.load, num_nodes)
+        self._fixed = with_room(self._fixed, num_nodes)
+        self._labels = with_room(self._labels, num_nodes)
         self._labels[known:, 0] = 1.0
 
     def _memory(self) -> dict[str, NDArray[Any]]:

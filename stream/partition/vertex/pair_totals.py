@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from stream.arrays.growing import grown
+from stream.arrays.growing import with_room
 from stream.arrays.kinds import Int32, Int64
 from stream.kernels import njit
 from stream.snapshots.delta import NeighbourRows, SnapshotDelta
@@ -43,7 +43,7 @@ class PairTotals:
             home: int32 (≥ N,) owners, −1 for nodes that are not live.
             placed: int64, nodes whose owner may have changed, without those that left.
         """
-        self._known = grown(self._known, delta.num_nodes, 0)
+        self._known = with_room(self._known, delta.num_nodes, 0)
         sums = self._known, self._sums, self._stored
         if self._tau != delta.tau:
             _take_pairs(delta.removed, -1, self.fanout, *sums)
