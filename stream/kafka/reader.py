@@ -16,7 +16,7 @@ from stream.kafka.answers import BrokerAnswers
 from stream.kafka.client import client_settings, connected, kafka_failures
 from stream.kafka.greeting import greet
 from stream.kafka.quiet import QuietPartitions
-from stream.kafka.receiving import fetch_ahead, in_place_client
+from stream.kafka.receiving import fetch_ahead, large_reads_client
 from stream.kafka.records import Records, joined, read_columns
 from stream.kafka.tls import CredentialError
 from stream.kafka.topics import (
@@ -138,7 +138,7 @@ class PartitionReader:
             Failure: No broker answers, or a topic doesn't exist.
         """
         self._kafka, self._skipped = kafka, skipped
-        self.consumer = open_consumer(kafka, kafka_client=in_place_client)
+        self.consumer = open_consumer(kafka, kafka_client=large_reads_client)
         read_columns(self.consumer, kafka.max_poll_records, kafka.max_batch_bytes)
         self._waiting: dict[TopicPartition, RawBatch] = {}
         self._held: dict[TopicPartition, int] = {}  # the first offset that the log doesn't have
