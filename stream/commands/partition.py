@@ -108,7 +108,7 @@ def partition(
         cut = {"interval_s": interval, "snapshots": snapshots, "as_of": as_of, "columns": columns}
         how: dict[str, Any] = {"parts": parts, "window": window, "seed": seed, "params": params}
         if algorithm == _ALL:
-            picture = _writable("--plot", plot or Path(f"{source.stem}-partitioners.png"))
+            picture = _writable("--plot", plot or Path(f"{Path(source.name).stem}-partitioners.png"))
             title, compared = f"{source.name} in {parts} parts", _compare(file, **cut, **how)
             _draw_comparison(title, compared, picture)
             if json:

@@ -160,14 +160,12 @@ def test_folders_are_listed_and_removed(place: Place) -> None:
         _overwrite(place / name, b"content")
     assert names(place.iterdir()) == ["a", "c", "d"]
     assert names((place / "a").iterdir()) == ["1.json", "2.json", "b"]
-    assert names((place / "a").glob("*.json")) == ["1.json", "2.json"]
-    assert [path.parent.name for path in place.glob("*/lane.json")] == ["c"]
     files = [path for path in place.rglob("*") if not path.is_dir()]
     assert names(files) == ["1.json", "2.json", "3.arrow", "lane.json", "x"]
     assert {path.stat().st_size for path in files} == {7}
     assert (place / "a").is_dir() and not (place / "a/1.json").is_dir() and not (place / "e").is_dir()
     assert (place / "a/1.json").exists() and not (place / "a/4.json").exists()
-    assert names((place / "e").glob("*")) == []
+    assert (place / "e").names() == []
     remove([place / "a", *(place / "d").iterdir(), place / "not-there"])
     assert names(path for path in place.rglob("*") if not path.is_dir()) == ["lane.json"]
 
@@ -368,6 +366,6 @@ def test_any_prefix_is_a_place(s3: S3Server, prefix: str) -> None:
     assert cache_of(place).forget(place / reference.path, reference.checksum)  # type: ignore[arg-type]
     assert read_table(place, reference).equals(TABLE)
     assert names(place.rglob("*")) == ["0.json", reference.path.removeprefix("tail/")]
-    assert [read_record(path, LogHeader).graph for path in (place / "log/commits").glob("*.json")] == ["g"]
+    assert [read_record(path, LogHeader).graph for path in (place / "log/commits").iterdir()] == ["g"]
     remove([place / "log", place / "tail"])
     assert names(place.rglob("*")) == []

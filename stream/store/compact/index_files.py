@@ -12,7 +12,7 @@ _NAMED = re.compile(r"(ids|base)-[\d-]+\.arrow")  # both without the token of na
 
 def next_number(folder: Place) -> int:
     """Number of the first copy of the next index: even, so that an odd one shows that both copies exist."""
-    numbers = [int(found[1]) for path in folder.glob("*") if (found := _NUMBERED.fullmatch(plain(path.name)))]
+    numbers = [int(found[1]) for name in folder.names() if (found := _NUMBERED.fullmatch(plain(name)))]
     return (max(numbers, default=-1) + COPIES) // COPIES * COPIES
 
 

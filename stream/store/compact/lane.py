@@ -91,7 +91,8 @@ def lane_files_before(root: Place, oldest: int) -> Iterator[Iterable[Place]]:
     """A lane's files of snapshots before τ ``oldest``: manifests, then their data, then states."""
     older = [last_step(manifest_name(tau)) for tau in sorted(manifest_taus(root)) if tau < oldest]
     yield present(root / COMMITS, older)
-    for found in ((root / SNAPSHOTS).iterdir(), (root / STATE).glob("*.arrow")):
+    states = (root / STATE).entries(lambda names: (name for name in names if name.endswith(".arrow")))
+    for found in ((root / SNAPSHOTS).iterdir(), states):
         yield (path for path in found if (tau := number_in(path.name)) is not None and tau < oldest)
 
 

@@ -149,8 +149,10 @@ def compact(
         for name in remove:
             done.freed_bytes += remove_lane(store, name)
             done.removed.append(name)
-        for mark in (place_of(store) / FOLDER).glob(f"*{REMOVED}"):
-            done.freed_bytes += _remove_marked(mark)
+        lanes = place_of(store) / FOLDER
+        for name in lanes.names():
+            if name.endswith(REMOVED):
+                done.freed_bytes += _remove_marked(lanes / name)
         while not _compact(store, log, keep, done, always=always, stop=stop, require=lock.require):
             log.refresh()
         log.refresh()
@@ -174,7 +176,7 @@ def remove_lane(store: str | Place, name: str) -> int:
     folder = lane_folder(store, name)
     lock = lock_folder(folder, new_writer_id())
     try:
-        gone = folder.with_name(folder.name + REMOVED)
+        gone = folder.parent / f"{folder.name}{REMOVED}"
         if folder.can_move:
             remove_all([gone])  # remains of an earlier lane of the name
             folder.move(gone)
@@ -190,7 +192,7 @@ def remove_lane(store: str | Place, name: str) -> int:
 def _remove_marked(mark: Place) -> int:
     """Remove a renamed lane; in a bucket, the lane that the mark beside it names, the mark last."""
     if not mark.can_move:
-        freed = remove_all([mark.with_name(mark.name.removesuffix(REMOVED))])
+        freed = remove_all([mark.parent / mark.name.removesuffix(REMOVED)])
         remove_all([mark])
         return freed
     return remove_all([mark])

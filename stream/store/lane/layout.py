@@ -21,10 +21,12 @@ def lane_folder(store: str | Place, lane: str) -> Place:
 def lane_names(store: str | Place) -> list[str]:
     """Names of a store's lanes, sorted, without those that have no header yet or are being removed."""
     folder = place_of(store) / FOLDER
-    names = {path.parent.name for path in folder.glob(f"*/{HEADER}")}
+    names = set(folder.names())
+    marked = {name for name in names if name.endswith(REMOVED)}
+    names -= marked
     if not folder.can_move:  # a mark beside the folder says that it is being removed
-        names -= {path.name.removesuffix(REMOVED) for path in folder.glob(f"*{REMOVED}")}
-    return sorted(name for name in names if not name.endswith(REMOVED))
+        names -= {name.removesuffix(REMOVED) for name in marked}
+    return sorted(name for name in names if (folder / name / HEADER).exists())
 
 
 def made(folder: Place) -> float | None:
@@ -37,7 +39,7 @@ def made(folder: Place) -> float | None:
 
 def is_going(folder: Place) -> bool:
     """Whether the lane of a folder is being removed from a bucket, which cannot rename the folder in one step."""
-    mark = folder.with_name(folder.name + REMOVED)
+    mark = folder.parent / f"{folder.name}{REMOVED}"
     return not mark.can_move and mark.exists()
 
 

@@ -16,7 +16,10 @@ _NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
 def make_folders(folder: Path) -> list[Path]:
-    """See ``Place.make``.
+    """Make a folder and its missing parents; if one cannot be made, none of them stays.
+
+    Returns:
+        The folders made, outermost first. Their parents have to be synced before anything in them is durable.
 
     Raises:
         OSError: The disk refuses.

@@ -98,9 +98,9 @@ class FolderPath(PosixPath):
                 )
         return path
 
-    def make(self) -> list[Path]:
+    def make(self) -> None:
         """See ``Place.make``."""
-        return durable.make_folders(self)
+        durable.make_folders(self)
 
     def settle(self) -> None:
         """See ``Place.settle``."""

@@ -130,19 +130,12 @@ class Place(Protocol):
         """The last step."""
 
     @property
-    def stem(self) -> str:
-        """The last step without its suffix."""
-
-    @property
     def parent(self) -> Self:
         """The folder it lies in."""
 
     def __truediv__(self, relative: str, /) -> Self: ...
 
     def __hash__(self) -> int: ...
-
-    def with_name(self, name: str) -> Self:
-        """A sibling of this name."""
 
     def exists(self) -> bool:
         """Whether the file (or, on a file system, the folder) exists."""
@@ -162,27 +155,17 @@ class Place(Protocol):
     def iterdir(self) -> Iterator[Self]:
         """Folders and files directly in it."""
 
-    def glob(self, pattern: str) -> Iterator[Self]:
-        """Matches of a pattern of one step, or of one step and a fixed name after it."""
-
     def rglob(self, pattern: str) -> Iterator[Self]:
         """Everything below it with a matching name."""
 
     def unlink(self, missing_ok: bool = False) -> None:
         """Remove the file."""
 
-    def absolute(self) -> Self:
-        """The same place as an absolute path."""
-
     def entry(self, steps: Sequence[str]) -> Self:
         """A file by checked steps; raises CorruptError if it leads out of the folder."""
 
-    def make(self) -> list[Path]:
-        """Make the folder and its missing parents; if one cannot be made, none of them stays.
-
-        Returns:
-            The folders made, outermost first. Their parents have to be synced before anything in them is durable.
-        """
+    def make(self) -> None:
+        """Make the folder and its missing parents; if one cannot be made, none of them stays."""
 
     def settle(self) -> None:
         """Make the folder and its content durable.

@@ -15,13 +15,9 @@ import threading
 import time
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from stream.store.errors import LaneBusyError, busy
-from stream.store.places.bucket import ObjectStoreError, StaleError
-
-if TYPE_CHECKING:
-    from stream.store.places.object_path import ObjectPath
+from stream.store.places.bucket import Bucket, ObjectStoreError, StaleError
 
 CLOSE_S = 5.0
 """Longest wait of a release for a renewal without an answer."""
@@ -42,13 +38,13 @@ class Lease:
     why_both = "one of them was silent for longer than its lease. Run one stream job"
     """See ``Lock.why_both``."""
 
-    def __init__(self, folder: "ObjectPath", writer_id: str, name: str, doing: str) -> None:
+    def __init__(self, bucket: Bucket, key: str, writer_id: str, doing: str) -> None:
         """Take the lease; after a silent holder, this takes the longer ``lease_s`` of the two.
 
         Args:
-            folder: Folder of a log or lane.
+            bucket: Of the folder.
+            key: The lease's, in the folder of a log or lane.
             writer_id: Who takes it.
-            name: The lease's file.
             doing: The holder's work on the folder, for sentences.
 
         Raises:
@@ -56,15 +52,15 @@ class Lease:
             ObjectStoreError: The bucket refuses or does not answer.
         """
         self.lost: str | None = None
-        self._folder, self._writer_id, self._doing = folder, writer_id, doing
-        self._bucket, self._key = folder.bucket, (folder / name).key
-        self._lease_s = folder.bucket.address.lease_s
+        self._bucket, self._key, self._writer_id, self._doing = bucket, key, writer_id, doing
+        self._folder = f"{bucket.address}/{key.rpartition('/')[0]}"
+        self._lease_s = bucket.address.lease_s
         self._boot = _boot()
         self._renewing = threading.Lock()
         self._etag = self._taken()
         self._require_conditions()
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name=f"lease {folder}", daemon=True)
+        self._thread = threading.Thread(target=self._beat, name=f"lease {self._folder}", daemon=True)
         self._thread.start()
 
     def require(self) -> None:

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import xxhash
 
@@ -282,19 +282,9 @@ class ObjectPath:
         return self.key.rpartition("/")[2]
 
     @property
-    def stem(self) -> str:
-        """The last step without its suffix."""
-        name, dot, _ = self.name.rpartition(".")
-        return name if dot and name else self.name
-
-    @property
     def parent(self) -> "ObjectPath":
         """The folder it lies in."""
         return ObjectPath(self.bucket, self.key.rpartition("/")[0])
-
-    def with_name(self, name: str) -> "ObjectPath":
-        """Its neighbour of another name."""
-        return self.parent / name
 
     def exists(self) -> bool:
         """Whether there is a file."""
@@ -331,16 +321,6 @@ class ObjectPath:
         for found in files:
             yield ObjectPath(self.bucket, found.key, found)
 
-    def glob(self, pattern: str) -> Iterator["ObjectPath"]:
-        """See ``Place.glob``."""
-        first, _, rest = pattern.partition("/")
-        for path in self.iterdir():
-            if fnmatchcase(path.name, first):
-                if not rest:
-                    yield path
-                elif (path / rest).exists():
-                    yield path / rest
-
     def rglob(self, pattern: str) -> Iterator["ObjectPath"]:
         """See ``Place.rglob``: files only."""
         for found in self.bucket.below(self._prefix()):
@@ -358,17 +338,12 @@ class ObjectPath:
         """See ``Place.put``."""
         self.bucket.put(self.key, content)
 
-    def absolute(self) -> Self:
-        """Itself: a bucket has no working folder."""
-        return self
-
     def entry(self, steps: Sequence[str]) -> "ObjectPath":
         """See ``Place.entry``: a key has no links."""
         return self / "/".join(steps)
 
-    def make(self) -> list[Path]:
-        """See ``Place.make``: nothing is made."""
-        return []
+    def make(self) -> None:
+        """See ``Place.make``: a folder exists while it holds a file."""
 
     def settle(self) -> None:
         """See ``Place.settle``: every put is durable."""
@@ -395,7 +370,7 @@ class ObjectPath:
 
     def lock(self, writer_id: str, name: str, doing: str) -> Lease:
         """See ``Place.lock``: a lease."""
-        return Lease(self, writer_id, name, doing)
+        return Lease(self.bucket, (self / name).key, writer_id, doing)
 
     def here(self, checksum: str) -> Path:
         """See ``Place.here``: a copy in the cache."""

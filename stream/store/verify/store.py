@@ -66,12 +66,11 @@ def _look(place: Place) -> Check:
     check = Check()
     check.add(settled(partial(verify_log, place), log))
     against_log = check.ok
-    for folder in sorted((place / FOLDER).glob("*"), key=str):
-        name = folder.name
-        if not name.endswith(REMOVED) and folder.is_dir():
+    for name in sorted((place / FOLDER).names()):
+        if not name.endswith(REMOVED) and (place / FOLDER / name).is_dir():
             look = partial(verify_lane, place, name, against_log=against_log)
             check.add(settled(look, log, lane_folder(place, name)))
-    for folder in sorted((place / EXPORTS).glob("*"), key=str):
-        if folder.is_dir():
-            check.add(verify_exports(place, folder.name))
+    for name in sorted((place / EXPORTS).names()):
+        if (place / EXPORTS / name).is_dir():
+            check.add(verify_exports(place, name))
     return check
