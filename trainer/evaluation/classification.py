@@ -15,7 +15,6 @@ import numpy as np
 import structlog
 import torch
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 from stream.arrays.kinds import Int64
 from stream.service.failure import Failure
@@ -149,18 +148,10 @@ def classify(
         optimiser = torch.optim.Adam(classifier.parameters(), lr=settings.learning_rate)
         best: dict[str, float] = {}
         for _ in range(settings.epochs):
-            classifier.train()
             order = torch.from_numpy(train)[torch.randperm(len(train))]
-            for batch in torch.split(order, settings.batch_size):
-                loss = binary_cross_entropy_with_logits(
-                    classifier(z[batch], events.encounters[batch]), label[batch]
-                )
-                optimiser.zero_grad(set_to_none=True)
-                loss.backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
-                optimiser.step()
-            classifier.eval()
-            with torch.no_grad():
-                scores = classifier(z, events.encounters).numpy().astype(np.float64)
+            batches = torch.split(order, settings.batch_size)
+            classifier.learn(optimiser, z, events.encounters, label, batches)
+            scores = classifier.scores(z, events.encounters)
             found = {
                 name: value
                 for name, part in (("validation_auroc", split.validate), ("auroc", split.test))

@@ -99,6 +99,36 @@ class NodeClassifier(nn.Module):
         logits: Tensor = self.perceptron(torch.cat(parts, dim=1)).squeeze(1)
         return logits
 
+    def scores(self, embeddings: Tensor, encounters: Tensor) -> Float64:
+        """Logits without dropout, float64 (n,)."""
+        self.eval()
+        with torch.no_grad():
+            return self(embeddings, encounters).numpy().astype(np.float64)
+
+    def learn(
+        self,
+        optimiser: torch.optim.Optimizer,
+        embeddings: Tensor,
+        encounters: Tensor,
+        label: Tensor,
+        batches: Sequence[Tensor],
+    ) -> None:
+        """Pass once over labelled events.
+
+        Args:
+            optimiser: Of its weights.
+            embeddings: (n, width).
+            encounters: (n, len(Encounter)).
+            label: Float (n,), 0 or 1.
+            batches: int64, rows of each step.
+        """
+        self.train()
+        for batch in batches:
+            optimiser.zero_grad(set_to_none=True)
+            logits = self(embeddings[batch], encounters[batch])
+            binary_cross_entropy_with_logits(logits, label[batch]).backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
+            optimiser.step()
+
 
 class Classifier(Section):
     """Options of ``node-classification``: the perceptron that learns labels from embeddings."""
@@ -222,19 +252,11 @@ class NodeLabels(LinkPrediction):
             # Dropout must not depend on whether the classifier was made just now or before.
             draw = np.random.default_rng([self._config.seed, sequence])
             torch.manual_seed(int(draw.integers(1 << 63)))
-            classifier.eval()
-            with torch.no_grad():
-                scores = classifier(z, encounters).numpy().astype(np.float64)
-            classifier.train()
+            scores = classifier.scores(z, encounters)
             target = torch.from_numpy(truth).float()
+            in_order = torch.split(torch.arange(len(truth)), self._settings.batch_size)
             for _ in range(self._settings.epochs if len(truth) else 0):
-                for here in torch.split(torch.arange(len(truth)), self._settings.batch_size):
-                    optimiser.zero_grad(set_to_none=True)
-                    loss = binary_cross_entropy_with_logits(
-                        classifier(z[here], encounters[here]), target[here]
-                    )
-                    loss.backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
-                    optimiser.step()
+                classifier.learn(optimiser, z, encounters, target, in_order)
         return scores
 
     def _classifier(
