@@ -28,8 +28,9 @@ PACKAGES = ("schemas", "stream", "trainer")
         ("trainer.cli", {"dgl", "torch", "apache_beam", "kafka", "confluent_kafka", "matplotlib"}),
         # All that a rank needs, and still no DGL, no job runner and no Kafka client.
         (
-            "trainer.service, trainer.evaluation.evaluate; from trainer.strategies.interface import STRATEGIES, MODELS; "
-            "from trainer.tasks.interface import TASKS; MODELS.all(), STRATEGIES.all(), TASKS.all()",
+            "trainer.service, trainer.evaluation.evaluate; from trainer.strategies.interface import STRATEGIES; "
+            "from trainer.models.interface import MODELS; from trainer.tasks.interface import TASKS; "
+            "MODELS.all(), STRATEGIES.all(), TASKS.all()",
             {"dgl", "apache_beam", "kafka", "confluent_kafka"},
         ),
         # Nor does a reader of a store, or what partitions a file.
