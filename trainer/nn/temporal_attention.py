@@ -313,7 +313,6 @@ def _arrays(tensors: list[Tensor]) -> tuple[Any, ...]:
 
 
 Merge = Literal["mlp", "linear"]
-MERGES: tuple[Merge, ...] = ("mlp", "linear")
 Halved = torch.dtype | None
 """Type of products; None: that of their factors."""
 
