@@ -247,6 +247,23 @@ def test_a_mail_that_is_no_number_is_empty_and_a_large_one_cut() -> None:
     assert mailbox.age_us(np.array([0]), np.array([0])).tolist() == [0]  # asked about a time before its event
 
 
+@pytest.mark.parametrize("partial", [False, True])
+def test_only_nodes_with_an_event_and_a_row_have_mail(partial: bool) -> None:
+    mailbox = Mailbox(1, 3, torch.float32, torch.device("cpu"), None, partial=partial)
+    mailbox.reserve(6)
+    mailbox.hold(np.array([0]))
+    mails = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    mailbox.put(np.array([4, 1]), mails, np.array([2_000_000, 3_000_000]))
+    mailbox.see(np.array([2, 4]), np.array([5_000_000, 4_500_000]))
+    there, mail = mailbox.take(np.array([4, 0, 2, 1, 3]))
+    expected = {0: ([1.0, 2.0, 3.0], 2.5), 3: ([4.0, 5.0, 6.0], 0.0)}
+    if not partial:
+        expected = {0: expected[0], 2: ([0.0, 0.0, 0.0], 0.0), 3: expected[3]}
+    assert there.tolist() == list(expected)
+    assert list(zip(mail.row.tolist(), mail.gap_s.tolist(), strict=True)) == list(expected.values())
+    assert mail.gap_s.dtype == torch.float32
+
+
 @pytest.mark.parametrize("embedding", [Identity(), TimeProjection(64)], ids=["identity", "projection"])
 def test_gradients_of_many_rows_of_few_nodes_are_the_same_in_every_run(embedding: torch.nn.Module) -> None:
     """Two runs of one seed must agree: what is added up by several threads is added up in one order."""

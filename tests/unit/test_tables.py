@@ -8,8 +8,7 @@ from torch.autograd import gradcheck
 from trainer.models.convolutions import Sage
 from trainer.nn.aggregate import beside_mean
 from trainer.nn.graph import CSRGraph
-from trainer.nn.pairs import pair_table
-from trainer.nn.products import padded, table_product
+from trainer.nn.products import padded, side_by_side, table_product
 from trainer.strategies.snapshots.past import STRIDE
 from trainer.strategies.snapshots.sampled_layout import _numbered
 
@@ -39,13 +38,14 @@ def test_tables_pass_gradients_back() -> None:
     x, src, dst = (torch.randn(5, 2, dtype=DOUBLE, generator=draw, requires_grad=True) for _ in range(3))
     told = torch.randn(5, 3, dtype=DOUBLE, generator=draw)
     assert gradcheck(lambda rows: beside_mean(GRAPH, OWN, rows), x)
-    assert gradcheck(lambda one, other: pair_table(one, other, told), (src, dst))
+    assert gradcheck(lambda one, other: side_by_side(one * other, one, other, told), (src, dst))
 
 
-def test_a_pair_stands_with_its_product_and_what_is_known() -> None:
-    src, dst, told = torch.rand(3, 2), torch.rand(3, 2), torch.rand(3, 1)
-    table = pair_table(src, dst, told)
-    torch.testing.assert_close(table[:3], torch.cat([src * dst, src, dst, told], dim=1))
+def test_tables_stand_side_by_side_with_rows_of_zeros_below() -> None:
+    some, others = torch.rand(3, 2), torch.rand(3, 1)
+    table = side_by_side(some, others)
+    torch.testing.assert_close(table[:3], torch.cat([some, others], dim=1))
+    assert len(table) == padded(3, some)
     assert not table[3:].any()
 
 
@@ -54,7 +54,7 @@ def test_a_pair_stands_with_its_product_and_what_is_known() -> None:
 def test_products_of_a_table_are_those_of_its_rows(count: int, rectify: bool) -> None:
     draw = torch.Generator().manual_seed(count)
     rows, told = (torch.randn(count, 5, generator=draw) for _ in range(2))
-    table = pair_table(rows, rows, told).requires_grad_()
+    table = side_by_side(rows * rows, rows, rows, told).requires_grad_()
     weight = torch.randn(4, 20, generator=draw, requires_grad=True)
     bias = torch.randn(4, generator=draw, requires_grad=True)
     plain = torch.nn.functional.linear(table[:count], weight, bias)

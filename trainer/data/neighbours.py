@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.arrays.kinds import Bool, Float32, Float64, Int32, Int64
+from stream.arrays.kinds import Bool, Float32, Float64, Int32, Int64, UInt64
 from stream.kernels import njit
 from stream.kernels.node_sets import locate
 
@@ -27,18 +27,9 @@ def signatures(nodes: Int64, width: int, seed: int) -> Float32:
         float32 (n, width).
     """
     bits = mix64_array(nodes.astype(np.uint64) ^ mix64_array(np.array([seed + 1], np.uint64)))
-    vectors: Float32 = _signs(bits, width, np.float32(1) / np.float32(np.sqrt(max(width, 1))))
-    return vectors
-
-
-@njit(cache=True, nogil=True)
-def _signs(bits, width, size):  # type: ignore[no-untyped-def]  # compiled
-    """A row of ±size per number, float32 (n, width): its lowest bits."""
-    found = np.empty((len(bits), width), np.float32)
-    for i in range(len(bits)):
-        for j in range(width):
-            found[i, j] = size if (bits[i] >> np.uint64(j)) & np.uint64(1) else -size
-    return found
+    size = np.float32(1) / np.float32(np.sqrt(max(width, 1)))
+    set_bits = (bits[:, None] >> np.arange(width, dtype=np.uint64)) & np.uint64(1)
+    return np.where(set_bits, size, -size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +135,10 @@ def mix64(x):  # type: ignore[no-untyped-def]  # compiled
     return x ^ (x >> np.uint64(31))
 
 
-@njit(cache=True, nogil=True)
-def mix64_array(x):  # type: ignore[no-untyped-def]  # compiled
-    """``mix64`` of every element of a uint64 array."""
-    out = np.empty_like(x)
-    for i in range(len(x)):
-        out[i] = mix64(x[i] + np.uint64(0x9E3779B97F4A7C15))
-    return out
+def mix64_array(x: UInt64) -> UInt64:
+    """``mix64`` of every element, each with SplitMix64's increment added."""
+    mixed: UInt64 = mix64.py_func(x + np.uint64(0x9E3779B97F4A7C15))
+    return mixed
 
 
 @njit(cache=True, nogil=True)

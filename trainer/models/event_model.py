@@ -16,8 +16,6 @@ from stream.arrays.kinds import Float32, Int64
 from trainer.data.temporal_sampler import How
 from trainer.models.interface import Kind, Model, ModelShape
 from trainer.models.link_decoder import EncounterEncoder
-from trainer.nn.compiled import kernels_fit
-from trainer.nn.pairs import PairPerceptron
 from trainer.nn.products import dense
 from trainer.nn.rows import rows
 
@@ -69,12 +67,6 @@ class EventDecoder(nn.Module):
         either = dense(z, by_end, None, self.products if self.training else None).view(
             2 * len(z), first.out_features
         )
-        if not self._looks_back and kernels_fit(z):
-            last = self.perceptron[2]
-            logits: Tensor = PairPerceptron.apply(  # type: ignore[no-untyped-call]  # torch's apply is untyped
-                either.view(len(z), 2 * width), at_src, at_dst, first.bias, last.weight, last.bias
-            )
-            return logits
         src, dst = rows(either, torch.cat([2 * at_src, 2 * at_dst + 1])).chunk(2)
         hidden = src + dst + first.bias
         if self._looks_back:

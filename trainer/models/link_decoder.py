@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.data.history import Encounter
-from trainer.nn.pairs import pair_table
-from trainer.nn.products import table_product
+from trainer.nn.products import side_by_side, table_product
 from trainer.nn.time_encoding import bumps
 
 _AGES = sum(column.name.endswith("_AGE") for column in Encounter)
@@ -61,7 +60,7 @@ class LinkDecoder(nn.Module):
         """Logits (q,) of queries; see ``SnapshotModel.score``."""
         told = encounters[:, :0] if self.encounters is None else self.encounters(encounters)
         first, last = cast(nn.Linear, self.perceptron[0]), self.perceptron[2]
-        table = pair_table(src, dst, told)
+        table = side_by_side(src * dst, src, dst, told.to(src.dtype))
         hidden = table_product(table, first.weight, first.bias, len(src), rectify=True)
         logits: Tensor = last(hidden).squeeze(1)
         return logits

@@ -55,13 +55,9 @@ def padded(count: int, like: Tensor) -> int:
 
 def side_by_side(*parts: Tensor) -> Tensor:
     """Tables (n, w) as one, padded with rows of zeros for products: (≥ n, sum of widths)."""
-    count, first = parts[0].shape[0], 0
-    table = parts[0].new_empty(padded(count, parts[0]), sum(part.shape[1] for part in parts))
-    for part in parts:
-        table[:count, first : first + part.shape[1]] = part
-        first += part.shape[1]
-    table[count:] = 0
-    return table
+    table = torch.cat(parts, dim=1)
+    missing = padded(len(table), table) - len(table)
+    return pad(table, (0, 0, 0, missing)) if missing else table
 
 
 def table_product(

@@ -1,8 +1,8 @@
-"""Recurrent units on the host, with compiled gates: over rows that begin with the state, and over all snapshots of a block.
+"""Recurrent units: one over rows that begin with the state, and on the host two over all snapshots of a block of nodes.
 
-Gates and their gradients take one pass over a row, exponentials side by side. The gated unit has one product for all its
-weights. Of the LSTM and of T-GCN, rows of nodes that have not come keep their state, and only the state's own gradient passes
-through them.
+The gated unit has one product for all its weights. Of the LSTM and of T-GCN, gates and their gradients take one compiled pass
+over a row, exponentials side by side. Rows of nodes that have not come keep their state, and only the state's own gradient
+passes through them.
 
 Nodes are independent, so a block of them passes over all snapshots before the next block does. Its products, gates and
 states stay in the processor's caches; tables of all nodes would be read from memory for each product and each gate.
@@ -45,91 +45,6 @@ def exp(x):  # type: ignore[no-untyped-def]  # compiled
     return near * np.int32((np.int32(twos) + _BIAS) << _MANTISSA).view(np.float32)
 
 
-@njit(**WIDE)
-def _open(gate, bias):  # type: ignore[no-untyped-def]  # compiled
-    for j in range(len(gate)):
-        gate[j] = _ONE / (_ONE + exp(-(gate[j] + bias[j])))
-
-
-@njit(**WIDE)
-def _renew(reset, keep, new, told, bias, told_bias, state, out):  # type: ignore[no-untyped-def]  # compiled
-    for j in range(len(new)):
-        told[j] += told_bias[j]
-        pre = new[j] + bias[j] + reset[j] * told[j]
-        new[j] = _ONE - _TWO / (exp(_TWO * pre) + _ONE)  # tanh
-        out[j] = new[j] + keep[j] * (state[j] - new[j])
-
-
-@njit(**WIDE)
-def gates_open(gates, told, bias, told_bias, state, out):  # type: ignore[no-untyped-def]  # compiled
-    """From products to the next states.
-
-    Args:
-        gates: float32 (n, 3 d), products of reset, update and new gate; becomes the gates' outputs.
-        told: float32 (n, d), W_hn · state; its bias is added.
-        bias: float32 (3 d,), of the gates.
-        told_bias: float32 (d,).
-        state: float32 (n, ≥ d), states in front.
-        out: float32 (n, d), filled.
-    """
-    d = told.shape[1]
-    for i in range(len(told)):
-        gate = gates[i]
-        _open(gate[: 2 * d], bias[: 2 * d])
-        _renew(
-            gate[:d], gate[d : 2 * d], gate[2 * d :], told[i], bias[2 * d :], told_bias, state[i, :d], out[i]
-        )
-
-
-@njit(**WIDE)
-def _by_new(gradient, reset, keep, new, by_new, by_told):  # type: ignore[no-untyped-def]  # compiled
-    for j in range(len(new)):
-        by_new[j] = gradient[j] * (_ONE - keep[j]) * (_ONE - new[j] * new[j])
-        by_told[j] = by_new[j] * reset[j]
-
-
-@njit(**WIDE)
-def _by_keep(gradient, keep, new, state, by_keep):  # type: ignore[no-untyped-def]  # compiled
-    for j in range(len(new)):
-        by_keep[j] = gradient[j] * (state[j] - new[j]) * keep[j] * (_ONE - keep[j])
-
-
-@njit(**WIDE)
-def _by_reset(by_told, told, reset, by_reset):  # type: ignore[no-untyped-def]  # compiled
-    for j in range(len(reset)):
-        by_reset[j] = by_told[j] * told[j] * (_ONE - reset[j])
-
-
-@njit(**WIDE)
-def _add(to, what):  # type: ignore[no-untyped-def]  # compiled
-    for j in range(len(to)):
-        to[j] += what[j]
-
-
-@njit(cache=True, nogil=True)
-def gates_back(gradient, gates, told, state, by_gates, by_told, sums):  # type: ignore[no-untyped-def]  # compiled
-    """Gradients of the products of ``gates_open``.
-
-    Args:
-        gradient: float32 (n, d), of the next states.
-        gates: float32 (≥ n, 3 d), as ``gates_open`` left them.
-        told: float32 (≥ n, d), as ``gates_open`` left it.
-        state: float32 (≥ n, ≥ d).
-        by_gates: float32 (≥ n, 3 d), filled.
-        by_told: float32 (≥ n, d), filled.
-        sums: float32 (4 d,), to which the sums over rows of the two are added.
-    """
-    d = told.shape[1]
-    for i in range(len(gradient)):
-        gate, by_gate = gates[i], by_gates[i]
-        reset, keep, new = gate[:d], gate[d : 2 * d], gate[2 * d :]
-        _by_new(gradient[i], reset, keep, new, by_gate[2 * d :], by_told[i])
-        _by_keep(gradient[i], keep, new, state[i, :d], by_gate[d : 2 * d])
-        _by_reset(by_told[i], told[i], reset, by_gate[:d])
-        _add(sums[: 3 * d], by_gate)
-        _add(sums[3 * d :], by_told[i])
-
-
 class GatedUnit(torch.autograd.Function):
     """Next states from [state ‖ rest ‖ φ]; the message is that, or the same without the state.
 
@@ -170,17 +85,11 @@ class GatedUnit(torch.autograd.Function):
         state = table[:, :d].contiguous()
         gates = Table(table, products).times(weight)
         told = Table(state, products).times(weight_hh[2 * d :])
-        bias = bias_ih + pad(bias_hh[: 2 * d], (0, d))
-        if kernels_fit(row) and row.dtype == torch.float32:
-            updated = row.new_empty(count, d)
-            arrays = (gates[:count], told[:count], bias, bias_hh[2 * d :], state, updated)
-            gates_open(*(each.detach().numpy() for each in arrays))
-        else:
-            gates.add_(bias)
-            told.add_(bias_hh[2 * d :])
-            reset, keep = gates[:, : 2 * d].sigmoid_().chunk(2, dim=1)
-            new = gates[:, 2 * d :].addcmul_(reset, told).tanh_()
-            updated = torch.lerp(new, state, keep)[:count]
+        gates.add_(bias_ih + pad(bias_hh[: 2 * d], (0, d)))
+        told.add_(bias_hh[2 * d :])
+        reset, keep = gates[:, : 2 * d].sigmoid_().chunk(2, dim=1)
+        new = gates[:, 2 * d :].addcmul_(reset, told).tanh_()
+        updated = torch.lerp(new, state, keep)[:count]
         ctx.save_for_backward(table, state, weight, gates, told)
         ctx.own, ctx.products, ctx.timed = own, products, timed.shape[1]
         return updated
@@ -192,22 +101,14 @@ class GatedUnit(torch.autograd.Function):
         (gradient,), d = gradients, told.shape[1]
         count = len(gradient)
         by_gates, by_told = torch.empty_like(gates), torch.empty_like(told)
-        by_gates[count:] = 0
-        by_told[count:] = 0
-        if kernels_fit(gradient) and gradient.dtype == torch.float32:
-            sums = gradient.new_zeros(4 * d)
-            arrays = (gradient.contiguous(), gates, told, state, by_gates, by_told, sums)
-            gates_back(*(each.numpy() for each in arrays))
-            by_bias, by_told_bias = sums[: 3 * d], sums[3 * d :]
-        else:
-            gradient = pad(gradient, (0, 0, 0, len(gates) - count))
-            reset, keep, new = gates.chunk(3, dim=1)
-            by_reset, by_keep, by_new = by_gates.chunk(3, dim=1)
-            by_new.copy_(gradient * (1 - keep) * (1 - new * new))
-            by_keep.copy_(gradient * (state - new) * keep * (1 - keep))
-            torch.mul(by_new, reset, out=by_told)
-            by_reset.copy_(by_told * told * (1 - reset))
-            by_bias, by_told_bias = by_gates.sum(dim=0), by_told.sum(dim=0)
+        gradient = pad(gradient, (0, 0, 0, len(gates) - count))
+        reset, keep, new = gates.chunk(3, dim=1)
+        by_reset, by_keep, by_new = by_gates.chunk(3, dim=1)
+        by_new.copy_(gradient * (1 - keep) * (1 - new * new))
+        by_keep.copy_(gradient * (state - new) * keep * (1 - keep))
+        torch.mul(by_new, reset, out=by_told)
+        by_reset.copy_(by_told * told * (1 - reset))
+        by_bias, by_told_bias = by_gates.sum(dim=0), by_told.sum(dim=0)
         g = Table(by_gates, ctx.products)
         by_weight = g.summed_with(Table(table, ctx.products))
         by_new_weight = Table(by_told, ctx.products).summed_with(Table(state, ctx.products))

@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from schemas.events import US_PER_S
 from stream.arrays.kinds import Bool, Int64
 from stream.service.heartbeat import beat
 from trainer.data.event_feed import EventFeed
 from trainer.data.examples import Queries
-from trainer.data.hop_rows import gather_edges, gather_hop
 from trainer.data.temporal_sampler import SampledLayer, TemporalSampler
 from trainer.device import to_device
 from trainer.models.event_model import EventModel, Hop, PairQueries, Question
@@ -199,18 +199,14 @@ class EventStream:
         return below, hops
 
     def _hop(self, layer: SampledLayer, row: Int64, time_us: Int64) -> Hop:
-        shape, sampled = (len(row), layer.place.shape[1]), layer.sampled
-        event, place = np.empty(shape, np.int64), np.empty(shape, np.int64)
-        there, age_s = np.empty(shape, np.bool_), np.empty(shape, self._float)
-        gather_hop(
-            row, time_us, (sampled.event, sampled.time_us, layer.place), self._there(layer),
-            (event, place, there, age_s),
-        )  # fmt: skip
+        there, sampled = self._there(layer)[row], layer.sampled
+        event = np.where(there, sampled.event[row], -1)
+        age_s = np.where(there, (time_us[:, None] - sampled.time_us[row]) / US_PER_S, 0.0)
         return Hop(
             own=to_device(layer.own[row], self._device),
-            place=to_device(place, self._device),
-            age_s=to_device(age_s, self._device),
-            edge=self._edges(event.ravel()).view(*shape, self.model.edges),
+            place=to_device(layer.place[row], self._device),
+            age_s=to_device(age_s.astype(self._float), self._device),
+            edge=self._edges(event.ravel()).view(*event.shape, self.model.edges),
             there=to_device(there, self._device),
             gap_s=self._gaps(layer.nodes[row], time_us),
         )
@@ -235,8 +231,11 @@ class EventStream:
 
     def _edges(self, event: Int64) -> Tensor:
         """Edge inputs (m, edges) of entries as ``TemporalGraph.event`` has them; −1 gives zeros."""
-        edges = np.empty((len(event), self.model.edges), self._float)
-        gather_edges(event, self._feed.carried, self.model.roles, edges)
+        edges = np.zeros((len(event), self.model.edges), self._float)
+        known = np.flatnonzero(event >= 0)
+        if self.model.roles:
+            edges[known, 0] = 1 - 2 * (event[known] & 1)  # the node as source or as destination
+        edges[known, 1:] = self._feed.carried[event[known] >> 1]
         return to_device(edges, self._device)
 
 

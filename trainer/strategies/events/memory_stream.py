@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from schemas.events import US_PER_S
 from stream.arrays.kinds import Bool, Float32, Int64
 from stream.service.heartbeat import beat
 from trainer.data.event_feed import EventFeed
-from trainer.data.hop_rows import mails_there
 from trainer.data.walks import WalkSketches
 from trainer.device import to_device
 from trainer.models.tgn import Mail, MemoryModel
@@ -224,13 +224,13 @@ class Mailbox:
 
     def take(self, nodes: Int64) -> tuple[Int64, Mail]:
         """The present mails of nodes: int64 (m,), places in ``nodes`` of those with one, and the mails."""
-        there, row = np.empty(len(nodes), np.int64), np.empty(len(nodes), np.int64)
-        gap_s = np.empty(len(nodes), str(self.mail.dtype).removeprefix("torch."))
-        count = mails_there(
-            nodes, self.rows_of(nodes), self.event_us, self.former_us, NEVER, there, row, gap_s
-        )
-        mail = self.mail.index_select(0, to_device(row[:count], self.mail.device))
-        return there[:count], Mail(mail, to_device(gap_s[:count], mail.device))
+        rows = self.rows_of(nodes)
+        there = np.flatnonzero(rows >= 0)
+        there = there[self.event_us[nodes[there]] != NEVER]
+        known = nodes[there]
+        gap_s = (self.event_us[known] - self.former_us[known]) / US_PER_S
+        mail = self.mail.index_select(0, to_device(rows[there], self.mail.device))
+        return there, Mail(mail, to_device(gap_s.astype(str(mail.dtype).removeprefix("torch.")), mail.device))
 
     def age_us(self, nodes: Int64, time_us: Int64) -> Int64:
         """Microseconds from each node's latest event to a time; 0 without one, or if that was later."""
