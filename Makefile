@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 TEST_PROCESSES ?= 4
 KAFKA_PORT ?= 0
 
-.PHONY: help setup demo test test-slow explore docs lint format bench gpu gpu-kit kafka kafka-stop flink flink-stop clean
+.PHONY: help setup demo test test-quick test-slow explore docs lint format bench gpu gpu-kit kafka kafka-stop flink flink-stop clean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,7 +46,10 @@ demo: $(WARM) ## Watch the whole path for a few minutes: broker, stream, trainer
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal
 
 test: $(WARM) ## Run the tests, in four processes (PYTEST_ARGS="-k name" to choose, TEST_PROCESSES=0: in one)
-	@$(PYTEST) -m "not slow" $(PYTEST_ARGS)
+	@$(PYTEST) -m "not slow and not lint" $(PYTEST_ARGS)
+
+test-quick: $(WARM) ## Run a sample of the unit tests, without a broker: each function once, in two minutes
+	@$(PYTEST) --quick -m "not slow and not lint and not integration" $(PYTEST_ARGS) tests/unit
 
 test-slow: $(WARM) ## Run the slow tests: Flink, the demo, fresh installs, long runs on real graphs
 	@$(PYTEST) -m slow $(PYTEST_ARGS)
@@ -65,7 +68,7 @@ lint: $(STAMP) ## Check style, types, import rules, spelling, dead code and the 
 	@$(BIN)/lint-imports
 	@$(BIN)/codespell
 	@$(BIN)/vulture
-	@$(BIN)/pytest -q tests/unit/test_documentation.py
+	@$(BIN)/pytest -q -m lint tests/unit/project
 	@$(MAKE) --no-print-directory docs
 
 format: $(STAMP) ## Put code into form and mend what can be mended mechanically

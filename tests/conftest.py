@@ -26,7 +26,7 @@ from warm_popen import pytest_runtestloop  # noqa: F401  a hook
 
 from stream.store.places.place import Place, place_of
 
-pytest_plugins = ["exploring", "skip_guard"]
+pytest_plugins = ["exploring", "quick", "skip_guard"]
 
 # How long an example takes says how busy the machine is, and nothing of what is tested. CI judges by the same examples each
 # time, and then draws new ones for a while (exploring.py); a developer's own runs draw new ones.

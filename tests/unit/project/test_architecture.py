@@ -1,0 +1,123 @@
+"""Services start light, and the folders are those of the map."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import stream
+import trainer
+from schemas.errors import FreshetError
+from stream.partition.interface import PartitionError
+from stream.service.failure import Failure
+from stream.store.errors import StoreError
+from trainer.lost_peer import PeerLostError
+
+ROOT = Path(__file__).parents[3]
+PACKAGES = ("schemas", "stream", "trainer")
+
+
+@pytest.mark.parametrize(
+    ("module", "never"),
+    [
+        # Starting a command must cost neither a GPU library nor a job runner.
+        ("stream.cli", {"dgl", "torch", "apache_beam", "matplotlib"}),
+        ("trainer.cli", {"dgl", "torch", "apache_beam", "kafka", "confluent_kafka", "matplotlib"}),
+        # All that a rank needs, and still no DGL, no job runner and no Kafka client.
+        (
+            "trainer.service, trainer.evaluation.evaluate; from trainer.strategies.interface import STRATEGIES; "
+            "from trainer.models.interface import MODELS; from trainer.tasks.interface import TASKS; "
+            "MODELS.all(), STRATEGIES.all(), TASKS.all()",
+            {"dgl", "apache_beam", "kafka", "confluent_kafka"},
+        ),
+        # Nor does a reader of a store, or what partitions a file.
+        (
+            "stream; stream.open_store; stream.partition_file",
+            {"dgl", "torch", "apache_beam", "kafka", "confluent_kafka", "pandas", "networkx"},
+        ),
+        (
+            "stream.store.lane.writer, stream.sink; from stream.partition.interface import PARTITIONERS; "
+            "PARTITIONERS.all()",
+            {"dgl", "apache_beam", "kafka", "torch"},
+        ),
+        # Nor does a command that only looks, and a partitioner brings no other one.
+        (
+            "stream.store.inspect; from stream.commands.config import EXAMPLE, StreamConfig, require_parts; "
+            "EXAMPLE['lanes'][0] = {**EXAMPLE['lanes'][0], 'algorithm': 'hash', 'params': {}}; "
+            "require_parts(StreamConfig(**EXAMPLE))",
+            {
+                "apache_beam",
+                "kafka",
+                "torch",
+                "stream.partition.vertex.distdy",
+                "stream.partition.edge.need_cover",
+            },
+        ),
+    ],
+)
+def test_nothing_imports_heavy_packages_before_it_uses_them(module: str, never: set[str]) -> None:
+    program = f"import json, sys, {module}; print(json.dumps(sorted(sys.modules)))"
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert run.returncode == 0, run.stderr
+    assert never & set(json.loads(run.stdout.splitlines()[-1])) == set()
+
+
+def test_what_programs_use_is_found_at_the_top_and_loaded_when_it_is_asked_for() -> None:
+    program = "import sys, trainer; print('torch' in sys.modules)"
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert run.stdout == "False\n"
+    for package in (stream, trainer):
+        assert [getattr(package, name).__name__ for name in package.__all__] == package.__all__
+    for package in PACKAGES:
+        assert (ROOT / package / "py.typed").exists()
+
+
+def test_errors_for_callers_have_one_root() -> None:
+    for error in (StoreError, PartitionError, Failure, PeerLostError):
+        assert issubclass(error, FreshetError)
+
+
+def test_dgl_is_imported_inside_functions_only() -> None:
+    """GPU machines may have a Python without it: everything but METIS must run there."""
+    at_top = re.compile(r"^(import|from) dgl\b", re.MULTILINE)
+    assert [path for path in sources() if at_top.search(path.read_text(encoding="utf-8"))] == []
+
+
+def test_nothing_is_pickled_or_read_from_a_pickle() -> None:
+    """A file of a store or a checkpoint never becomes code."""
+    pickles = re.compile(
+        r"^\s*(import|from) (pickle|marshal|shelve|dill|cloudpickle)\b|allow_pickle=True", re.MULTILINE
+    )
+    assert [path for path in sources() if pickles.search(path.read_text(encoding="utf-8"))] == []
+
+
+def test_no_module_is_named_after_nothing() -> None:
+    empty_names = {"utils", "util", "helpers", "common", "misc", "manager"}
+    assert [path for path in sources() if path.stem in empty_names or path.parent.name in empty_names] == []
+
+
+def test_no_test_module_imports_another() -> None:
+    """What several share lies in tests/support, so that every module runs alone."""
+    shared = re.compile(r"^\s*(from|import) (tests\.(unit|integration|property|real)|test_)", re.MULTILINE)
+    modules = [path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
+    assert [path for path in modules if shared.search(path.read_text(encoding="utf-8"))] == []
+    beside = {
+        path.name for path in modules if path.parent.name in ("unit", "property", "integration", "real")
+    }
+    assert {name for name in beside if not name.startswith("test_")} == set()
+
+
+def test_every_package_folder_is_a_package() -> None:
+    folders = {path.parent for path in sources()}
+    assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
+
+
+def sources() -> list[Path]:
+    return [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]

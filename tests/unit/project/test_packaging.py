@@ -1,0 +1,222 @@
+"""What a user installs: the wheel, its metadata, and what the container image is made of."""
+
+import email
+import importlib.metadata
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lane_stream import lane, make_store
+from packaging.requirements import Requirement
+
+from stream import open_store
+
+ROOT = Path(__file__).parents[3]
+
+
+def built(project: Path, folder: Path) -> zipfile.ZipFile:
+    program = "import sys, hatchling.build; print(hatchling.build.build_wheel(sys.argv[1]))"
+    subprocess.run([sys.executable, "-c", program, str(folder)], check=True, cwd=project, capture_output=True)
+    (path,) = folder.glob("*.whl")
+    return zipfile.ZipFile(path)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    return built(ROOT, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: zipfile.ZipFile) -> email.message.Message:
+    (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+    return email.message_from_string(wheel.read(name).decode())
+
+
+def test_the_wheel_holds_the_three_packages_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+    tops = {name.split("/")[0] for name in wheel.namelist()}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"schemas", "stream", "trainer"}
+
+
+def test_the_wheel_holds_every_module(wheel: zipfile.ZipFile) -> None:
+    tracked = subprocess.run(
+        ["git", "ls-files", "schemas", "stream", "trainer"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if tracked.returncode:
+        pytest.fail(f"not a git checkout: {tracked.stderr}")
+    assert set(tracked.stdout.split()) <= set(wheel.namelist())
+
+
+def test_the_wheel_names_both_commands(wheel: zipfile.ZipFile) -> None:
+    (name,) = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
+    text = wheel.read(name).decode()
+    assert "freshet-stream = stream.start:main" in text
+    assert "freshet-trainer = trainer.cli:main" in text
+
+
+def test_dgl_is_required_below_python_3_12_only(metadata: email.message.Message) -> None:
+    (dgl,) = [r for line in metadata.get_all("Requires-Dist", []) if (r := Requirement(line)).name == "dgl"]
+    assert dgl.marker is not None
+    assert dgl.marker.evaluate({"python_version": "3.11"})
+    assert not dgl.marker.evaluate({"python_version": "3.12"})
+
+
+def pins() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pairs = [line.split("==") for line in lines if line and not line.startswith("#")]
+    return {name.lower().replace("_", "-"): version for name, version in pairs}
+
+
+def test_every_dependency_is_pinned_for_the_tests_within_its_range(metadata: email.message.Message) -> None:
+    pinned = pins()
+    for required in [Requirement(line) for line in metadata.get_all("Requires-Dist", [])]:
+        assert required.specifier.contains(pinned[required.name.lower()]), required
+
+
+@pytest.mark.parametrize(("name", "faulty"), [("torch", "2.9.1"), ("pyarrow", "23.0.0")])
+def test_versions_that_a_crafted_file_can_attack_are_outside_the_ranges(name: str, faulty: str) -> None:
+    for file in (ROOT / "pyproject.toml", ROOT / "deploy/store/pyproject.toml"):
+        ranges = [Requirement(line) for line in project(file)["dependencies"]]
+        assert not any(each.name == name and each.specifier.contains(faulty) for each in ranges), file
+
+
+def test_torch_is_pinned_to_the_version_that_machines_keep_wheels_of() -> None:
+    assert "torch==2.13.0" in (ROOT / "constraints.txt").read_text().splitlines()
+
+
+def test_the_version_is_the_changelogs_newest_section() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    sections = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert sections[0] == "Unreleased"
+    assert len(sections) == 1 or sections[1] == version
+
+
+def instructions() -> list[tuple[str, str]]:
+    text = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    return [(line.split(None, 1)[0].upper(), line.split(None, 1)[1]) for line in lines]
+
+
+def test_what_the_image_copies_exists_and_is_in_the_build_context() -> None:
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    assert "*" in lines
+    context = {line[1:] for line in lines if line.startswith("!")}
+    for name, rest in instructions():
+        words = [word for word in shlex.split(rest) if not word.startswith("--")]
+        if name == "COPY" and "--from=" not in rest:
+            for source in words[:-1]:
+                assert (ROOT / source).exists(), source
+                assert source.split("/")[0] in context
+
+
+def test_every_final_stage_runs_as_a_numbered_user_that_is_not_root() -> None:
+    user = ""
+    entry_points = []
+    for name, rest in instructions():
+        if name == "FROM" and not rest.split()[0].startswith("runtime"):
+            user = ""
+        elif name == "USER":
+            user = rest
+        elif name == "ENTRYPOINT":
+            entry_points.append((user, rest))
+    assert {rest for _, rest in entry_points} == {'["freshet-stream"]', '["freshet-trainer"]'}
+    for user, _ in entry_points:
+        # Orchestrators can check a number only (runAsNonRoot).
+        assert re.fullmatch(r"[1-9]\d*(:\d+)?", user)
+
+
+def test_the_image_keeps_compiled_kernels_where_its_user_can_write() -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    (folder,) = re.findall(r"NUMBA_CACHE_DIR=(\S+)", text)
+    assert re.search(rf"chown -R [1-9]\d*:\d+ .*{re.escape(folder.rsplit('/', 1)[0])}", text)
+
+
+def test_the_image_binds_metrics_to_all_addresses() -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    for service in ("STREAM", "TRAINER"):
+        assert f"FRESHET_{service}_METRICS__HOST=0.0.0.0" in text
+
+
+def project(file: Path) -> dict[str, Any]:
+    return tomllib.loads(file.read_text())["project"]
+
+
+def test_the_light_distribution_asks_for_a_part_of_what_the_whole_one_does() -> None:
+    whole, light = project(ROOT / "pyproject.toml"), project(ROOT / "deploy/store/pyproject.toml")
+    assert {*light["dependencies"], *light["optional-dependencies"]["bucket"]} <= set(whole["dependencies"])
+    for key in ("version", "requires-python", "license"):
+        assert light[key] == whole[key]
+
+
+READING = """
+import sys
+from stream import open_store
+store = open_store(sys.argv[1])
+window = store.window("distdy", 3)
+print(sum(len(graph.src) for graph in window), store.events().num_rows)
+for name in ("to_pandas", "to_networkx", "to_pyg", "to_dgl"):
+    try:
+        getattr(window, name)()
+    except ImportError as error:
+        print(error)
+try:
+    import torch
+except ModuleNotFoundError:
+    print("no torch")
+"""
+
+
+@pytest.mark.slow
+def test_the_light_distribution_alone_reads_a_store(tmp_path: Path) -> None:
+    """In an environment that has its wheel and what that asks for, and nothing else of ours."""
+    venv.create(tmp_path / "venv", with_pip=False)
+    (site,) = (tmp_path / "venv").glob("lib/*/site-packages")
+    (tmp_path / "wheel").mkdir()
+    with built(ROOT / "deploy/store", tmp_path / "wheel") as wheel:
+        assert not any(
+            name.startswith(("trainer/", "stream/kafka/", "stream/job/")) for name in wheel.namelist()
+        )
+        wheel.extractall(site)
+    for name in closure(project(ROOT / "deploy/store/pyproject.toml")["dependencies"]):
+        found = importlib.metadata.distribution(name)
+        for top in {
+            file.parts[0] for file in found.files or [] if file.parts[0] not in ("..", "__pycache__")
+        }:
+            (site / top).symlink_to(Path(str(found.locate_file(top))).resolve())
+    store = make_store(tmp_path / "store", lane("distdy"))
+    run = subprocess.run(
+        [tmp_path / "venv/bin/python", "-c", READING, store],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert run.returncode == 0, run.stderr
+    pairs, *missing, torch = run.stdout.splitlines()
+    window = open_store(store).window("distdy", 3)
+    assert pairs == f"{sum(len(graph.src) for graph in window)} {open_store(store).events().num_rows}"
+    asked_for = ["pandas", "networkx", "torch_geometric", "dgl"]
+    assert [sentence.rsplit(maxsplit=1)[-1] for sentence in missing] == asked_for
+    assert torch == "no torch"
+
+
+def closure(lines: list[str]) -> set[str]:
+    """Names of all distributions that these need here."""
+    found: set[str] = set()
+    while lines:
+        wanted = Requirement(lines[0])
+        lines = lines[1:]
+        if wanted.name not in found and (wanted.marker is None or wanted.marker.evaluate({"extra": ""})):
+            found.add(wanted.name)
+            lines = [*lines, *(importlib.metadata.requires(wanted.name) or [])]
+    return found

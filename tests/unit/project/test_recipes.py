@@ -1,0 +1,151 @@
+"""The recipes of CONTRIBUTING, followed to the letter: each toy is written, named, and trained through the daemon."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import offline_protocol
+import pytest
+import small_trainers
+from prometheus_client import generate_latest
+from trainer_streams import SECOND, make_lane, meetings
+
+from schemas.config import Lane
+from stream.store.from_file import build_store
+from trainer.continual.journal import ScoreFile
+from trainer.evaluation.evaluate import evaluate
+from trainer.strategies.interface import STRATEGIES
+
+ROOT = Path(__file__).parents[3]
+RECIPES: dict[str, dict[str, Any]] = {
+    "model": {"model": "toy-mean", "strategy": "whole"},
+    "model without a memory": {"model": "toy-latest", "strategy": "sequential"},
+    "strategy": {"model": "tgcn", "strategy": "toy-batches", "strategy_params": {"shuffle": False}},
+    "task": {"model": "sage-linear", "strategy": "whole", "task": "toy-margin"},
+}
+
+
+def recipe(kind: str) -> tuple[str, str, list[str]]:
+    """The module's path and source, and the two files that are there and have to be changed."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = text.split(f"### Add a {kind}\n")[1].split("\n### ")[0]
+    (source,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    (module,) = re.findall(r"such as \*(trainer/[\w/]+\.py)\*", section)
+    edited = re.findall(
+        r"^\d\. (?:Name the module in|Give it a row in).*`([\w/]+\.\w+)`", section, re.MULTILINE
+    )
+    return module, source, edited
+
+
+def tree_with(folder: Path, kind: str) -> Path:
+    """The tree with the toy; whatever the recipe leaves alone is a link."""
+    module, source, (registry, _) = recipe(kind)
+    own = {folder / parent for path in (module, registry) for parent in Path(path).parents}
+    for each in sorted(own):
+        each.mkdir(exist_ok=True)
+        for there in (ROOT / each.relative_to(folder)).iterdir():
+            if each / there.name not in own and there.suffix in ("", ".py") and there.name[0] != ".":
+                (each / there.name).symlink_to(there)
+    (folder / module).write_text(source, encoding="utf-8")
+    text = (ROOT / registry).read_text(encoding="utf-8")
+    (folder / registry).unlink()
+    name = module.removesuffix(".py").replace("/", ".")
+    known = re.compile(r"(\n    \(\s*)(\"trainer\.)")
+    assert len(known.findall(text)) == 1
+    (folder / registry).write_text(known.sub(rf'\1"{name}", \2', text), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("kind", RECIPES)
+def test_a_toy_is_a_module_of_under_100_lines_and_a_line_in_each_of_two_files(kind: str) -> None:
+    module, source, edited = recipe(kind)
+    assert not (ROOT / module).exists()
+    assert len(source.splitlines()) + len(edited) < 100
+    assert len(edited) == 2
+    assert all((ROOT / path).exists() for path in edited)
+
+
+def test_the_toy_strategy_of_another_package_shows_its_own_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    STRATEGIES.all()
+    monkeypatch.setattr(STRATEGIES, "registered", dict(STRATEGIES.registered))
+    (tmp_path / "their_toy.py").write_text(recipe("strategy")[1], encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "their_toy", raising=False)
+    assert import_module("their_toy").ToyBatches is STRATEGIES.find("toy-batches")
+    make_lane(tmp_path / "store", events=meetings(snapshots=3))
+    config = small_trainers.config_for(tmp_path, strategy="toy-batches")
+    metrics = small_trainers.run(config).metrics
+    lines = [line for line in ScoreFile(config.checkpoint).lines() if line["steps"]]
+    assert [len(line["step_nodes"]) for line in lines] == [line["steps"] for line in lines]
+    served = generate_latest(metrics.registry).decode()
+    steps = sum(line["steps"] for line in lines)
+    assert f'freshet_trainer_step_nodes_bucket{{graph="meetings",le="10000.0"}} {steps}.0' in served
+    keys = {"model": "sage-linear", "model_params": {"hidden": 4}, "strategy": "toy-batches"}
+    data = offline_protocol.write_events(tmp_path / "events.parquet")
+    found = evaluate(offline_protocol.config_for(**keys), data, shares=offline_protocol.SHARES)
+    assert found is not None
+    assert found["training"]["step_nodes"] > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", RECIPES)
+def test_a_toy_is_trained_by_the_daemon(kind: str, tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    tree_with(tree, kind)
+    store = build_store(
+        meetings(snapshots=3),
+        tmp_path / "store",
+        interval_us=SECOND,
+        lanes=[Lane(name="hash", algorithm="hash", parts=1)],
+        node_features=4,
+    )
+    config = tmp_path / "trainer.yaml"
+    keys = {
+        "store": str(store),
+        "lane": "hash",
+        "window": 2,
+        "checkpoint": str(tmp_path / "checkpoints"),
+        "device": "cpu",
+        "metrics": {"port": 0},
+        **RECIPES[kind],
+    }
+    config.write_text(json.dumps(keys), encoding="utf-8")
+    learn = ("run", "--config", str(config), "--until-idle", "0", "--json")
+    result, listed = run(tree, learn, ("models", "--json"))
+    assert result["snapshots"] == 3
+    assert result["steps"] > 0
+    assert result["loss"] > 0
+    registry = kind.split(maxsplit=1)[0]
+    assert {each["name"]: each for each in listed[_plural(registry)]}[RECIPES[kind][registry]]["summary"]
+
+
+def run(tree: Path, *commands: Sequence[str]) -> list[dict[str, Any]]:
+    """Commands of the trainer with a tree's code, one after the other in one process; what each prints."""
+    program = f"""
+import sys
+sys.path.insert(0, {str(tree)!r})
+import trainer.cli
+assert trainer.cli.__file__.startswith({str(tree)!r})
+for sys.argv[1:] in {commands!r}:
+    try:
+        trainer.cli.main()
+    except SystemExit as ended:
+        assert not ended.code
+"""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program], capture_output=True, text=True, check=False, cwd=tree
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def _plural(kind: str) -> str:
+    return "strategies" if kind == "strategy" else f"{kind}s"
