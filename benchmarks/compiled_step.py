@@ -11,7 +11,6 @@ for each when it is known:
 - seconds until the step was compiled, and processor seconds of this process and its compilers.
 """
 
-import argparse
 import os
 import statistics
 import sys
@@ -20,9 +19,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest.mock import patch
 
+import harness
 import torch
 from event_training import Ours
-from gpu_common import hardware, interactions, print_rows, settled
+from gpu_common import DEVICES, hardware, interactions
+from harness import settled
 from torch.profiler import ProfilerActivity, profile
 
 from trainer.nn.compiled import kernels_fit
@@ -108,20 +109,13 @@ def rows(names: Sequence[str], device: torch.device, batch: int, count: int) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cpu")
-    parser.add_argument(
-        "--small", action="store_true", help="one model, a few events: whether the script works"
-    )
-    given = parser.parse_args()
+    given = harness.options(__doc__, device={**DEVICES, "default": "cpu"}, small=False)
     torch.set_num_threads(1)
     print(hardware(given.device), flush=True)
     titles = "model | launches a step | with `compile` | of them compiled | ms a step | with `compile`"
     names, batch, count = (MODELS[:1], 40, 2) if given.small else (MODELS, 200, 20)
     found = rows(names, torch.device(given.device), batch, count)
-    print_rows(f"{titles} | s to compile | processor s", found)
+    harness.table(f"{titles} | s to compile | processor s", found, keep_going=True)
 
 
 if __name__ == "__main__":

@@ -1,24 +1,31 @@
-"""What decoding costs on one core, beside a bare parse of the same bytes: python benchmarks/decode.py.
+"""What decoding costs on one core: python benchmarks/decode.py [formats] [topics] [duplicates] [ids].
 
-Each figure is CPU time, the median of several runs of whole polls of 20,000 messages (64 messages of 4,096 rows for
-Arrow), after a warm-up. Avro's schemas come from a registry of its own on this machine, asked before the warm-up ends.
+- ``formats``: each format beside a bare parse of the same bytes. Avro's schemas come from a registry of its own on this machine.
+- ``topics``: existing topics. Nested messages are read through ``fields``; beside them are flat ones with the same content.
+  Then polls in which every message is refused.
+- ``duplicates``: what dropping duplicates costs and holds: polls of 20,000 events, each with an event_id of 36 characters (a
+  UUID's length), every tenth a repeat.
+- ``ids``: dense ids of string ids, rows of two ids each, as a sealed snapshot brings them. Beside StringDictionary: Arrow's
+  dictionary_encode alone (it knows no earlier snapshot), and with a plain dict over its distinct values. Wall time.
+
+CPU time unless a part says otherwise, medians of whole polls of 20,000 messages (64 messages of 4,096 rows for Arrow), after a
+warm-up. Ways take turns. Each poll must end as events or as rejects, as it is meant to.
 """
 
 import json
 import os
-import statistics
-import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from statistics import median
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import harness
+import numpy as np
 import pyarrow as pa
 import pyarrow.json as pajson
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
-
+from harness import in_turns, medians, require
 from registry_server import serving
 
 from schemas.config import StreamConfig, Topic
@@ -26,40 +33,39 @@ from stream.decode.columns import canonical
 from stream.decode.decoder import Decoder
 from stream.decode.encode import encode_arrow, encode_json
 from stream.microbatch import RawBatch
+from stream.snapshots.event_ids import EventIds
+from stream.snapshots.string_dictionary import StringDictionary
 from stream.synthetic import interactions
 
-RUNS = 9
-JSON_MESSAGES, ARROW_MESSAGES = 20_000, 64
+RUNS, RUNS_OF_IDS = 9, 5
+MESSAGES, ARROW_ROWS = 20_000, 64 * 4096
+ID_ROWS = 500_000
+FIELDS = {"src": "card.id", "dst": "merchant.id", "t": "created_at", "weight": "amount", "event_id": "id"}
+Work = Callable[[], object]
 
 
-def config(**more: object) -> StreamConfig:
-    return StreamConfig(
-        graph="bench",
-        store="unused",
-        kafka={"bootstrap": "unused:9092", "topics": [{"name": "edges"}]},
-        snapshots={"interval_s": 86_400},
-        **more,
+def decoder(topic: dict[str, Any] | None = None, registry: str | None = None, **more: Any) -> Decoder:
+    named = {"name": "edges", **(topic or {})}
+    kafka = {
+        "bootstrap": "unused:9092",
+        "topics": [named],
+        **({"schema_registry": {"url": registry}} if registry else {}),
+    }
+    times = {"snapshots": {"interval_s": 86_400}}
+    config = StreamConfig.model_validate(
+        {"graph": "bench", "store": "unused", "kafka": kafka, **times, **more}
     )
+    return Decoder(Topic.model_validate(named), config)
 
 
-def poll(values: list[bytes]) -> RawBatch:
-    offsets = pa.array(range(len(values)), pa.int64())
-    return RawBatch("edges", 0, 0, len(values), len(values), offsets, pa.array(values, pa.large_binary()))
-
-
-def events_per_s(work: Callable[[], object], events: int) -> float:
-    work()
-    seconds = []
-    for _ in range(RUNS):
-        start = time.process_time()
-        work()
-        seconds.append(time.process_time() - start)
-    return events / statistics.median(seconds)
-
-
-def show(name: str, rate: float, bare: float | None = None) -> None:
-    ratio = "" if bare is None else f"{rate / bare:8.2f}x"
-    print(f"{name:<58}{rate / 1e6:8.2f} M events/s{ratio}")
+def decoding(messages: Sequence[bytes], made: Decoder, *, events: int, rejects: int = 0) -> Work:
+    """Decode a poll, which must give so many events and rejects."""
+    offsets, values = pa.array(range(len(messages)), pa.int64()), pa.array(messages, pa.large_binary())
+    poll = RawBatch("edges", 0, 0, len(messages), len(messages), offsets, values)
+    batch = made.decode(poll)
+    found = batch.events.num_rows, batch.rejects.num_rows
+    require(found == (events, rejects), f"{found} events and rejects, not {events, rejects}")
+    return lambda: made.decode(poll)
 
 
 def bare_json(values: list[bytes]) -> pa.Table:
@@ -74,77 +80,184 @@ def bare_arrow(values: list[bytes]) -> int:
     return sum(pa.ipc.open_stream(value).read_next_batch().num_rows for value in values)
 
 
-def main() -> None:
-    pa.set_cpu_count(1)
-    count = ARROW_MESSAGES * 4096
-    edges = canonical(interactions(5_000, count, seed=1).combine_chunks().to_batches()[0], "int", "s").batch
-    featured = interactions(2_000, 20_000, features=16, seed=1).combine_chunks().to_batches()[0]
-    nodes = canonical(featured, "int", "s").batch.slice(0, JSON_MESSAGES)
-
-    messages = encode_json(edges.slice(0, JSON_MESSAGES))
-    print(f"JSON, such as {messages[100].decode()}")
-    decoder = Decoder(Topic(name="edges"), config())
-    bare = events_per_s(lambda: bare_json(messages), JSON_MESSAGES)
-    show("  pyarrow.json, joined, explicit schema, unchecked", bare)
-    show("  Decoder", events_per_s(lambda: decoder.decode(poll(messages)), JSON_MESSAGES), bare)
-    one_bad = [*messages[:-200], *[b'{"src": 1, "t": 2}'] * 200]
-    show("  Decoder, 1 % refused", events_per_s(lambda: decoder.decode(poll(one_bad)), JSON_MESSAGES), bare)
-    with_nodes = encode_json(nodes)
-    features = Decoder(Topic(name="edges"), config(features={"node": 16}))
-    rate = events_per_s(lambda: features.decode(poll(with_nodes)), JSON_MESSAGES)
-    share = nodes["features"].is_valid().to_numpy(zero_copy_only=False).mean()
-    show(f"  Decoder, {share:.0%} node events with 16 features", rate)
-    show("  encode_json", events_per_s(lambda: encode_json(edges), count))
-
-    print("Arrow, 4,096 rows a message")
-    batches = list(encode_arrow(edges))
-    arrow = Decoder(Topic(name="edges", format="arrow"), config())
-    bare = events_per_s(lambda: bare_arrow(batches), count)
-    show("  pyarrow.ipc, unchecked", bare)
-    show("  Decoder", events_per_s(lambda: arrow.decode(poll(batches)), count), bare)
-    show("  encode_arrow", events_per_s(lambda: list(encode_arrow(edges)), count))
-
-    print("Avro, behind Confluent's header")
-    with serving() as registry:
-        rates_of("avro", edges, registry.url)
-        print("Debezium's envelopes: in JSON, in JSON with one update in ten to another pair, in Avro")
-        rates_of("debezium", edges, registry.url)
-        moved = [change(i) for i in range(JSON_MESSAGES)]
-        envelopes = made("debezium", registry.url)
-        show("  Decoder, one in ten moves", events_per_s(lambda: envelopes.decode(poll(moved)), len(moved)))
-        rates_of("debezium-avro", edges, registry.url)
-
-
-def made(name: str, url: str) -> Decoder:
-    kafka = {"bootstrap": "unused:9092", "topics": [{"name": "edges"}], "schema_registry": {"url": url}}
-    section = StreamConfig.model_validate({**config().model_dump(), "kafka": kafka})
-    return Decoder(Topic(name="edges", format=name), section)
-
-
 def change(i: int) -> bytes:
     """An envelope with more columns than an event needs; every tenth leads to another pair."""
     row = {"id": i, "src": i % 5_000, "dst": i % 4_999, "note": "as it was"}
-    source = {
-        "connector": "postgresql",
-        "db": "shop",
-        "table": "follows",
-        "ts_ms": 1_700_000_000_000 + i,
-        "lsn": 10**9 + i,
-    }
+    at_ms = 1_700_000_000_000 + i
+    source = {"connector": "postgresql", "db": "shop", "table": "follows", "ts_ms": at_ms, "lsn": 10**9 + i}
     before = row | {"dst": 7} if i % 10 == 0 else None
     op = "c" if before is None else "u"
     return json.dumps(
-        {"before": before, "after": row, "source": source, "op": op, "ts_ms": source["ts_ms"] + 3}
+        {"before": before, "after": row, "source": source, "op": op, "ts_ms": at_ms + 3}
     ).encode()
 
 
-def rates_of(name: str, edges: pa.RecordBatch, url: str) -> None:
-    decoder = made(name, url)
-    part = edges.slice(0, JSON_MESSAGES)
-    messages = [value for value, _ in decoder._format.encode(part)]
-    print(f"  {name}, {len(messages[100])} bytes a message")
-    show("  Decoder", events_per_s(lambda: decoder.decode(poll(messages)), JSON_MESSAGES))
-    show("  encode", events_per_s(lambda: list(decoder._format.encode(part)), JSON_MESSAGES))
+def rates(group: str, ways: dict[str, tuple[int, Work]], bare: str | None = None) -> Iterator[list[str]]:
+    """Rows: M events per CPU second, and the ratio to the bare way."""
+    seconds = medians(in_turns({name: work for name, (_, work) in ways.items()}, RUNS))
+    found = {name: ways[name][0] / took / 1e6 for name, took in seconds.items()}
+    for name, rate in found.items():
+        yield [group, name, f"{rate:.2f}", f"{rate / found[bare]:.2f}" if bare else "–"]
+
+
+def formats() -> Iterator[list[str]]:
+    edges = canonical(
+        interactions(5_000, ARROW_ROWS, seed=1).combine_chunks().to_batches()[0], "int", "s"
+    ).batch
+    featured = interactions(2_000, 20_000, features=16, seed=1).combine_chunks().to_batches()[0]
+    nodes = canonical(featured, "int", "s").batch.slice(0, MESSAGES)
+    part = edges.slice(0, MESSAGES)
+    messages, with_nodes = encode_json(part), encode_json(nodes)
+    one_bad = [*messages[:-200], *[b'{"src": 1, "t": 2}'] * 200]
+    share = nodes["features"].is_valid().to_numpy(zero_copy_only=False).mean()
+    bare = "pyarrow.json, joined, explicit schema, unchecked"
+    yield from rates("JSON", {
+        bare: (MESSAGES, lambda: bare_json(messages)),
+        "Decoder": (MESSAGES, decoding(messages, decoder(), events=MESSAGES)),
+        "Decoder, 1 % refused": (MESSAGES, decoding(one_bad, decoder(), events=MESSAGES - 200, rejects=200)),
+        f"Decoder, {share:.0%} node events with 16 features": (
+            MESSAGES, decoding(with_nodes, decoder(features={"node": 16}), events=MESSAGES)
+        ),
+        "encode_json": (ARROW_ROWS, lambda: encode_json(edges)),
+    }, bare)  # fmt: skip
+    batches = list(encode_arrow(edges))
+    yield from rates("Arrow, 4,096 rows per message", {
+        "pyarrow.ipc, unchecked": (ARROW_ROWS, lambda: bare_arrow(batches)),
+        "Decoder": (ARROW_ROWS, decoding(batches, decoder({"format": "arrow"}), events=ARROW_ROWS)),
+        "encode_arrow": (ARROW_ROWS, lambda: list(encode_arrow(edges))),
+    }, "pyarrow.ipc, unchecked")  # fmt: skip
+    with serving() as registry:
+        for name in ("avro", "debezium", "debezium-avro"):
+            made = decoder({"format": name}, registry.url)
+            encoded = [value for value, _ in made._format.encode(part)]
+            ways = {
+                "Decoder": (MESSAGES, decoding(encoded, made, events=MESSAGES)),
+                "encode": (MESSAGES, lambda made=made: list(made._format.encode(part))),
+            }
+            if name == "debezium":
+                moved = [change(i) for i in range(MESSAGES)]
+                work = decoding(moved, made, events=MESSAGES + MESSAGES // 10)
+                ways["Decoder, one update in ten to another pair"] = MESSAGES, work
+            yield from rates(f"{name}, {len(encoded[100])} bytes per message", ways)
+
+
+def topics() -> Iterator[list[str]]:
+    rng = np.random.default_rng(0)
+    ends = rng.integers(0, 5000, (MESSAGES, 2)).tolist()
+    rows = [(i, a, b, 1.7e9 + i / 100) for i, (a, b) in enumerate(ends)]
+    flat = [
+        {"event_id": f"e{i}", "src": a, "type": "x", "dst": b, "mcc": 5411, "t": t, "weight": 12.5}
+        for i, a, b, t in rows
+    ]
+    nested = [
+        {"id": f"e{i}", "card": {"id": a, "type": "x"}, "merchant": {"id": b, "mcc": 5411}, "created_at": t, "amount": 12.5}
+        for i, a, b, t in rows
+    ]  # fmt: skip
+    flat_, nested_ = ([json.dumps(message).encode() for message in of] for of in (flat, nested))
+    escaped = [json.dumps({"src": f"é{a}", "dst": f"ü{b}", "t": t}).encode() for _, a, b, t in rows]
+    prefixed = {"fields": FIELDS, "id_prefix": {"src": "card:", "dst": "merchant:"}}
+    taken = {
+        "flat messages of the same content": (flat_, decoder()),
+        "nested, by fields": (nested_, decoder({"fields": FIELDS})),
+        "nested, by fields, ids with prefixes": (nested_, decoder(prefixed, ids="string")),
+        "text ids with \\u escapes": (escaped, decoder(ids="string")),
+    }
+    ways = {name: (MESSAGES, decoding(*case, events=MESSAGES)) for name, case in taken.items()}
+    yield from rates(f"taken, such as {nested_[0].decode()}", ways)
+    refused = {
+        "text that is not JSON": b"hello %d",
+        "bytes that are not UTF-8": b"\x00\xff%d",
+        "JSON cut off": b'{"src":%d,"dst":7,"t":170',
+        "dst is missing": b'{"src":%d,"t":1700000000}',
+        "ids of the wrong kind": b'{"src":"u%d","dst":7,"t":1700000000}',
+        "times out of bounds": b'{"src":%d,"dst":7,"t":1700000000000}',
+        "unknown op": b'{"src":%d,"dst":7,"t":1.7e9,"op":"upsert"}',
+        "unexpected features": b'{"src":%d,"dst":7,"t":1.7e9,"features":[1,2]}',
+    }
+    ways = {
+        name: (
+            MESSAGES,
+            decoding([shape % i for i in range(MESSAGES)], decoder(), events=0, rejects=MESSAGES),
+        )
+        for name, shape in refused.items()
+    }
+    yield from rates("polls of refused messages only", ways)
+
+
+def duplicates() -> Iterator[list[str]]:
+    for window_ids in (10_000, 1_000_000):
+        ids, rng, seconds, dropped = EventIds(window_ids, 10**9), np.random.default_rng(0), [], 0
+        for n in range(2 * window_ids // MESSAGES + 60):
+            fresh = np.arange(n * MESSAGES, (n + 1) * MESSAGES)
+            again = np.maximum(fresh - rng.integers(1, max(2, window_ids // 2), MESSAGES), 0)
+            names = [f"{i:036d}" for i in np.where(rng.random(MESSAGES) < 0.1, again, fresh)]
+            column = pa.chunked_array([pa.array(names)])
+            began = time.process_time()
+            dropped += int(np.sum(ids.duplicates(column, fresh, np.zeros(MESSAGES, bool))))
+            seconds.append(time.process_time() - began)
+        require(dropped > 0, "no duplicate was dropped")
+        steady = seconds[len(seconds) // 2 :]  # growing and forgetting included
+        alive = min(ids.size, int(0.9 * window_ids))
+        rate = MESSAGES * len(steady) / sum(steady) / 1e6
+        yield [f"{window_ids:,}", f"{rate:.1f}", f"{ids.nbytes / alive:.0f}"]
+
+
+class PlainDict:
+    """Arrow finds the distinct ids of a snapshot, a dict looks each of them up."""
+
+    def __init__(self) -> None:
+        self._dense: dict[str, int] = {}
+
+    def encode(self, src: pa.ChunkedArray, dst: pa.ChunkedArray) -> np.ndarray:
+        both = pa.concat_arrays([*src.chunks, *dst.chunks])
+        interleaved = np.arange(2 * len(src)).reshape(2, len(src)).T.ravel()
+        encoded = both.take(pa.array(interleaved)).dictionary_encode()
+        dense = self._dense
+        known = [dense.setdefault(name, len(dense)) for name in encoded.dictionary.to_pylist()]
+        return np.array(known)[encoded.indices.to_numpy(zero_copy_only=False)]
+
+
+def string_ids() -> Iterator[list[str]]:
+    ways: dict[str, Callable[[], Any]] = {
+        "Arrow's dictionary_encode, alone": lambda: (
+            lambda src, dst: (src.dictionary_encode(), dst.dictionary_encode())
+        ),
+        "dictionary_encode and a dict": lambda: PlainDict().encode,
+        "StringDictionary": lambda: StringDictionary().encode,
+    }
+    for nodes in (1_000, 100_000, 10_000_000):
+        ends = np.random.default_rng(1).integers(0, nodes, (2, ID_ROWS))
+        columns = [
+            pa.chunked_array([pa.array([f"{kind}:{node:09d}" for node in column])])
+            for kind, column in zip(("customer", "merchant"), ends, strict=True)
+        ]
+        took: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+        for turn in range(RUNS_OF_IDS + 1):
+            for name, fresh in ways.items():
+                encode = fresh()
+                seconds = [harness.seconds_of(lambda e=encode, both=columns: e(*both)) for _ in range(2)]
+                if turn:  # the first compiles
+                    took[name].append((seconds[0], seconds[1]))
+        for name, runs in took.items():
+            first, known = (2 * ID_ROWS / median(column) / 1e6 for column in zip(*runs, strict=True))
+            yield [f"{nodes:,}", name, f"{first:.2f}", f"{known:.2f}"]
+
+
+PARTS = {
+    "formats": (formats, "format | way | M events/s | of the bare parse"),
+    "topics": (topics, "messages | case | M messages/s | –"),
+    "duplicates": (duplicates, "ids in the window | M events/s | bytes per id"),
+    "ids": (string_ids, "ids to draw from | way | M ids/s, first time | all known"),
+}
+
+
+def main() -> None:
+    given = harness.options(__doc__, {"parts": []})
+    harness.begin()
+    pa.set_cpu_count(1)
+    for name in harness.chosen(given.parts, PARTS):
+        rows, titles = PARTS[name]
+        harness.table(titles, rows())
 
 
 if __name__ == "__main__":

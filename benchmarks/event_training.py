@@ -6,12 +6,13 @@ message, Adam) on the same events and negatives, in turns, in one process: ``tor
 ``sequential``. Medians of events/s over rounds, by the process's CPU seconds. ``--ap`` trains both for an epoch and
 predicts what follows.
 
-Needs ``pip install torch_geometric``, and jodie_wikipedia.parquet among the real graphs or as --data.
+``--warm`` events are learned before the clock runs; ``--wall`` has seconds on the wall instead. Needs ``pip install
+torch_geometric``, and jodie_wikipedia.parquet among the real graphs or as --data.
 """
 
-import argparse
+import importlib.util
+import itertools
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -19,6 +20,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import harness
 import numpy as np
 import pyarrow.parquet as pq
 import torch
@@ -47,6 +49,11 @@ def interactions(file: Path) -> Interactions:
     src, dst, t = (table[name].to_numpy().astype(np.int64) for name in ("src", "dst", "t"))
     pool = np.unique(dst)
     return src, dst, t, pool[np.random.default_rng(0).integers(0, len(pool), len(src))]
+
+
+def has_peer() -> bool:
+    """Whether PyG is installed."""
+    return importlib.util.find_spec("torch_geometric") is not None
 
 
 class Peer:
@@ -130,15 +137,9 @@ class Ours:
     """A preset under ``sequential``."""
 
     def __init__(
-        self,
-        data: Interactions,
-        options: dict[str, str],
-        precision: str,
-        seed: int,
-        *,
-        name: str = "tgn",
-        device: torch.device = HOST,
-    ) -> None:
+        self, data: Interactions, options: dict[str, str], precision: str, seed: int, *,
+        name: str = "tgn", device: torch.device = HOST,
+    ) -> None:  # fmt: skip
         torch.manual_seed(seed)
         self.data = data
         self.precision = precision
@@ -184,22 +185,8 @@ class Ours:
         nothing = positive.part(slice(0, 0))
         inserts = Inserts(positive.src, positive.dst, positive.time_us, np.zeros(len(positive), np.bool_))
         every = np.arange(len(positive))
-        examples = Examples(
-            0,
-            0,
-            inserts,
-            inserts.late,
-            every,
-            positive,
-            positive,
-            negative,
-            nothing,
-            every,
-            nothing,
-            nothing,
-            1,
-            {},
-        )
+        rows = positive, positive, negative, nothing, every, nothing, nothing
+        examples = Examples(0, 0, inserts, inserts.late, every, *rows, 1, {})
         self.strategy.learn([examples], 0)
 
     def predict(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
@@ -218,83 +205,67 @@ OURS: dict[str, tuple[dict[str, str], str]] = {
 and with bfloat16 products."""
 
 
-def rates(
-    data: Interactions, batch: int, rounds: int, warm: int, clock: Callable[[], float]
-) -> dict[str, list[float]]:
+def rates(data: Interactions, batch: int, given: Any) -> Iterator[list[str]]:
+    """Rows: median events/s over rounds, and the median of the ratios of each round."""
+    clock = time.perf_counter if given.wall else time.process_time
     sides: dict[str, Callable[[int, int, int], None]] = {"torch_geometric": Peer(data, 0).train}
-    for name, (options, precision) in OURS.items():
-        ours = Ours(data, options, precision, 0)
+    for name, (options, products) in OURS.items():
+        ours = Ours(data, options, products, 0)
         ours.start(batch)
         sides[name] = ours.train
     for train in sides.values():
-        train(0, warm, batch)
+        train(0, given.warm, batch)
+    events, first = max(3 * batch, 1200), itertools.count(given.warm, max(3 * batch, 1200))
     found: dict[str, list[float]] = {name: [] for name in sides}
-    events = max(3 * batch, 1200)
-    for begin in range(warm, warm + rounds * events, events):
+    for begin in itertools.islice(first, given.rounds):
         for name, train in sides.items():
-            began = clock()
-            train(begin, begin + events, batch)
-            found[name].append(events / (clock() - began))
-    return found
+            seconds = harness.seconds_of(lambda t=train, b=begin: t(b, b + events, batch), clock)
+            found[name].append(events / seconds)
+    for name, rate in found.items():
+        ratios = [ours / peer for peer, ours in zip(found["torch_geometric"], rate, strict=True)]
+        yield [str(batch), name, f"{statistics.median(rate):.0f}", f"{statistics.median(ratios):.2f}"]
 
 
-def precision(data: Interactions, batch: int, epochs: int, seed: int) -> Iterator[tuple[str, float]]:
-    count = len(data[0])
-    learned, judged = int(0.7 * count), int(0.85 * count)
-    peer = Peer(data, seed)
-    for _ in range(epochs):
-        peer.memory.reset_state()
-        peer.neighbours.reset_state()
-        peer.train(0, learned, batch)
-    yield "torch_geometric", batched(average_precision, *peer.predict(learned, judged)) or 0.0
-    for name, (options, products) in OURS.items():
-        ours = Ours(data, options, products, seed)
-        ours.start(batch)
+def precisions(data: Interactions, batch: int, epochs: int, seeds: int) -> Iterator[list[str]]:
+    """Rows: AP of the 15 % after the 70 % that are learned, over seeds."""
+    learned, judged = int(0.7 * len(data[0])), int(0.85 * len(data[0]))
+
+    def ap(side: Any, forget: Callable[[], object]) -> float:
         for _ in range(epochs):
-            ours.strategy.rewind()
-            ours.train(0, learned, batch)
-        yield name, batched(average_precision, *ours.predict(learned, judged)) or 0.0
+            forget()
+            side.train(0, learned, batch)
+        return batched(average_precision, *side.predict(learned, judged)) or 0.0
+
+    reached: dict[str, list[float]] = {}
+    for seed in range(seeds):
+        peer = Peer(data, seed)
+        forget = lambda p=peer: (p.memory.reset_state(), p.neighbours.reset_state())  # noqa: E731
+        reached.setdefault("torch_geometric", []).append(ap(peer, forget))
+        for name, (options, products) in OURS.items():
+            ours = Ours(data, options, products, seed)
+            ours.start(batch)
+            reached.setdefault(name, []).append(ap(ours, ours.strategy.rewind))
+    for name, aps in reached.items():
+        yield [str(batch), name, f"{statistics.mean(aps):.4f} ({min(aps):.4f} to {max(aps):.4f})"]
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser()
-    default = Path(__file__).parents[2] / "shared/data/jodie_wikipedia.parquet"
-    arguments.add_argument("--data", type=Path, default=default)
-    arguments.add_argument("--rounds", type=int, default=9)
-    arguments.add_argument("--warm", type=int, default=12_000, help="events both learn before the clock runs")
-    arguments.add_argument("--threads", type=int, default=1)
-    arguments.add_argument("--wall", action="store_true", help="seconds on the wall, not of processors")
-    arguments.add_argument(
-        "--ap", type=int, metavar="EPOCHS", help="compare AP instead, after so many epochs"
+    given = harness.options(
+        __doc__, data=harness.DATA / "jodie_wikipedia.parquet", rounds=9, warm=12_000, threads=1, wall=False, ap=0, seeds=3,
+        batch=[200, 600, 2000],
+    )  # fmt: skip
+    harness.require(
+        has_peer(), "this benchmark compares with torch_geometric. Say: pip install torch_geometric"
     )
-    arguments.add_argument("--seeds", type=int, default=3, help="of --ap")
-    arguments.add_argument("--batch", type=int, action="append")
-    chosen = arguments.parse_args()
-    try:
-        import torch_geometric  # noqa: F401
-    except ImportError:
-        sys.exit("this benchmark compares with torch_geometric; say: pip install torch_geometric")
-    if not chosen.data.exists():
-        sys.exit(f"{chosen.data} is not there; name a Parquet file of src, dst, t with --data")
-    torch.set_num_threads(chosen.threads)
-    data = interactions(chosen.data)
-    for batch in chosen.batch or (200, 600, 2000):
-        if chosen.ap:
-            reached = [dict(precision(data, batch, chosen.ap, seed)) for seed in range(chosen.seeds)]
-            for name in reached[0]:
-                aps = [each[name] for each in reached]
-                shown = f"{statistics.mean(aps):.4f} ({min(aps):.4f} to {max(aps):.4f})"
-                print(f"batch {batch:5}  {name:22} AP {shown}  (validation, {chosen.ap} epochs)", flush=True)
-            continue
-        clock = time.perf_counter if chosen.wall else time.process_time
-        found = rates(data, batch, chosen.rounds, chosen.warm, clock)
-        for name, rate in found.items():
-            ratios = [ours / peer for peer, ours in zip(found["torch_geometric"], rate, strict=True)]
-            print(
-                f"batch {batch:5}  {name:22} {statistics.median(rate):7.0f} events/s  "
-                f"ratio {statistics.median(ratios):.2f}",
-                flush=True,
-            )
+    harness.begin()
+    torch.set_num_threads(given.threads)
+    data = interactions(harness.existing(given.data))
+    if given.ap:
+        rows = (row for batch in given.batch for row in precisions(data, batch, given.ap, given.seeds))
+        harness.table(f"batch | way | validation AP after {given.ap} epochs", rows)
+    else:
+        rows = (row for batch in given.batch for row in rates(data, batch, given))
+        harness.table("batch | way | events/s | ratio", rows)
 
 
 if __name__ == "__main__":

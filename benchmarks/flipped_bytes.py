@@ -1,42 +1,32 @@
 """Every byte of a small store flipped, one at a time: how many flips ``verify`` finds, and how long one look takes.
 
-Usage: python benchmarks/flipped_bytes.py [--every N] [--compacted]
+    python benchmarks/flipped_bytes.py [--every N]
+
+``--every``: flip every so many bytes.
 """
 
-import argparse
-import sys
-import tempfile
 import time
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
-
+import harness
 from every_kind import make_every_kind, missed_flips
 from placed import files_of
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--every", type=int, default=1, help="flip every so many bytes")
-    parser.add_argument("--compacted", action="store_true", help="a store with indexes and dropped snapshots")
-    given = parser.parse_args()
-    every = given.every
-    with tempfile.TemporaryDirectory() as folder:
-        store = make_every_kind(
-            Path(folder), "hash", snapshots=2 if given.compacted else 1, compacted=given.compacted
-        )
+    given = harness.options(__doc__, every=1)
+    harness.begin()
+    with harness.scratch() as folder:
+        store = make_every_kind(folder, "hash", snapshots=1, compacted=False)
         files = files_of(store).values()
         size = sum(path.stat().st_size for path in files)
-        started = time.perf_counter()
-        missed = list(missed_flips(store, every=every))
-        seconds = time.perf_counter() - started
-    flips = -(-size // every)
+        began = time.perf_counter()
+        missed = list(missed_flips(store, every=given.every))
+        seconds = time.perf_counter() - began
+    flips = -(-size // given.every)
     print(
         f"{len(files)} files, {size} bytes; {flips} flips in {seconds:.0f} s, {1e3 * seconds / flips:.1f} ms each"
     )
-    print(f"not found: {len(missed)}", *missed, sep="\n")
-    sys.exit(bool(missed))
+    harness.require(flips > 0 and not missed, f"not found: {missed}")
 
 
 if __name__ == "__main__":

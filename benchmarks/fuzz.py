@@ -16,7 +16,6 @@ tenth of the messages, or with ``--rounds`` all of them before the last round, w
 A failure names the seed and the poll, which are enough to have it again: ``--only POLL``.
 """
 
-import argparse
 import ctypes
 import gc
 import json
@@ -25,17 +24,14 @@ import os
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
 import psutil
 import pyarrow as pa
-from numba.core.dispatcher import Dispatcher
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
-
 from hostile import Profile, profiles
+from numba.core.dispatcher import Dispatcher
 
 from stream.decode.decoder import Decoder
 from stream.microbatch import MicroBatch, RawBatch
@@ -58,50 +54,48 @@ class Unsound(Exception):  # noqa: N818  a finding
     """What must hold of a decoded poll does not."""
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--messages", type=int, default=1_000_000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", type=int, help="Decode one poll, the number of which a failure named.")
-    parser.add_argument("--rounds", type=int, default=1, help="How often the same messages are decoded.")
-    parser.add_argument("--leak", type=float, default=16.0, help="Bytes a message that may stay.")
-    parser.add_argument("--hold", type=int, default=0, help="Leak so many bytes a message, to see it found.")
-    parser.add_argument("--growth", type=float, default=64.0, help="MiB that a warm process may grow.")
-    parser.add_argument("--json", action="store_true", help="Print one JSON object.")
-    arguments = parser.parse_args()
-    if arguments.only is not None:
-        checked(arguments.seed, arguments.only, profiles(), Counter())
-        return 0
+def main() -> None:
+    given = harness.options(
+        __doc__,
+        messages=1_000_000,
+        seed=1,
+        only={"type": int},
+        rounds=1,
+        leak=16.0,
+        hold=0,
+        growth=64.0,
+        json=False,
+    )
+    if given.only is not None:
+        checked(given.seed, given.only, profiles(), Counter())
+        return
     os.environ.update(COUNTED)
     context = multiprocessing.get_context("spawn")
     progress, result = context.Value("q", 0), context.SimpleQueue()
-    told_of = (arguments.messages, arguments.rounds, arguments.hold, arguments.seed)
-    child = context.Process(target=work, args=(*told_of, progress, result))
-    started = time.monotonic()
+    what = given.messages, given.rounds, given.hold, given.seed
+    child = context.Process(target=work, args=(*what, progress, result))
+    began = time.monotonic()
     child.start()
-    told: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     while child.is_alive() or not result.empty():
         if result.empty():
             time.sleep(0.05)
         else:
-            told |= result.get()
+            found |= result.get()
     child.join()
-    told["seconds"] = time.monotonic() - started
+    found["seconds"] = time.monotonic() - began
     if child.exitcode != 0:
-        told["failure"] = told.get("failure") or f"the process ended with {child.exitcode}"
-        told["failure"] += f"; again: --seed {arguments.seed} --only {progress.value}"
-    elif told["compiled"]:
-        told["failure"] = f"compiled when warm: {', '.join(told['compiled'])}"
-    elif told["leaked_bytes"] > arguments.leak * told["warm_messages"]:
-        told["failure"] = (
-            f"{told['leaked_bytes']:,} bytes of {told['warm_messages']:,} messages stayed, "
-            f"at most {arguments.leak:g} a message"
-        )
-    elif told["rss_end_mib"] - told["rss_warm_mib"] > arguments.growth:
-        grown = told["rss_end_mib"] - told["rss_warm_mib"]
-        told["failure"] = f"memory grew by {grown:.0f} MiB after the warm-up, at most {arguments.growth:.0f}"
-    print(json.dumps(told)) if arguments.json else show(told)
-    return 1 if told.get("failure") else 0
+        found["failure"] = found.get("failure") or f"the process ended with {child.exitcode}"
+        found["failure"] += f"; again: --seed {given.seed} --only {progress.value}"
+    elif found["compiled"]:
+        found["failure"] = f"compiled when warm: {', '.join(found['compiled'])}"
+    elif found["leaked_bytes"] > given.leak * found["warm_messages"]:
+        stayed = f"{found['leaked_bytes']:,} bytes of {found['warm_messages']:,} messages stayed"
+        found["failure"] = f"{stayed}, at most {given.leak:g} a message"
+    elif (grown := found["rss_end_mib"] - found["rss_warm_mib"]) > given.growth:
+        found["failure"] = f"memory grew by {grown:.0f} MiB after the warm-up, at most {given.growth:.0f}"
+    print(json.dumps(found)) if given.json else show(found)
+    sys.exit(1 if found.get("failure") else 0)
 
 
 def work(messages: int, rounds: int, held: int, seed: int, progress: Any, result: Any) -> None:
@@ -133,20 +127,17 @@ def work(messages: int, rounds: int, held: int, seed: int, progress: Any, result
         result.put({"failure": str(finding)})
         raise SystemExit(1) from finding
     leaked_bytes, kernels = in_use() - warm["bytes"], compiled()
-    result.put(
-        {
-            "counts": dict(counts),
-            "rss_begin_mib": begun_mib,
-            "rss_warm_mib": warm_mib,
-            "rss_most_mib": most_mib,
-            "rss_end_mib": process.memory_info().rss / 2**20,
-            "warm_messages": counts["messages"] - warm["messages"],
-            "leaked_bytes": leaked_bytes,
-            "compiled": sorted(
-                name for name, kinds in kernels.items() if kinds > warm["kernels"].get(name, 0)
-            ),
-        }
-    )
+    again = [name for name, kinds in kernels.items() if kinds > warm["kernels"].get(name, 0)]
+    result.put({
+        "counts": dict(counts),
+        "rss_begin_mib": begun_mib,
+        "rss_warm_mib": warm_mib,
+        "rss_most_mib": most_mib,
+        "rss_end_mib": process.memory_info().rss / 2**20,
+        "warm_messages": counts["messages"] - warm["messages"],
+        "leaked_bytes": leaked_bytes,
+        "compiled": sorted(again),
+    })  # fmt: skip
 
 
 class Mallinfo2(ctypes.Structure):
@@ -163,8 +154,8 @@ def in_use() -> int:
     gc.collect()
     mallinfo2 = ctypes.CDLL(None).mallinfo2
     mallinfo2.restype = Mallinfo2
-    told = mallinfo2()
-    return int(told.uordblks + told.hblkhd)
+    found = mallinfo2()
+    return int(found.uordblks + found.hblkhd)
 
 
 def compiled() -> dict[str, int]:
@@ -226,28 +217,21 @@ def count(
     counts.update(f"reason {reason}" for reason in rejects["reason"].to_pylist())
 
 
-def show(told: dict[str, Any]) -> None:
-    counts = told.get("counts", {})
-    if counts:
-        total, seconds = counts["messages"], told["seconds"]
-        print(
-            f"{total:,} messages ({counts['bytes'] / 2**20:,.0f} MiB) in {seconds:,.0f} s, made and checked"
+def show(found: dict[str, Any]) -> None:
+    harness.begin()
+    if counts := found.get("counts", {}):
+        total, mib = counts["messages"], counts["bytes"] / 2**20
+        print(f"{total:,} messages ({mib:,.0f} MiB) in {found['seconds']:,.0f} s, made and checked, decoded at "
+              f"{total / counts['decode_us'] * 1e6:,.0f} messages/s of one core")  # fmt: skip
+        rows = sorted(counts.items(), key=lambda entry: (entry[0].split()[0], -entry[1]))
+        harness.table(
+            "what | number", ([name, f"{number:,}"] for name, number in rows if name != "decode_us")
         )
-        print(f"  decoded at {total / counts['decode_us'] * 1e6:,.0f} messages/s of one core")
-        for name in ("taken, whole or in part", "refused, whole", "tombstones"):
-            print(f"  {name:<44}{counts[name]:>12,}")
-        print(f"  {'events accepted':<44}{counts['events']:>12,}")
-        for group, title in (("reason", "rejects (rows of Arrow messages are one each)"), ("kind", "sent")):
-            print(f"  {title}:")
-            for name, number in sorted(counts.items(), key=lambda entry: -entry[1]):
-                if name.startswith(f"{group} "):
-                    print(f"    {name.removeprefix(group + ' '):<42}{number:>12,}")
-        memory = {key[4:-4]: told[key] for key in told if key.startswith("rss_")}
-        leaked = told["leaked_bytes"] / told["warm_messages"]
-        print(f"  stayed allocated once warm: {leaked:.2f} bytes a message")
-        print(f"  RSS, MiB: {', '.join(f'{name} {value:.0f}' for name, value in memory.items())}")
-    print(f"FAILED: {told['failure']}" if told.get("failure") else "no crash, nothing lost, memory flat")
+        memory = ", ".join(f"{key[4:-4]} {found[key]:.0f}" for key in found if key.startswith("rss_"))
+        leaked = found["leaked_bytes"] / found["warm_messages"]
+        print(f"stayed allocated once warm: {leaked:.2f} bytes a message; RSS, MiB: {memory}")
+    print(f"FAILED: {found['failure']}" if found.get("failure") else "no crash, nothing lost, memory flat")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

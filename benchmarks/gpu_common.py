@@ -1,32 +1,38 @@
-"""What the parts of gpu.py share: made-up events, clocks of a device, where the host waits, rows printed one by one.
+"""What the parts of gpu.py share: made-up events and stores, clocks of a device, memory, and where the host waits.
 
 As a program (python benchmarks/gpu_common.py cuda) it is the first part: versions and hardware, and 1 if the project cannot be
 imported or torch finds no such device.
 """
 
 import importlib
-import os
-import platform
 import sys
-import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
 import torch
 from event_training import Interactions
-from snapshot_epochs import store_of
+from harness import ROOT, settled
 
-from schemas.config import Lane
-
-ROOT = Path(__file__).resolve().parents[1]
 SOURCES, DESTINATIONS = 1000, 200
-SNAPSHOTS, SNAPSHOT_S = 3, 3600
+SNAPSHOTS, SNAPSHOT_S, INTERVAL_US = 3, 3600, 1_000_000
+PACKAGES = [
+    "torch",
+    "numpy",
+    "numba",
+    "pyarrow",
+    "torch_geometric",
+    "apache_beam",
+    "confluent_kafka",
+    "kafka",
+]
+DEVICES = {"choices": ["cuda", "cpu"], "default": "cuda"}
 
 
 def interactions(events: int) -> Interactions:
@@ -38,18 +44,25 @@ def interactions(events: int) -> Interactions:
     return src, dst, t, SOURCES + rng.integers(0, DESTINATIONS, events)
 
 
-def make_store(folder: Path, events: int, parts: int = 2) -> None:
+def event_store(folder: Path, events: int, parts: int = 2) -> Path:
     """A store of so many events in three snapshots, with lanes of `hash` and `sep`."""
     src, dst, t, _ = interactions(events)
-    lanes = [Lane(name=name, algorithm=name, parts=parts) for name in ("hash", "sep")]
-    store_of(folder, src, dst, t * 1_000_000, interval_us=SNAPSHOT_S * 1_000_000, lanes=lanes)
+    table = harness.event_table(src=src, dst=dst, t=t * 1_000_000)
+    return harness.built(folder, table, SNAPSHOT_S * 1_000_000, harness.lanes("hash", "sep", parts=parts))
 
 
-def settled(device: torch.device) -> float:
-    """Seconds, once the device has done all that it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
+def graph_events(nodes: int, a_snapshot: int, snapshots: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Made-up sources, destinations and times, in microseconds; hubs are destinations of small numbers."""
+    rng, events = np.random.default_rng(0), a_snapshot * snapshots
+    src, dst = rng.integers(0, nodes, events), (nodes * rng.random(events) ** 2).astype(np.int64)
+    return src, dst, np.sort(rng.integers(0, snapshots * INTERVAL_US, events))
+
+
+def graph_store(folder: Path, *sizes: int, parts: int = 1) -> Path:
+    """A store of made-up snapshots with a lane `hash`; edges live for two of them."""
+    src, dst, t = graph_events(*sizes)
+    lanes = harness.lanes("hash", parts=parts, edge_life=2)
+    return harness.built(folder, harness.event_table(src=src, dst=dst, t=t), INTERVAL_US, lanes)
 
 
 def seconds_of(work: Callable[[], object], device: torch.device, times: int = 20) -> float:
@@ -75,7 +88,7 @@ def peak_mib(device: torch.device) -> str:
 
 @contextmanager
 def waits(device: torch.device, found: Counter[str]) -> Iterator[None]:
-    """Count what the host waits for, by the place in our code, as torch's sync debug mode tells it."""
+    """Count what the host waits for, by the place in our code, as torch's sync debug mode shows it."""
     if device.type != "cuda":
         yield
         return
@@ -98,41 +111,17 @@ def waits(device: torch.device, found: Counter[str]) -> Iterator[None]:
 
 
 def hardware(device: str) -> str:
-    """The processor, the card, its driver, and versions."""
-    host = f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} cores ({_processor()})"
-    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
+    """The machine, the card, its driver, and torch's version."""
     if device != "cuda":
-        return f"{host}, no GPU, {versions}"
+        return f"{harness.machine()}, no GPU, torch {torch.__version__}"
     properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     gpus = ", ".join(f"{each.name} ({each.total_memory / 2**30:.0f} GiB)" for each in properties)
-    return f"{gpus}, {host}, {versions}, CUDA {torch.version.cuda}"
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
-def print_rows(titles: str, rows: Iterable[Sequence[str]]) -> None:
-    """A Markdown table, each row when it is known, so that a limit of time loses nothing; an error is a line, and the end."""
-    print(f"\n| {titles} |\n|{'---|' * (titles.count('|') + 1)}", flush=True)
-    try:
-        for row in rows:
-            print(f"| {' | '.join(row)} |", flush=True)
-    except Exception as error:  # noqa: BLE001  the other tables are worth having
-        traceback.print_exc()
-        print(
-            f"WRONG: {titles.split(' |', maxsplit=1)[0]}: {type(error).__name__}: {str(error)[:200]}",
-            flush=True,
-        )
+    return f"{gpus}, {harness.machine()}, torch {torch.__version__}, CUDA {torch.version.cuda}"
 
 
 def main() -> None:
     device = sys.argv[1]
-    packages = "torch numpy numba pyarrow torch_geometric apache_beam confluent_kafka kafka"
-    for name in [*packages.split(), "trainer.service", "trainer.evaluation.evaluate"]:
+    for name in [*PACKAGES, "trainer.service", "trainer.evaluation.evaluate"]:
         try:
             print(name, getattr(importlib.import_module(name), "__version__", "is there"), flush=True)
         except ImportError as error:

@@ -6,25 +6,21 @@ without dropout. Logits must be equal to 1e-4 before anything was learned. After
 weight as far as any other, and single logits differ by some 1e-2.
 """
 
-import argparse
-import sys
-import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import harness
 import numpy as np
 import torch
-from gpu_common import SNAPSHOTS, fresh_peak, make_store, peak_mib, print_rows, settled, waits
+from gpu_common import DEVICES, SNAPSHOTS, event_store, fresh_peak, peak_mib, waits
+from harness import settled
 from torch import nn
 
-from schemas.trainer_config import Optimisation, TrainerConfig
-from stream.store.lane.reader import LaneReader
 from trainer.models.interface import MODELS
 from trainer.ranks import Ranks
-from trainer.session.session import Session
 from trainer.strategies.interface import STRATEGIES, strategies_for
 from trainer.tasks.link_prediction import predict
 
@@ -45,31 +41,25 @@ class Way(NamedTuple):
 
 
 def way(store: Path, strategy: str, model: str, device: str, *, count: bool = False) -> Way:
-    lane = LaneReader(store, "sep" if strategy == "pac" else "hash")
-    config = TrainerConfig(
-        lane=lane.header.lane, model=model, strategy=strategy, window=2,
-        strategy_params=PARAMS.get(strategy, {}), optimisation=Optimisation(batch_size=100),
-    )  # fmt: skip
     ranks, places, scores = Ranks.from_environment(device), Counter[str](), []  # type: ignore[arg-type]
-    session = Session(config, lane, ranks)
+    session = harness.session_of(
+        store, ranks, lane="sep" if strategy == "pac" else "hash", model=model, strategy=strategy, window=2,
+        strategy_params=PARAMS.get(strategy, {}), optimisation={"batch_size": 100},
+    )  # fmt: skip
     for module in session.model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
     fresh_peak(ranks.device)
     steps, step_s = 0, 0.0
     for number in range(SNAPSHOTS):
-        session.advance(lane.manifests[number])
-        examples = session.task.examples(session.view, session.strategy)
+        examples = harness.examples_of(session, [session.lane.manifests[number]])
         predicted = predict(session.strategy, session.model, None, examples.only_random(), ranks)
         assert predicted is not None
         scores.append(np.concatenate([predicted.positive[:, 0], predicted.negative[:, 0]]))
         if number == SNAPSHOTS - 1:
             break
         began = settled(ranks.device)
-        if count and number:
-            with waits(ranks.device, places):
-                steps = session.strategy.learn([examples], 0).steps
-        else:
+        with waits(ranks.device if count and number else torch.device("cpu"), places):
             steps = session.strategy.learn([examples], 0).steps
         step_s = (settled(ranks.device) - began) / max(steps, 1)
     session.strategy.embeddings(np.arange(5))
@@ -79,7 +69,7 @@ def way(store: Path, strategy: str, model: str, device: str, *, count: bool = Fa
 
 
 def compared(store: Path, strategy: str, device: str) -> Iterator[list[str]]:
-    """A row for each model; those that differ are also told as wrong."""
+    """A row for each model; a line that begins with WRONG for those that differ."""
     for model in sorted(name for name in MODELS.all() if strategy in strategies_for(name)):
         try:
             host = way(store, strategy, model, "cpu")
@@ -107,18 +97,12 @@ def compared(store: Path, strategy: str, device: str) -> Iterator[list[str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--strategy", required=True, choices=sorted(STRATEGIES.all()))
-    given = parser.parse_args()
+    strategies = {"required": True, "choices": sorted(STRATEGIES.all())}
+    given = harness.options(__doc__, device=DEVICES, strategy=strategies)
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory(prefix="freshet-gpu-") as folder:
-        store = Path(folder) / "store"
-        make_store(store, 900)
-        print_rows(TITLES, compared(store, given.strategy, given.device))
-    sys.stdout.flush()
+    with harness.scratch() as folder:
+        store = event_store(folder / "store", 900)
+        harness.table(TITLES, compared(store, given.strategy, given.device), keep_going=True)
 
 
 if __name__ == "__main__":

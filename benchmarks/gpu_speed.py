@@ -2,42 +2,47 @@
 
 - ``ceilings``: bytes a second of a copy on the device, products a second, bytes a second to it from page-locked and from
   ordinary memory, and what a launch and a question to the device take;
-- ``events``: training steps of ``tgn`` and ``tgn-history`` beside PyG's building blocks (event_training.py) on the device,
-  and on one core. Launches are kernels (on the processor: operations). The shares are of the ceilings: float operations of
+- ``events``: training steps of ``tgn`` and ``tgn-history`` beside PyG's building blocks (event_training.py) on the device, and
+  on one core. Launches are kernels (on the processor: operations). The shares are of the ceilings: float operations of
   products, and bytes that all operations read and write, both counted by operation, over the step's time;
-- ``epochs``: every snapshot model under ``whole`` (snapshot_epochs.py) beside WD-GCN of the same widths over the same
-  snapshots, by ``torch.sparse`` in compressed rows and by PyG's ``GCNConv``, both with ``torch.nn.LSTM``;
-- ``transfer``: a snapshot that changes by 5 and by 50 % on its way to the device, beside its coordinates and values from
-  page-locked memory: until the host is free, until the device has the graph, and a copy of as many bytes alone;
+- ``epochs``: every snapshot model under ``whole``: made-up events with hubs among 20,000 nodes, 100,000 in each of nine
+  snapshots, the last of which is learned again and again from the eight before; medians on the wall. Beside them WD-GCN of the
+  same widths over the same snapshots, by ``torch.sparse`` in compressed rows and by PyG's ``GCNConv``, both with
+  ``torch.nn.LSTM``;
+- ``transfer``: a snapshot that changes by 5 and by 50 % on its way to the device, beside its coordinates and values from page-
+  locked memory: until the host is free, until the device has the graph, and a copy of as many bytes alone;
 - ``memory``: most memory of an epoch in blocks and in batches, and of PAC beside ``sequential``.
 
 Everything is printed row by row.
 """
 
-import argparse
+import functools
 import itertools
-import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+import harness
 import numpy as np
 import torch
-from event_training import Ours, Peer
+from event_training import Ours, Peer, has_peer
 from gpu_common import (
+    DEVICES,
+    INTERVAL_US,
+    event_store,
     fresh_peak,
+    graph_events,
+    graph_store,
     hardware,
     interactions,
-    make_store,
     peak_mib,
-    print_rows,
     seconds_of,
-    settled,
     waits,
 )
-from snapshot_epochs import INTERVAL_US, epochs, follow, made_up
-from snapshot_epochs import make_store as make_snapshots
+from harness import settled
 from timeline import transfers
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
@@ -45,10 +50,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from schemas.trainer_config import Optimisation, TrainerConfig
-from stream.store.lane.reader import LaneReader
 from trainer.ranks import Ranks
-from trainer.session.session import Session
 
 PARTS = ("ceilings", "events", "epochs", "transfer", "memory")
 HOST = torch.device("cpu")
@@ -131,10 +133,11 @@ def learners(names: list[str], events: int, batch: int, device: torch.device) ->
 def steps(device: torch.device, ceilings: Ceilings, *, small: bool) -> Iterator[list[str]]:
     """Rows of event models: milliseconds, kernels, launches, waits, memory, and shares of the ceilings."""
     warm, timed, looked_at = (2, 2, 1) if small else (10, 30, 4)
+    names = ["tgn", "tgn-history", *(["PyG"] if has_peer() else [])]
     for batch in (30,) if small else (200, 600, 2000, 8000):
         events = (warm + timed + 3 * looked_at) * batch
-        on_core = dict(learners(["tgn", "tgn-history", *_peer()], events, batch, HOST))
-        for name, train in learners(["tgn", "tgn-history", *_peer()], events, batch, device):
+        on_core = dict(learners(names, events, batch, HOST))
+        for name, train in learners(names, events, batch, device):
             fresh_peak(device)
             train(0, warm * batch, batch)
             at, began = warm * batch, settled(device)
@@ -155,8 +158,10 @@ def steps(device: torch.device, ceilings: Ceilings, *, small: bool) -> Iterator[
             began = settled(HOST)
             core(warm * batch, (warm + looked_at) * batch, batch)
             core_s = (settled(HOST) - began) / looked_at
-            shown = ours_only(name, products.get_total_flops(), moved.total, device)
-            flop, size = (each and each / looked_at / step_s for each in shown)
+            seen = device.type != "cpu" or name == "PyG"  # our compiled kernels are not seen on the processor
+            flop, size = (
+                seen * each / looked_at / step_s for each in (products.get_total_flops(), moved.total)
+            )
             yield [
                 name, str(batch), f"{1000 * step_s:.2f}", f"{1000 * kernels_s / looked_at:.2f}",
                 f"{launches / looked_at:.0f}", f"{places.total() / looked_at:.2f}" if device.type == "cuda" else "–",
@@ -165,11 +170,6 @@ def steps(device: torch.device, ceilings: Ceilings, *, small: bool) -> Iterator[
                 f"{size / ceilings.copy_bytes_s:.1%}" if size else "–",
                 f"{1000 * core_s:.2f}",
             ]  # fmt: skip
-
-
-def ours_only(name: str, flop: int, size: int, device: torch.device) -> tuple[int, int]:
-    """Counts where they hold everything: on the processor our compiled kernels are not seen."""
-    return (0, 0) if device.type == "cpu" and name != "PyG" else (flop, size)
 
 
 def _activities(device: torch.device) -> list[ProfilerActivity]:
@@ -186,12 +186,33 @@ def _kernels(traced: profile, device: torch.device) -> tuple[float, int]:
     return sum(each.self_cpu_time_total for each in found) / 1e6, sum(each.count for each in found)
 
 
-def _peer() -> list[str]:
-    try:
-        import torch_geometric  # noqa: F401
-    except ImportError:
-        return []
-    return ["PyG"]
+def graph_sizes(small: bool) -> tuple[int, int, int]:
+    """Nodes, events of a snapshot, and snapshots of ``epochs``."""
+    return (100, 300, 3) if small else (20_000, 100_000, 9)
+
+
+def follow(store: Path, model: str, ranks: Ranks, window: int) -> tuple[Any, Any]:
+    """A session under ``whole``, and the training examples of the lane's last snapshot."""
+    session = harness.session_of(store, ranks, lane="hash", model=model, strategy="whole", window=window)
+    return session, harness.examples_of(session, session.lane.manifests[:])
+
+
+def epochs(device: str, *, small: bool, repeat: int = 5) -> Iterator[list[str]]:
+    """Rows: model, median seconds of an epoch, and of the device's memory the peak."""
+    with harness.scratch() as folder:
+        store = graph_store(folder / "store", *graph_sizes(small))
+        for name in harness.snapshot_models():
+            ranks = Ranks.from_environment(device)  # type: ignore[arg-type]
+            session, examples = follow(store, name, ranks, graph_sizes(small)[2] - 1)
+            session.strategy.learn([examples], 0)  # compiles, and sends the horizon
+            fresh_peak(ranks.device)
+            taken = []
+            for epoch in range(1, repeat + 1):
+                began = time.perf_counter()
+                session.strategy.learn([examples], epoch)  # has the losses on the host when it returns
+                taken.append(time.perf_counter() - began)
+            yield [f"`{name}`", f"{median(taken):.4f}", peak_mib(ranks.device)]
+            session.close()
 
 
 class PlainWdGcn(nn.Module):
@@ -234,12 +255,11 @@ class SparseProduct(nn.Module):
 
 def plain_epochs(device: torch.device, *, small: bool, repeat: int = 5) -> Iterator[list[str]]:
     """Rows of the peers: an epoch over the same snapshots, with as many questions."""
-    nodes, a_snapshot, window = (100, 300, 2) if small else (20_000, 100_000, 8)
-    src, dst, t = made_up(nodes=nodes, a_snapshot=a_snapshot, snapshots=window + 1)
+    nodes, *_, snapshots = graph_sizes(small)
+    window, (src, dst, t) = snapshots - 1, graph_events(*graph_sizes(small))
     tau = t // INTERVAL_US
-    with tempfile.TemporaryDirectory(prefix="freshet-epochs-") as folder:
-        make_snapshots(Path(folder) / "store", nodes=nodes, a_snapshot=a_snapshot, snapshots=window + 1)
-        session = follow(Path(folder) / "store", "wdgcn", Ranks(), window=window)
+    with harness.scratch() as folder:
+        session, _ = follow(graph_store(folder / "store", *graph_sizes(small)), "wdgcn", Ranks(), window)
         inputs, width = session.model.inputs, session.model.width
         layers = sum(type(each).__name__ == "Lstm" for each in session.model.stages)
         session.close()
@@ -258,7 +278,7 @@ def plain_epochs(device: torch.device, *, small: bool, repeat: int = 5) -> Itera
     kinds: list[tuple[str, Callable[[int, int], nn.Module], list[Any]]] = [
         ("WD-GCN by `torch.sparse`, CSR", SparseProduct, [_operator(each, nodes) for each in edges])
     ]
-    if _peer():
+    if has_peer():
         from torch_geometric.nn import GCNConv
 
         kinds.append(("WD-GCN by `GCNConv`", lambda a, b: GCNConv(a, b, cached=False), edges))
@@ -289,83 +309,66 @@ def _operator(edges: Tensor, nodes: int) -> Tensor:
 
 def memories(device: str, *, small: bool) -> Iterator[list[str]]:
     """Rows: strategy, model and blocks; most memory, and seconds, of an epoch."""
-    nodes, a_snapshot, horizon = (100, 300, 4) if small else (50_000, 200_000, 16)
-    with tempfile.TemporaryDirectory(prefix="freshet-memory-") as folder:
-        graph, events = Path(folder) / "graph", Path(folder) / "events"
-        make_snapshots(graph, nodes=nodes, a_snapshot=a_snapshot, snapshots=horizon + 1)
-        make_store(events, 900 if small else 60_000)
+    sizes = (100, 300, 5) if small else (50_000, 200_000, 17)
+    with harness.scratch() as folder:
+        graph = graph_store(folder / "graph", *sizes)
+        events = event_store(folder / "events", 900 if small else 60_000)
+        blocks = (1, 2, 4) if small else (1, 2, 4, 8)
         for model in ("wdgcn", "tgcn"):
-            for strategy, numbers in (
-                ("whole", (1,)),
-                ("snapshot", (1, 2, 4) if small else (1, 2, 4, 8)),
-                ("hybrid", (1,)),
-            ):
-                yield from _memory(graph, device, strategy, model, horizon=horizon, blocks=numbers)
+            for strategy, numbers in (("whole", (1,)), ("snapshot", blocks), ("hybrid", (1,))):
+                keys = {"lane": "hash", "strategy": strategy, "model": model, "horizon": sizes[-1] - 1}
+                yield from _memory(graph, device, keys, numbers)
         for strategy in ("sequential", "pac"):
-            yield from _memory(events, device, strategy, "tgn", lane="sep")
+            yield from _memory(events, device, {"lane": "sep", "strategy": strategy, "model": "tgn"}, (1,))
 
 
-def _memory(
-    store: Path,
-    device: str,
-    strategy: str,
-    model: str,
-    *,
-    lane: str = "hash",
-    horizon: int | None = None,
-    blocks: tuple[int, ...] = (1,),
-) -> Iterator[list[str]]:
-    ranks = Ranks.from_environment(device)  # type: ignore[arg-type]
-    keys = {"lane": lane, "model": model, "strategy": strategy, "window": 2, "horizon": horizon}
-    config = TrainerConfig(**keys, optimisation=Optimisation())  # type: ignore[arg-type]
-    reader = LaneReader(store, lane)
-    session = Session(config, reader, ranks)
-    example_sets = []
-    for number in range(len(reader.manifests)):
-        session.advance(reader.manifests[number])
-        example_sets.append(session.task.examples(session.view, session.strategy))
+def _memory(store: Path, device: str, keys: dict[str, Any], blocks: tuple[int, ...]) -> Iterator[list[str]]:
+    ranks, strategy = Ranks.from_environment(device), keys["strategy"]  # type: ignore[arg-type]
+    session = harness.session_of(store, ranks, **keys, window=2)
+    for manifest in session.lane.manifests[:]:
+        examples = harness.examples_of(session, [manifest])
     for number in blocks:
         if strategy == "snapshot":
-            session.strategy.number_of_blocks = number  # type: ignore[attr-defined]
-        session.strategy.learn(example_sets[-1:], 0)
+            session.strategy.number_of_blocks = number
+        session.strategy.learn([examples], 0)
         fresh_peak(ranks.device)
         began = settled(ranks.device)
         for epoch in (1, 2, 3):
-            session.strategy.learn(example_sets[-1:], epoch)
+            session.strategy.learn([examples], epoch)
         seconds = (settled(ranks.device) - began) / 3
         shown = f", blocks {number}" if strategy == "snapshot" else ""
-        yield [f"`{strategy}`, `{model}`{shown}", peak_mib(ranks.device), f"{seconds:.3f}"]
+        yield [f"`{strategy}`, `{keys['model']}`{shown}", peak_mib(ranks.device), f"{seconds:.3f}"]
     session.close()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"some of {', '.join(PARTS)}; default: all")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--small", action="store_true", help="a few events: whether the script works")
-    given = parser.parse_args()
-    if unknown := set(given.parts) - set(PARTS):
-        parser.error(f"unknown: {', '.join(sorted(unknown))}. Choose among {', '.join(PARTS)}")
-    parts, device, small = given.parts or PARTS, torch.device(given.device), given.small
+    given = harness.options(__doc__, {"parts": []}, device=DEVICES, small=False)
+    parts, device, small = harness.chosen(given.parts, PARTS), torch.device(given.device), given.small
     torch.set_num_threads(1)
     print(hardware(given.device), flush=True)
-    ceilings = Ceilings(device, small=small) if {"ceilings", "events"} & set(parts) else None
-    if "ceilings" in parts and ceilings:
-        print_rows("at most | measured", ceilings.rows())
-    if "events" in parts and ceilings:
-        titles = "model | events a step | ms a step | of it kernels | launches | waits | events/s | MiB"
-        print_rows(f"{titles} | of products | of copies | one core, ms", steps(device, ceilings, small=small))
-    if "epochs" in parts:
-        print_rows("an epoch of `whole` | s | MiB", epochs(given.device, small=small))
-        print_rows("an epoch of a peer | s | MiB", plain_epochs(device, small=small))
-    if "transfer" in parts:
-        for length, share in ((20, "5 %"), (2, "50 %")):
-            titles = f"{share} changed | host, ms | there, ms | MB | a copy of them, ms | times faster than int64 COO"
-            print_rows(titles, transfers(device, small=small, length=length))
-    if "memory" in parts:
-        print_rows("memory of | MiB | s an epoch", memories(given.device, small=small))
+    ceilings = functools.cache(lambda: Ceilings(device, small=small))
+    step_titles = (
+        "model | events a step | ms a step | of it kernels | launches | waits | events/s | MiB | of products"
+    )
+    changed = "changed | host, ms | there, ms | MB | a copy of them, ms | times faster than int64 COO"
+    tables: dict[str, list[tuple[str, Callable[[], Iterator[list[str]]]]]] = {
+        "ceilings": [("at most | measured", lambda: ceilings().rows())],
+        "events": [
+            (f"{step_titles} | of copies | one core, ms", lambda: steps(device, ceilings(), small=small))
+        ],  # type: ignore[arg-type]
+        "epochs": [
+            ("an epoch of `whole` | s | MiB", lambda: epochs(given.device, small=small)),
+            ("an epoch of a peer | s | MiB", lambda: plain_epochs(device, small=small)),
+        ],
+        "transfer": [
+            (f"5 % {changed}", lambda: transfers(device, small=small, length=20)),
+            (f"50 % {changed}", lambda: transfers(device, small=small, length=2)),
+        ],
+        "memory": [("memory of | MiB | s an epoch", lambda: memories(given.device, small=small))],
+    }
+    for part in parts:
+        for titles, rows in tables[part]:
+            harness.table(titles, rows(), keep_going=True)
 
 
 if __name__ == "__main__":

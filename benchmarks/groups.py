@@ -5,9 +5,9 @@ or into days, and its edges end after some, so that snapshots are as unequal as 
 Ranks are processes joined by gloo, with one thread each.
 
 - ``passes``: a pass over all groups of a horizon by each way of composing and scheduling steps, in nine rounds, each a few
-  snapshots further, the second pass there. The ways take turns, so what else the machine does is shared. Told are the medians
+  snapshots further, the second pass there. The ways take turns, so what else the machine does is shared. Printed are the medians
   over rounds of seconds on the wall and the part of a pass below PSG's, and the same of the processor: each step as long as
-  its busiest rank's measured groups. Then imbalance and efficiency, likewise, and the part that profiling and solving took.
+  its busiest rank's measured groups. Then imbalance and efficiency, and the part that profiling and solving took.
 - ``error``: relative error of predicted seconds on groups that never ran: the time model is fitted to the groups of one pass,
   on one rank, and predicts those that are trained after the stream has moved on. Beside it, how far two runs of one group
   differ, which no model can foresee. ``--times FILE`` writes the measured seconds
@@ -15,36 +15,25 @@ Ranks are processes joined by gloo, with one thread each.
 - ``ap``: average precision of the test events by ``freshet-trainer evaluate --ranks 2``, in intervals of equal length.
 """
 
-import argparse
 import json
-import os
-import socket
-import statistics
-import subprocess
 import sys
-import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+import harness
 import numpy as np
 import pyarrow as pa
 import torch
-import yaml
-from timeline import table
+from harness import DAY_US
 
-from schemas.config import Lane
 from schemas.events import US_PER_S
-from schemas.trainer_config import Optimisation, TrainerConfig
 from stream.decode.files import read_events
-from stream.store.from_file import build_store
-from stream.store.lane.reader import LaneReader
 from trainer.ranks import Ranks
-from trainer.session.session import Session
 from trainer.session.snapshot_trainer import ExampleWindow
 
-DATA = Path("../shared/data")  # a folder of real graphs: docs/performance.md
-DAY_US = 86_400_000_000
 SETS: dict[str, tuple[str, int | None, int | None]] = {
     "sx": ("sx_mathoverflow", None, None),
     "slashdot": ("slashdot_reply", None, None),
@@ -53,9 +42,8 @@ SETS: dict[str, tuple[str, int | None, int | None]] = {
     "digg, daily": ("digg_reply", DAY_US, 2),
 }
 """Of each set: the file, microseconds of a snapshot (None: slices of equally many events), and the life of an edge."""
-MODELS = ("wdgcn", "tgcn", "evolvegcn-h", "gatlstm")
-WINDOW = 4
-ROUNDS = 9
+MODELS = ["wdgcn", "tgcn", "evolvegcn-h", "gatlstm"]
+WINDOW, ROUNDS = 4, 9
 MOST = 100
 """Snapshots of a set, at most."""
 WAYS: dict[str, dict[str, Any]] = {
@@ -68,33 +56,38 @@ MARGIN = 0.08
 
 
 class Follower:
-    """A session of one way, and the examples of its horizon."""
+    """A session of one way, and the training examples of its horizon."""
 
     def __init__(self, store: Path, model: str, params: dict[str, Any], ranks: Ranks, horizon: int) -> None:
-        self.session = Session(
-            TrainerConfig(
-                lane="hash", model=model, strategy="group", strategy_params=params, window=WINDOW,
-                horizon=horizon, optimisation=Optimisation(batch_size=1 << 20),
-            ),
-            LaneReader(store, "hash"),
-            ranks,
-        )  # fmt: skip
-        self.manifests = list(self.session.lane.manifests)
-        self.strategy: Any = self.session.strategy
+        keys = {
+            "lane": "hash",
+            "model": model,
+            "strategy": "group",
+            "strategy_params": params,
+            "window": WINDOW,
+        }
+        optimisation = {"batch_size": 1 << 20}
+        self.session = harness.session_of(store, ranks, **keys, horizon=horizon, optimisation=optimisation)
+        self.manifests, self.strategy = list(self.session.lane.manifests), self.session.strategy
         self._book = ExampleWindow(self.session.task, self.strategy.needs.example_sets)
-        self._at, self._passes = 0, 0
+        self._next, self._passes, self._horizon = 0, 0, horizon
 
-    def follow(self, until: int, learning_from: int) -> None:
-        """Advance to a snapshot, by its number; examples are kept from another one on."""
-        for manifest in self.manifests[self._at : until]:
+    def rounds(self) -> list[int]:
+        """The snapshot at which each round is."""
+        last = min(len(self.manifests), MOST)
+        return np.linspace(self._horizon + 1, last, ROUNDS).astype(int).tolist()
+
+    def follow(self, until: int) -> None:
+        """Advance to a snapshot, by its number; examples are kept of the horizon before it."""
+        for manifest in self.manifests[self._next : until]:
             self.session.advance(manifest)
-            if manifest.sequence >= learning_from:
+            if manifest.sequence >= until - self._horizon:
                 self._newest = self.session.task.examples(self.session.view, self.strategy)
                 self._book.open(self._newest)
-        self._at = until
+        self._next = until
 
     def learn(self) -> Any:
-        """A pass over all groups of the horizon."""
+        """A pass over all groups of the horizon, whose names, sizes and seconds are kept."""
         self._passes += 1
         profile = self.strategy._profile
         measured = profile.measured
@@ -110,206 +103,134 @@ class Follower:
             profile.measured = measured
 
 
-def passes(store: Path, horizon: int, models: list[str], chosen: list[str]) -> None:
+def passes(given: Any) -> None:
     """Print a row per model and way, on the first rank."""
     ranks, rows = Ranks.from_environment("cpu"), []
-    for model in models:
-        ways = {name: Follower(store, model, WAYS[name], ranks, horizon) for name in chosen}
-        slices = len(next(iter(ways.values())).manifests)
-        taken: dict[str, list[float]] = {name: [] for name in ways}
-        worked: dict[str, list[float]] = {name: [] for name in ways}
-        reports: dict[str, list[Any]] = {name: [] for name in ways}
-        for until in np.linspace(horizon + 1, min(slices, MOST), ROUNDS).astype(int).tolist():
+    for model in given.models:
+        ways = {name: Follower(given.store, model, WAYS[name], ranks, given.horizon) for name in given.ways}
+        took: dict[str, list[tuple[float, float, Any]]] = {name: [] for name in ways}
+        for until in next(iter(ways.values())).rounds():
             for way in ways.values():
-                way.follow(until, until - horizon)
+                way.follow(until)
             for measured in (False, True):
                 for name, way in ways.items():
                     ranks.total([0.0])
                     began = time.perf_counter()
                     report = way.learn()
                     ranks.total([0.0])
+                    wall_s = time.perf_counter() - began
+                    efficiency = report.figures["schedule_ratio"]["efficiency", "measured"]
                     if measured:
-                        taken[name].append(time.perf_counter() - began)
-                        worked[name].append(
-                            way.seconds.sum()
-                            / ranks.size
-                            / report.figures["schedule_ratio"]["efficiency", "measured"]
-                        )
-                        reports[name].append(report)
-        for name in ways:
-            rows.append([f"`{model}`", name, *_pass_row(taken, worked, name, reports[name])])
-        if not ranks.rank:
-            print("\n".join(" | ".join(row) for row in rows[-len(ways) :]), file=sys.stderr, flush=True)
+                        took[name].append((wall_s, way.seconds.sum() / ranks.size / efficiency, report))
+        rows += [[f"`{model}`", name, *pass_cells(took, name)] for name in ways]
     if not ranks.rank:
-        table(
-            "model | way | pass, s | below PSG | rounds ≥ 8 % below | of the processor, s | below PSG | rounds ≥ 8 % below | "
-            "imbalance | efficiency | solving and profiling",
-            rows,
+        seconds = "below PSG | rounds ≥ 8 % below"
+        titles = (
+            f"model | way | pass, s | {seconds} | of the processor, s | {seconds} | imbalance | efficiency"
         )
+        harness.table(f"{titles} | solving and profiling", rows)
     ranks.close()
 
 
-def _pass_row(
-    taken: dict[str, list[float]], worked: dict[str, list[float]], name: str, reports: list[Any]
-) -> list[str]:
-    told = []
-    for seconds in (taken, worked):
-        own, psg = (np.array(seconds[way]) for way in (name, "psg"))
+def pass_cells(took: dict[str, list[tuple[float, float, Any]]], name: str) -> list[str]:
+    cells = []
+    for clock in (0, 1):
+        own, psg = (np.array([each[clock] for each in took[way]]) for way in (name, "psg"))
         below = 1 - own / psg
-        told += [
+        cells += [
             f"{np.median(own):.2f}",
             f"{np.median(below):.1%} ({below.min():.1%} … {below.max():.1%})",
             f"{(below >= MARGIN).sum()} of {len(below)}",
         ]
-    figures = [
-        statistics.median(report.figures["schedule_ratio"][figure, "measured"] for report in reports)
-        for figure in ("imbalance", "efficiency")
-    ]
-    beside = sum(report.seconds["schedule"] + report.seconds["profile"] for report in reports)
-    return [*told, *(f"{figure:.3f}" for figure in figures), f"{beside / sum(taken[name]):.2%}"]
+    reports = [report for *_, report in took[name]]
+    for figure in ("imbalance", "efficiency"):
+        cells.append(f"{median(each.figures['schedule_ratio'][figure, 'measured'] for each in reports):.3f}")
+    beside = sum(each.seconds["schedule"] + each.seconds["profile"] for each in reports)
+    return [*cells, f"{beside / sum(wall_s for wall_s, *_ in took[name]):.2%}"]
 
 
-def errors(store: Path, horizon: int, models: list[str], name: str, times: Path | None) -> None:
-    """Print a row per model."""
-    rows = []
-    for model in models:
+def errors(given: Any) -> Iterator[list[str]]:
+    """A row per model."""
+    for model in given.models:
+        way = Follower(given.store, model, {}, Ranks(device="cpu"), given.horizon)
         measured: dict[int, float] = {}
-        way = Follower(store, model, {}, Ranks(device="cpu"), horizon)
-        found: list[float] = []
-        again: list[float] = []
-        known: set[int] = set()
-        for until in np.linspace(horizon + 1, min(len(way.manifests), MOST), ROUNDS).astype(int).tolist():
-            way.follow(until, until - horizon)
+        found, again = list[float](), list[float]()
+        for until in way.rounds():
+            way.follow(until)
             before = way.strategy._profile.model
             way.learn()
-            fresh = np.array([tau not in known for tau in way.names])
-            if known and fresh.any():
-                predicted = before.predict(way.sizes)
-                found += (np.abs(predicted / way.seconds - 1)[fresh]).tolist()
-            known |= set(way.names)
+            fresh = np.array([tau not in measured for tau in way.names])
+            if measured and fresh.any():
+                found += np.abs(before.predict(way.sizes) / way.seconds - 1)[fresh].tolist()
             way.learn()
             second = way.seconds
             way.learn()
             again += np.abs(way.seconds / second - 1).tolist()
             measured |= dict(zip(way.names, way.seconds.tolist(), strict=True))
-        rows.append(
-            [
-                f"`{model}`",
-                name,
-                str(len(found)),
-                *(f"{np.quantile(each, at):.1%}" for each in (found, again) for at in (0.5, 0.95)),
-            ]
-        )
-        print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
-    table(
-        "model | set | groups that never ran | median error | 95th percentile | two runs, median | 95th percentile",
-        rows,
-    )
-    if times is not None:
-        times.write_text(json.dumps([measured[name] for name in sorted(measured)]))
+        quantiles = [f"{np.quantile(each, share):.1%}" for each in (found, again) for share in (0.5, 0.95)]
+        yield [f"`{model}`", given.set, str(len(found)), *quantiles]
+    if given.times:
+        given.times.write_text(json.dumps([measured[name] for name in sorted(measured)]))
 
 
-def build(data: Path, name: str, slices: int, store: Path) -> None:
+def build(data: Path, name: str, slices: int, store: Path) -> Path:
     """A store of a set with a lane."""
     stem, interval_us, life = SETS[name]
-    events = read_events(data / f"{stem}.parquet").events
+    events = read_events(harness.existing(data / f"{stem}.parquet")).events
     if interval_us is None:
         interval_us = US_PER_S
         events = events.take(pa.array(np.argsort(events["t"].to_numpy(), kind="stable")))
         t = pa.array(np.arange(len(events)) * slices // len(events) * US_PER_S)
-        at = events.schema.get_field_index("t")
-        events = events.set_column(at, events.schema.field(at), t.cast(events.schema.field(at).type))
-    lanes = [Lane(name="hash", algorithm="hash", parts=2, edge_life=life)]
-    build_store(events, store, interval_us=interval_us, lanes=lanes)
+        column = events.schema.get_field_index("t")
+        field = events.schema.field(column)
+        events = events.set_column(column, field, t.cast(field.type))
+    return harness.built(store, events, interval_us, harness.lanes("hash", parts=2, edge_life=life))
 
 
-def precision(data: Path, slices: int, model: str, params: dict[str, Any], seed: int) -> float:
-    """Average precision of the test events."""
-    events = read_events(data).events["t"]
-    span_s = (events.to_numpy().max() - events.to_numpy().min()) / 1e6
+def precisions(given: Any) -> Iterator[list[str]]:
+    """Average precision of the test events, a row per model."""
+    data = harness.existing(given.data / f"{SETS[given.set][0]}.parquet")
+    t = read_events(data).events["t"].to_numpy()
     keys = {
-        "lane": "distdy", "model": model, "strategy": "group", "strategy_params": params, "window": WINDOW, "horizon": 11,
-        "interval_s": int(span_s / slices), "seed": seed, "optimisation": {"epochs": 5},
-    }  # fmt: skip
-    with tempfile.TemporaryDirectory() as folder:
-        config = Path(folder) / "trainer.yaml"
-        config.write_text(yaml.safe_dump(keys), encoding="utf-8")
-        command = [
-            sys.executable,
-            "-m",
-            "trainer.cli",
-            "evaluate",
-            "--config",
-            str(config),
-            "--data",
-            str(data),
-        ]
-        found = subprocess.run([*command, "--ranks", "2", "--json"], check=True, capture_output=True)
-    told: float = json.loads(found.stdout)["ap"]
-    return told
-
-
-def precisions(data: Path, slices: int, models: list[str], ways: list[str], seeds: list[int]) -> None:
-    """Print a row per model."""
-    rows = []
-    for model in models:
-        found = {way: [precision(data, slices, model, WAYS[way], seed) for seed in seeds] for way in ways}
-        rows.append([f"`{model}`", *(", ".join(f"{ap:.4f}" for ap in found[way]) for way in ways)])
-        print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
-    table("model | " + " | ".join(f"AP, {way}" for way in ways), rows)
-
-
-def start(arguments: list[str], size: int) -> None:
-    """This script on so many ranks."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    started = []
-    for rank in range(size):
-        where = {
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "RANK": str(rank),
-            "WORLD_SIZE": str(size),
-        }
-        environment = {**os.environ, **(where if size > 1 else {}), "OMP_NUM_THREADS": "1"}
-        started.append(subprocess.Popen([sys.executable, __file__, *arguments], env=environment))
-    codes = [each.wait() for each in started]
-    if any(codes):
-        raise SystemExit(max(codes))
+        "lane": "distdy",
+        "strategy": "group",
+        "window": WINDOW,
+        "horizon": 11,
+        "optimisation": {"epochs": 5},
+    }
+    keys["interval_s"] = int((t.max() - t.min()) / 1e6 / given.slices)
+    for model in given.models:
+        row = [f"`{model}`"]
+        for way in given.ways:
+            results = (
+                harness.evaluated(data, 2, **keys, model=model, strategy_params=WAYS[way], seed=seed)[0]
+                for seed in given.seeds
+            )
+            row.append(", ".join(f"{result['ap']:.4f}" for result in results))
+        yield row
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--only", default="passes", choices=["passes", "error", "ap"])
-    parser.add_argument("--data", type=Path, default=DATA)
-    parser.add_argument("--set", default="sx", choices=list(SETS))
-    parser.add_argument("--models", nargs="*", default=list(MODELS))
-    parser.add_argument("--ways", nargs="*", default=list(WAYS))
-    parser.add_argument("--slices", type=int, default=32)
-    parser.add_argument("--horizon", type=int, default=11)
-    parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
-    parser.add_argument("--times", type=Path, help="measured seconds of groups are written there")
-    parser.add_argument("--store", type=Path, help="made before, as by this script")
-    given = parser.parse_args()
+    given = harness.options(
+        __doc__, only={"default": "passes", "choices": ["passes", "error", "ap"]}, data=harness.DATA,
+        set={"default": "sx", "choices": list(SETS)}, models=MODELS, ways=list(WAYS), slices=32, horizon=11,
+        seeds=[0, 1, 2], times={"type": Path}, store={"type": Path, "help": "made before, as for ranks"},
+    )  # fmt: skip
+    torch.set_num_threads(1)
+    if harness.is_rank():
+        passes(given)
+        return
+    harness.begin()
     if given.only == "ap":
-        precisions(
-            given.data / f"{SETS[given.set][0]}.parquet", given.slices, given.models, given.ways, given.seeds
-        )
+        harness.table("model | " + " | ".join(f"AP, {way}" for way in given.ways), precisions(given))
         return
-    if given.store is not None:
-        torch.set_num_threads(1)
+    with harness.scratch() as folder:
+        given.store = build(given.data, given.set, given.slices, folder / "store")
         if given.only == "error":
-            errors(given.store, given.horizon, given.models, given.set, given.times)
+            titles = "model | set | groups that never ran | median error | 95th percentile | two runs, median"
+            harness.table(f"{titles} | 95th percentile", errors(given))
         else:
-            passes(given.store, given.horizon, given.models, given.ways)
-        return
-    with tempfile.TemporaryDirectory(prefix="freshet-groups-") as folder:
-        store = Path(folder) / "store"
-        build(given.data, given.set, given.slices, store)
-        start([*sys.argv[1:], "--store", str(store)], 1 if given.only == "error" else 2)
+            harness.on_ranks(2, __file__, *sys.argv[1:], "--store", given.store)
 
 
 if __name__ == "__main__":

@@ -8,36 +8,27 @@
 - hops: the error of ``dcrnn``, which ``hybrid`` refuses, where only what is some hops away is there.
 """
 
-import argparse
 import statistics
-import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
 import torch
+from harness import DAY_US
 from node_streams import STREAMS, slashdot
-from timeline import table
 
-from schemas.config import Lane
-from schemas.trainer_config import Optimisation, TrainerConfig
-from stream.decode.files import read_events
-from stream.store.from_file import build_store
-from stream.store.lane.reader import LaneReader
 from trainer.models.unroll import unroll
 from trainer.ranks import Ranks
-from trainer.session.session import Session
 from trainer.session.snapshot_trainer import ExampleWindow
 from trainer.strategies.dynahb.batches import Recipe
 from trainer.strategies.esdg.blocks import SavedBytes
 from trainer.strategies.snapshots.whole import WholeLayout
 
-DATA = Path("../shared/data")  # a folder of real graphs: docs/performance.md
-HORIZON, WINDOW, BATCHES = 16, 4, 200
-WEEK_US = 7 * 86_400_000_000
-MOST_HOPS = 6
-SETS = {"sx": ("sx_mathoverflow", WEEK_US, 10), "digg": ("digg_reply", 6 * 3_600_000_000, 8)}
+HORIZON, WINDOW, BATCHES, MOST_HOPS = 16, 4, 200, 6
+SETS = {"sx": ("sx_mathoverflow", 7 * DAY_US, 10), "digg": ("digg_reply", DAY_US // 4, 8)}
 """Of each set the file, µs of a snapshot, and snapshots that an edge lives; slashdot is made by DynaHB's protocol."""
 
 
@@ -53,54 +44,50 @@ class Uniform:
 
 def store_of(name: str, data: Path, folder: Path) -> Path:
     """A store of a set with a lane by load and one by hash, of two parts."""
-    store = folder / "store"
     if name in SETS:
         stem, interval_us, life = SETS[name]
-        source = data / f"{stem}.parquet"
+        source = harness.existing(data / f"{stem}.parquet")
     else:
-        source, interval_us, life = folder / "slashdot.parquet", int(84_444_600 / 200 * 1e6), 30
         import pyarrow.parquet as pq
 
-        pq.write_table(slashdot(data / STREAMS["slashdot"].source), source)
-    lanes = [Lane(name=each, algorithm=each, parts=2, edge_life=life) for each in ("load-aware", "hash")]
-    build_store(read_events(source).events, store, interval_us=interval_us, lanes=lanes)
-    return store
-
-
-def kept_store(name: str, data: Path, store: Path) -> Path:
-    """A store that was made before, or is made now."""
-    return store if store.exists() else store_of(name, data, store.parent)
+        source, interval_us, life = folder / "slashdot.parquet", int(84_444_600 / 200 * 1e6), 30
+        pq.write_table(slashdot(harness.existing(data / STREAMS["slashdot"].source)), source)
+    lanes = harness.lanes("load-aware", "hash", parts=2, edge_life=life)
+    return harness.built(folder / "store", source, interval_us, lanes)
 
 
 def followed(
     store: Path, ranks: Ranks, *, lane: str = "load-aware", task: str = "node-regression", model: str = "tgcn",
-    strategy: str = "hybrid", seed: int = 0, beyond: int = 1, **params: Any,
-) -> tuple[Session, ExampleWindow, Any]:  # fmt: skip
-    """A session at a horizon that is not at the stream's end, its examples, and the newest one."""
-    reader = LaneReader(store, lane)
-    config = TrainerConfig(
-        lane=lane, model=model, model_params={"hidden": 32}, strategy=strategy, strategy_params=params, seed=seed,
-        window=WINDOW, horizon=HORIZON, task=task, optimisation=Optimisation(),
+    strategy: str = "hybrid", seed: int = 0, **params: Any,
+) -> tuple[Any, ExampleWindow, Any]:  # fmt: skip
+    """A session at a horizon that is not at the stream's end, its training examples, and the newest of them."""
+    target = {"next": "in_degree"} if task == "node-regression" else None
+    session = harness.session_of(
+        store, ranks, lane=lane, model=model, model_params={"hidden": 32}, strategy=strategy, strategy_params=params,
+        seed=seed, window=WINDOW, horizon=HORIZON, task=task, target=target,
     )  # fmt: skip
-    session = Session(config, reader, ranks)
-    book = ExampleWindow(session.task, session.strategy.needs.example_sets)
-    first = max(0, len(reader.manifests) // 2 - HORIZON - 1)
-    if task == "node-regression":  # a degree counts pairs of all snapshots that an edge lives for
-        for manifest in list(reader.manifests)[:first]:
+    reader, book = session.lane, ExampleWindow(session.task, session.strategy.needs.example_sets)
+    manifests = list(reader.manifests)
+    first = max(0, len(manifests) // 2 - HORIZON - 1)
+    if target:  # a degree counts pairs of all snapshots that an edge lives for
+        for manifest in manifests[:first]:
             session.task.remember(manifest.tau, reader.log.events(manifest.tau), manifest.num_nodes)
-    for manifest in list(reader.manifests)[first : first + HORIZON + 1]:
-        session.advance(manifest)
-        newest = session.task.examples(session.view, session.strategy)
+    for manifest in manifests[first : first + HORIZON + 1]:
+        newest = harness.examples_of(session, [manifest])
         book.open(newest)
     return session, book, newest
 
 
-def batches_of(
-    session: Session, book: ExampleWindow, newest: Any, length: int, *, uniform: bool
-) -> list[Any]:
-    """Edges of so many batches of the middle size, whose windows are the same on all ranks."""
+def opened(session: Any, book: ExampleWindow, newest: Any) -> Any:
+    """What makes a session's batches, opened at its newest snapshot."""
     maker = session.strategy.maker
     maker.open([(each, session.strategy.own(each)) for each in book.with_newest(newest)])
+    return maker
+
+
+def batches_of(session: Any, book: ExampleWindow, newest: Any, length: int, *, uniform: bool) -> list[Any]:
+    """Edges of so many batches of the middle size, whose windows are the same on all ranks."""
+    maker = opened(session, book, newest)
     taus, found = maker.taus, []
     draws = np.random.default_rng(0)
     for number in range(BATCHES):
@@ -113,32 +100,23 @@ def batches_of(
     return found
 
 
-def balance(store: Path, name: str) -> None:
-    """Print the table of balance."""
-    rows = []
+def balance(store: Path, name: str) -> Iterator[list[str]]:
     for task in ("node-regression", "link-prediction"):
         for lane in ("load-aware", "hash"):
             row = [name, task, lane]
             for uniform in (False, True):
-                edges = []
-                for rank in (0, 1):
-                    session, book, newest = followed(store, Ranks(rank, 2), lane=lane, task=task)
-                    edges.append(batches_of(session, book, newest, 3, uniform=uniform))
-                ranks = np.array(edges, np.float64)
-                each = (ranks.max(axis=0) / ranks.mean(axis=0)).mean()
-                together = ranks.sum(axis=1).max() / ranks.sum(axis=1).mean()
-                row += [f"{each:.3f}", f"{together:.3f}"]
-            rows.append([*row, f"{ranks.mean():,.0f}"])
-    table("set | task | lane | by load, a batch | all | uniform, a batch | all | edges a batch", rows)
+                sessions = (followed(store, Ranks(rank, 2), lane=lane, task=task) for rank in (0, 1))
+                edges = np.array([batches_of(*each, 3, uniform=uniform) for each in sessions], np.float64)
+                batch = (edges.max(axis=0) / edges.mean(axis=0)).mean()
+                together = edges.sum(axis=1).max() / edges.sum(axis=1).mean()
+                row += [f"{batch:.3f}", f"{together:.3f}"]
+            yield [*row, f"{edges.mean():,.0f}"]
 
 
-def generator(store: Path, name: str) -> None:
-    """Print the generator's rate by size, and how long training waited."""
-    rows = []
+def generator(store: Path, name: str) -> Iterator[list[str]]:
     for task in ("node-regression", "link-prediction"):
         session, book, newest = followed(store, Ranks(), task=task, steps=32, adjuster="fixed")
-        maker = session.strategy.maker
-        maker.open([(each, session.strategy.own(each)) for each in book.with_newest(newest)])
+        maker = opened(session, book, newest)
         taus, rates = maker.taus, []
         for size in (0, 4, 8):
             length = max(1, round(maker._sizes[size][0] * HORIZON))
@@ -155,40 +133,29 @@ def generator(store: Path, name: str) -> None:
             waited.append(report.seconds["batches"])
             took.append(time.perf_counter() - began)
         reads: dict[str, int] = report.figures["reservoir_reads"]
+        harness.require(sum(reads.values()) > 0, "no batch was read")
         session.close()
-        rows.append(
-            [name, task, *rates, f"{100 * sum(waited[2:]) / sum(took[2:]):.1f} %", f"{statistics.median(took):.2f}",
-             ", ".join(f"{count} {outcome}" for outcome, count in reads.items())]
-        )  # fmt: skip
-    table(
-        "set | task | M edges/s, smallest | middle | largest size | waiting | s a pass of 32 steps | batches",
-        rows,
-    )
+        share = f"{100 * sum(waited[2:]) / sum(took[2:]):.1f} %"
+        counts = ", ".join(f"{count} {outcome}" for outcome, count in reads.items())
+        yield [name, task, *rates, share, f"{statistics.median(took):.2f}", counts]
 
 
-def memory(store: Path, name: str) -> None:
-    """Print bytes that steps keep."""
-    rows = []
+def memory(store: Path, name: str) -> Iterator[list[str]]:
     for model in ("tgcn", "wdgcn", "evolvegcn-o"):
         kept = []
-        for sizes in ([0.2], [0.05]), ([1.0], [1.0]):
-            params = {"snapshots": sizes[0], "vertices": sizes[1]}
-            session, book, newest = followed(store, Ranks(), model=model, newest_share=1.0, **params)
-            maker = session.strategy.maker
-            maker.open([(each, session.strategy.own(each)) for each in book.with_newest(newest)])
-            taus, length = maker.taus, max(1, round(sizes[0][0] * HORIZON))
+        for snapshots, vertices in ((0.2, 0.05), (1.0, 1.0)):
+            sizes = {"snapshots": [snapshots], "vertices": [vertices]}
+            session, book, newest = followed(store, Ranks(), model=model, newest_share=1.0, **sizes)
+            maker = opened(session, book, newest)
+            taus, length = maker.taus, max(1, round(snapshots * HORIZON))
             batch = maker.make(Recipe(0, taus[-1 - length], length, taus[-1], 0))
             with SavedBytes(list(session.model.parameters())) as saved:
                 session.strategy.loss(batch)
             kept.append(saved.bytes)
-        rows.append(
-            [name, f"`{model}`", *(f"{each / 2**20:.1f}" for each in kept), f"{kept[0] / kept[1]:.3f}"]
-        )
-    table("set | model | 20 % × 5 %, MiB | full batch, MiB | share", rows)
+        yield [name, f"`{model}`", *(f"{each / 2**20:.1f}" for each in kept), f"{kept[0] / kept[1]:.3f}"]
 
 
-def hops(store: Path, name: str) -> None:
-    """Print how wrong ``dcrnn``'s embeddings are if a rank has what is some hops away from the nodes asked about."""
+def hops(store: Path, name: str) -> Iterator[list[str]]:
     session, _, newest = followed(store, Ranks(), model="dcrnn", strategy="whole")
     asked, _ = newest.part(np.random.default_rng(0).choice(len(newest), 100, replace=False))
     nodes = np.unique(asked.ends[0])
@@ -196,7 +163,7 @@ def hops(store: Path, name: str) -> None:
     graphs = [session.view.csr(tau) for tau in horizon.taus]
     layout = WholeLayout(horizon, session.model)
     there, inputs = layout.present, layout.rows
-    rows, known = [], nodes
+    known = nodes
 
     def embedded() -> torch.Tensor:
         with torch.no_grad():
@@ -210,31 +177,37 @@ def hops(store: Path, name: str) -> None:
         layout.present, layout.rows = there & near, inputs * near.unsqueeze(1)
         apart = embedded() - true
         error = float(apart.norm() / true.norm())
-        rows.append([str(hop), f"{100 * len(known) / len(horizon.nodes):.1f} %", f"{error:.2e}"])
+        yield [name, str(hop), f"{100 * len(known) / len(horizon.nodes):.1f} %", f"{error:.2e}"]
         near_by = [
             graph.indices[graph.indptr[node] : graph.indptr[node + 1]]
             for graph in graphs
             for node in known[known < graph.num_nodes]
         ]
         known = np.unique(np.concatenate([known, *near_by]))
-    table(f"{name}, `dcrnn`: hops | nodes | relative error", rows)
+
+
+PARTS = {
+    "balance": (
+        balance,
+        "set | task | lane | by load, a batch | all | uniform, a batch | all | edges a batch",
+    ),
+    "generator": (
+        generator,
+        "set | task | M edges/s, smallest | middle | largest size | waiting | s a pass of 32 steps | batches",
+    ),
+    "memory": (memory, "set | model | 20 % × 5 %, MiB | full batch, MiB | share"),
+    "hops": (hops, "set, `dcrnn` | hops | nodes | relative error"),
+}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parts = {"balance": balance, "generator": generator, "memory": memory, "hops": hops}
-    parser.add_argument("part", choices=list(parts))
-    parser.add_argument("--data", type=Path, default=DATA)
-    parser.add_argument("--set", default="slashdot", choices=["slashdot", *SETS])
-    parser.add_argument(
-        "--store", type=Path, help="made before; else it is made here, and without the option thrown away"
-    )
-    given = parser.parse_args()
+    sets = {"default": "slashdot", "choices": ["slashdot", *SETS]}
+    given = harness.options(__doc__, {"part": {"choices": list(PARTS)}}, data=harness.DATA, set=sets)
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory(prefix="freshet-hybrid-") as folder:
-        parts[given.part](kept_store(given.set, given.data, given.store or Path(folder) / "store"), given.set)
+    harness.begin()
+    rows, titles = PARTS[given.part]
+    with harness.scratch() as folder:
+        harness.table(titles, rows(store_of(given.set, given.data, folder), given.set))
 
 
 if __name__ == "__main__":

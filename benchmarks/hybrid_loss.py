@@ -3,7 +3,7 @@
 Every way begins with the same weights and learns the same horizon of 16 snapshots in the middle of a stream for as long. Weights
 are kept after every pass of eight steps and judged afterwards, which costs no time, by their loss on the snapshot after the
 horizon, of which nothing is learned. A way is there with the loss that is at most 5 % above the best that snapshot batches
-came to. Node regression begins at a baseline, age-aware persistence, so there it is nine tenths of the way from that baseline to
+came to. Node regression begins at a floor, age-aware persistence, so there it is nine tenths of the way from that floor to
 the best of snapshot batches. A second, farther target is the same of sizes by chance.
 
 Ways that choose sizes go on until they have chosen ``--choices`` times, and the network must have learned by then. They judge
@@ -16,27 +16,21 @@ With --ranks 2: processes joined by gloo, with ways that differ in one thing; se
 first rank's processor.
 """
 
-import argparse
 import copy
-import json
-import os
 import statistics
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+import harness
 import numpy as np
 import torch
-from hybrid import DATA, SETS, followed, kept_store
-from snapshot_ranks import start
-from timeline import table
+from hybrid import SETS, followed, store_of
 
 from trainer.ranks import Ranks
-from trainer.session.session import Session
 from trainer.strategies.dynahb import hybrid
 from trainer.strategies.dynahb.adjusters import ADJUSTERS, DqnAdjuster, Fixed, Outcome
 from trainer.tasks.interface import SnapshotExamples
@@ -93,7 +87,7 @@ class HeldOutDqn(DqnAdjuster):
 ADJUSTERS |= {"chance": Chance, "dqn-held-out": HeldOutDqn}
 
 
-def hold_out(session: Session, newest: SnapshotExamples, seed: int) -> Callable[[], float]:
+def hold_out(session: Any, newest: SnapshotExamples, seed: int) -> Callable[[], float]:
     """Hold out questions of the newest snapshot; returns their mean loss, after the window before that snapshot."""
     strategy, own = session.strategy, session.strategy.own
     items, draw = own(newest), np.random.default_rng([seed, 4])
@@ -142,13 +136,7 @@ def ways_of_ranks() -> Ways:
 
 
 def curve(
-    store: Path,
-    ranks: Ranks,
-    params: dict[str, Any],
-    seed: int,
-    budget_s: float,
-    least: int,
-    **setting: Any,
+    store: Path, ranks: Ranks, params: dict[str, Any], seed: int, budget_s: float, least: int, **setting: Any
 ) -> tuple[list[Point], dict[str, float]]:
     """Points of a way, and the baselines there; on other ranks than the first none.
 
@@ -178,19 +166,19 @@ def curve(
         return choices[-1]
 
     strategy.adjuster.choose = counted
-    wall = ranks.size > 1
-    began = (time.perf_counter() if wall else time.thread_time(), time.process_time())
+    clock = time.perf_counter if ranks.size > 1 else time.thread_time
+    began = clock(), time.process_time()
     kept.append((0.0, 0.0, copy.deepcopy(session.model.state_dict())))
-    while not ranks.any(kept[-1][0] >= budget_s and (not strategy.adjuster.adapts or len(choices) >= least))[
-        0
-    ]:
+    enough = False
+    while not enough:
         strategy.learn(book.with_newest(newest), epoch)
-        now = (time.perf_counter() if wall else time.thread_time(), time.process_time())
-        kept.append((now[0] - began[0], now[1] - began[1], copy.deepcopy(session.model.state_dict())))
-        epoch += 1
+        seconds, others = clock() - began[0], time.process_time() - began[1]
+        kept.append((seconds, others, copy.deepcopy(session.model.state_dict())))
+        chosen_enough = not strategy.adjuster.adapts or len(choices) >= least
+        enough, epoch = ranks.any(seconds >= budget_s and chosen_enough)[0], epoch + 1
     if isinstance(strategy.adjuster, DqnAdjuster):
         learns = strategy.adjuster.network.steps
-        assert learns > 0, "the network has not learned"
+        harness.require(learns > 0, "the network has not learned")
         last = Counter(choices[-100:]).most_common(2)
         sizes = [(f"{100 * s:g} % × {100 * v:g} %") for s in SIZES["snapshots"] for v in SIZES["vertices"]]
         if not ranks.rank:
@@ -200,8 +188,9 @@ def curve(
                 flush=True,
             )
     manifests = list(session.lane.manifests)
-    session.advance(manifests[[each.tau for each in manifests].index(newest.tau) + 1])
-    examples = session.task.examples(session.view, strategy)
+    examples = harness.examples_of(
+        session, [manifests[[each.tau for each in manifests].index(newest.tau) + 1]]
+    )
     points, baselines = [], {}
     if not ranks.rank:
         asked, truth = examples.part(np.arange(len(examples)))
@@ -235,51 +224,33 @@ def median_s(times: list[tuple[float, float]]) -> str:
     return f"{middle:.2f} ({others:.2f})" + (f", {missed} of {len(times)} did not" if missed else "")
 
 
-def compare(store: Path, given: argparse.Namespace, ranks: Ranks) -> None:
+def compare(store: Path, given: Any, ranks: Ranks) -> None:
     """Print the table, on the first rank."""
     ways = ways_of_one() if ranks.size == 1 else ways_of_ranks()
     ways = {name: ways[name] for name in ([BASE, *given.ways] if given.ways else ways)}
     found: dict[tuple[int, str], list[Point]] = {}
-    baselines: dict[str, float] = {}
-    if given.keep and given.keep.exists():
-        for line in given.keep.read_text(encoding="utf-8").splitlines():
-            seed, name, baselines, points = json.loads(line)
-            found[seed, name] = [Point(*each) for each in points]
     for seed in given.seeds:
         for name, params in ways.items():
-            if (seed, name) in found:
-                continue
             budget = given.full_budget if name == FULL else given.budget
-            points, baselines = curve(
-                store, ranks, params, seed, budget, given.choices, task=given.task, model=given.model
-            )
+            setting = {"task": given.task, "model": given.model}
+            points, baselines = curve(store, ranks, params, seed, budget, given.choices, **setting)
             found[seed, name] = points
             if not ranks.rank:
                 few = points[:: max(1, len(points) // 6)]
                 print(seed, name, *(f"{each.seconds:.2f}:{each.loss:.4f}" for each in few), flush=True)
-                if given.keep:
-                    with given.keep.open("a", encoding="utf-8") as file:
-                        file.write(json.dumps([seed, name, baselines, points]) + "\n")
     if not ranks.rank:
         report(found, baselines, given)
 
 
-def report(
-    found: dict[tuple[int, str], list[Point]], baselines: dict[str, float], given: argparse.Namespace
-) -> None:
-    """Print the table of all seeds that every way has."""
-    names = list(dict.fromkeys(name for _, name in found))
-    seeds = [
-        seed
-        for seed in dict.fromkeys(seed for seed, _ in found)
-        if all((seed, name) in found for name in names)
-    ]
+def report(found: dict[tuple[int, str], list[Point]], baselines: dict[str, float], given: Any) -> None:
+    """Print the table of all seeds."""
+    seeds, names = given.seeds, dict.fromkeys(name for _, name in found)
     curves = {name: [found[seed, name] for seed in seeds] for name in names}
-    floor = baselines.get("age_persistence")
+    baseline = baselines.get("age_persistence")
 
     def target_of(points: list[Point]) -> float:
         best = min(each.loss for each in points)
-        return 1.05 * best if floor is None else floor - 0.9 * max(floor - best, 0.01 * floor)
+        return 1.05 * best if baseline is None else baseline - 0.9 * max(baseline - best, 0.01 * baseline)
 
     targets = [[target_of(points) for points in curves[name]] for name in (BASE, CHANCE) if name in curves]
     rows = []
@@ -299,41 +270,30 @@ def report(
     for about, losses in zip(("snapshot batches", "chance"), targets, strict=False):
         print(f"loss to reach, of {about}:", " ".join(f"{loss:.5f}" for loss in losses))
     also = " | s to that of chance | by seed" if CHANCE in curves else ""
-    table(f"batches | s to the loss of snapshot batches | by seed{also} | best loss | final loss", rows)
+    harness.table(
+        f"batches | s to the loss of snapshot batches | by seed{also} | best loss | final loss", rows
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data", type=Path, default=DATA)
-    parser.add_argument("--set", default="sx", choices=["slashdot", *SETS])
-    parser.add_argument("--task", default="link-prediction", choices=["link-prediction", "node-regression"])
-    parser.add_argument("--model", default="tgcn")
-    parser.add_argument("--seeds", type=int, nargs="*", default=[0])
-    parser.add_argument("--ways", nargs="*", help=f"Beside {BASE}; default: all.")
-    parser.add_argument("--budget", type=float, default=2.5, help="Seconds of training of every way.")
-    parser.add_argument("--full-budget", type=float, default=2.5, help="Those of full batches.")
-    parser.add_argument("--choices", type=int, default=300, help="Of ways that choose sizes, at least.")
-    parser.add_argument("--ranks", type=int, default=1)
-    parser.add_argument(
-        "--keep", type=Path, help="JSON lines of curves; those that are there are not made again."
-    )
-    parser.add_argument(
-        "--store", type=Path, help="made before; else it is made here, and without the option thrown away"
-    )
-    given = parser.parse_args()
+    tasks = {"default": "link-prediction", "choices": ["link-prediction", "node-regression"]}
+    given = harness.options(
+        __doc__, data=harness.DATA, set={"default": "sx", "choices": ["slashdot", *SETS]}, task=tasks, model="tgcn",
+        seeds=[0], ways=[], budget=2.5, full_budget=2.5, choices=300, ranks=1,
+        store={"type": Path, "help": "made before, as for ranks"},
+    )  # fmt: skip
     torch.set_num_threads(1)
     hybrid.clock = time.thread_time
-    if "RANK" in os.environ:
+    if harness.is_rank():
         compare(given.store, given, Ranks.from_environment("cpu"))
         return
-    with tempfile.TemporaryDirectory(prefix="freshet-hybrid-") as folder:
-        store = kept_store(given.set, given.data, given.store or Path(folder) / "store")
+    harness.begin()
+    with harness.scratch() as folder:
+        store = store_of(given.set, given.data, folder)
         if given.ranks == 1:
             compare(store, given, Ranks())
         else:
-            start([*sys.argv[1:], "--store", str(store)], given.ranks, __file__)
+            harness.on_ranks(given.ranks, __file__, *sys.argv[1:], "--store", store)
 
 
 if __name__ == "__main__":

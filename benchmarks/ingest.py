@@ -1,111 +1,55 @@
-"""Kafka to the committed log beside a bare poll loop of the same client: python benchmarks/ingest.py.
+"""Kafka to the committed log beside a bare poll loop of the same client: python benchmarks/ingest.py [--rounds 3].
 
-A real broker on this machine (deploy/kafka), topics of 4 partitions, filled before anything is timed. Bare loops and
-the whole path (poll, validate, order, dense ids, files, fsync: the job itself) take turns, so that what else the machine
-does meets all of them. The bare loops that ratios are of run in a process as Python starts it; one more runs with the
-memory settings of the job (``stream.service.memory``), which help any reader. Rates are wall time, medians over the
-rounds, ratios of those; CPU time is that of the process, the client's thread and the commits' included, the broker's not.
+A real broker on this machine (deploy/kafka), topics of 4 partitions, filled before anything is timed. Bare loops and the whole
+path (poll, validate, order, dense ids, files, fsync: the job itself) take turns, so that what else the machine does meets all
+of them. The bare loops that ratios are of run in a process as Python starts it; one more runs with the memory settings of the
+job (``stream.service.memory``), which help any reader. Then each lane alone over a finished log, and beside the log (``--lane-
+events 0``: no lanes). Rates are wall time, medians over the rounds, ratios of those; CPU time is that of the process, the
+client's thread and the commits' included, the broker's not. All events must be in the log.
 """
 
-import argparse
-import os
-import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+import harness
 import pyarrow as pa
-from kafka import TopicPartition
 
-from schemas.config import Lane, StreamConfig
-from stream.commands.run import quiet_beam
+from schemas.config import StreamConfig
 from stream.decode.columns import canonical
 from stream.decode.formats.interface import create_format
-from stream.job.loop import Ran, StreamJob
+from stream.job.loop import StreamJob
 from stream.kafka.client import client_settings
 from stream.kafka.producer import replay
-from stream.kafka.reader import open_consumer
 from stream.metrics import StreamMetrics
-from stream.service.collector import calm_collector
-from stream.service.memory import keep_memory
 from stream.store.lane.writer import LaneWriter
 from stream.synthetic import interactions
 
-BROKER = Path(__file__).resolve().parents[1] / "deploy" / "kafka" / "broker.py"
-PARTITIONS, NODES, SNAPSHOTS, PARTS, WINDOW = 4, 50_000, 20, 4, 4
-SPAN_S = 1_000_000.0
+PARTITIONS, NODES, SNAPSHOTS, SPAN_S, IDLE_S = 4, 50_000, 20, 1_000_000.0, 0.5
 LANES = ("hash", "distdy", "sep", "hdrf")
-IDLE_S = 0.5
-
-
-@dataclass
-class Measured:
-    """Wall rates and CPU times of one way, round by round."""
-
-    rates: list[float] = field(default_factory=list)
-    cpu_ns: list[float] = field(default_factory=list)
-
-    def add(self, events: int, work: Callable[[], float]) -> None:
-        """One more round; ``work`` returns events a second."""
-        self.note(*timed(events, work))
-
-    def note(self, rate: float, cpu_ns: float) -> None:
-        """One more round, timed elsewhere."""
-        self.rates.append(rate)
-        self.cpu_ns.append(cpu_ns)
-
-    @property
-    def rate(self) -> float:
-        """The median."""
-        return statistics.median(self.rates)
+Rounds = dict[str, list[tuple[float, float]]]
+"""By way: events per second and CPU nanoseconds per event of each round."""
 
 
 def timed(events: int, work: Callable[..., float], *given: Any) -> tuple[float, float]:
-    """Events a second, and CPU nanoseconds of this process an event."""
-    begun_s = time.process_time()
+    """Events per second, and CPU nanoseconds of this process per event."""
+    began = time.process_time()
     rate = work(*given)
-    return rate, (time.process_time() - begun_s) / events * 1e9
+    return rate, (time.process_time() - began) / events * 1e9
 
 
-@contextmanager
-def broker(folder: Path) -> Iterator[str]:
-    """host:port of a fresh broker, stopped at the end."""
-
-    def call(action: str) -> str:
-        command = [sys.executable, str(BROKER), action, "--data", str(folder)]
-        return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
-
-    try:
-        yield call("start").splitlines()[-1]
-    finally:
-        call("stop")
-
-
-def configuration(store: Path, bootstrap: str, topic: str, lanes: tuple[str, ...] = ()) -> StreamConfig:
+def configuration(store: Path, bootstrap: str, topic: str, *lanes: str) -> StreamConfig:
     """The defaults, but for snapshots: so many over the whole stream, whatever its length."""
-    return StreamConfig.model_validate(
-        {
-            "graph": "bench",
-            "store": str(store),
-            "kafka": {"bootstrap": bootstrap, "topics": [{"name": topic, "format": topic.split("-", 1)[0]}]},
-            "snapshots": {"interval_s": SPAN_S / SNAPSHOTS},
-            "lanes": [lane(name).model_dump() for name in lanes],
-            "metrics": {"port": 0},
-        }
-    )
-
-
-def lane(name: str) -> Lane:
-    """A lane with defaults."""
-    return Lane(name=name, algorithm=name, parts=PARTS, window=WINDOW)
+    topics = [{"name": topic, "format": topic.split("-", 1)[0]}]
+    return StreamConfig.model_validate({
+        "graph": "bench", "store": str(store), "kafka": {"bootstrap": bootstrap, "topics": topics},
+        "snapshots": {"interval_s": SPAN_S / SNAPSHOTS}, "metrics": {"port": 0},
+        "lanes": [each.model_dump() for each in harness.lanes(*lanes, parts=4, window=4)],
+    })  # fmt: skip
 
 
 def fill(bootstrap: str, topic: str, events: int) -> None:
@@ -114,145 +58,139 @@ def fill(bootstrap: str, topic: str, events: int) -> None:
     batch = canonical(table.to_batches()[0], "int", "s").batch
     config = configuration(Path("unused"), bootstrap, topic)
     done = replay(
-        pa.Table.from_batches([batch]),
-        settings=client_settings(config.kafka),
-        bootstrap=bootstrap,
-        topic=topic,
-        message_format=create_format(config.kafka.topics[0], config.kafka, config.ids),
-        partitions=PARTITIONS,
-    )
-    print(f"  {topic}: {done.sent:,} events sent at {done.events_per_s:,.0f} a second", flush=True)
+        pa.Table.from_batches([batch]), settings=client_settings(config.kafka), bootstrap=bootstrap, topic=topic,
+        message_format=create_format(config.kafka.topics[0], config.kafka, config.ids), partitions=PARTITIONS,
+    )  # fmt: skip
+    harness.require(done.sent == events, f"{done.sent} of {events} events were sent")
 
 
 def bare(bootstrap: str, topic: str, opened: Callable[[list[bytes]], int]) -> float:
-    """Events a second of nothing but polling a topic to its end, with the job's own client settings."""
+    """Events per second of nothing but polling a topic to its end, with the job's own client settings."""
+    from kafka import TopicPartition
+
+    from stream.kafka.reader import open_consumer
+
     consumer = open_consumer(configuration(Path("unused"), bootstrap, topic).kafka)
     partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     consumer.assign(partitions)
     consumer.seek_to_beginning()
-    left = sum(consumer.end_offsets(partitions).values())
-    events = 0
-    started = time.perf_counter()
+    left, events = sum(consumer.end_offsets(partitions).values()), 0
+    began = time.perf_counter()
     while left > 0:
         for records in consumer.poll(timeout_ms=1000).values():
             left -= len(records)
             events += opened([record.value for record in records])
-    rate = events / (time.perf_counter() - started)
+    rate = events / (time.perf_counter() - began)
     consumer.close(autocommit=False)
     return rate
 
 
-def rows(values: list[bytes]) -> int:
+def arrow_rows(values: list[bytes]) -> int:
     """Open Arrow messages, unchecked."""
     return sum(pa.ipc.open_stream(value).read_next_batch().num_rows for value in values)
 
 
-def ran(config: StreamConfig, events: int) -> Ran:
+def ran(config: StreamConfig, events: int) -> Any:
     """The job until it is idle; all events must be in the log."""
     done = StreamJob(config, StreamMetrics(config), until_idle_s=IDLE_S).run()
-    if (done.events, done.refused, done.late) != (events, 0, 0):
-        raise SystemExit(f"{done} is not all of {events:,} events")
+    harness.require(
+        (done.events, done.refused, done.late) == (events, 0, 0), f"{done} is not all of {events:,} events"
+    )
     return done
 
 
 def whole(bootstrap: str, topic: str, events: int, *lanes: str) -> float:
-    """Events a second of the job from its first poll to its last commit, lanes beside it."""
-    with tempfile.TemporaryDirectory() as folder:
-        return ran(configuration(Path(folder) / "store", bootstrap, topic, lanes), events).events_per_s
+    """Events per second of the job from its first poll to its last commit, lanes beside it."""
+    with harness.scratch() as folder:
+        rate: float = ran(configuration(folder / "store", bootstrap, topic, *lanes), events).events_per_s
+        return rate
 
 
-def alone(bootstrap: str, topic: str, events: int, found: dict[str, Measured]) -> None:
-    """Each lane over the finished log, one after another."""
-    with tempfile.TemporaryDirectory() as folder:
-        config = configuration(Path(folder) / "store", bootstrap, topic)
+def measure_lanes(bootstrap: str, events: int, found: Rounds) -> None:
+    """Each lane alone, and each beside the log."""
+    with harness.scratch() as folder:
+        config = configuration(folder / "store", bootstrap, "arrow-lanes")
         ran(config, events)
 
-        def caught_up(name: str) -> float:
-            with LaneWriter(config.store, lane(name)) as writer:
-                started = time.perf_counter()
-                writer.catch_up()
-                return events / (time.perf_counter() - started)
+        def caught_up(lane: Any) -> float:
+            with LaneWriter(config.store, lane) as writer:
+                return events / harness.seconds_of(writer.catch_up)
 
-        for name in LANES:
-            found[name].add(events, lambda name=name: caught_up(name))
-
-
-def measure_lanes(bootstrap: str, events: int, found: dict[str, Measured]) -> None:
-    """Each lane alone, and each beside the log."""
-    alone(bootstrap, "arrow-lanes", events, found)
+        for lane in harness.lanes(*LANES, parts=4, window=4):
+            found.setdefault(f"lane {lane.name} alone, over a finished log", []).append(
+                timed(events, caught_up, lane)
+            )
     for name in LANES:
-        found[f"with {name}"].add(events, lambda name=name: whole(bootstrap, "arrow-lanes", events, name))
+        way = f"Arrow: the log with lane {name} beside it"
+        found.setdefault(way, []).append(timed(events, whole, bootstrap, "arrow-lanes", events, name))
 
 
-def show(name: str, measured: Measured, against: Measured | None = None) -> None:
-    """One row of the table."""
-    ratio = "" if against is None else f"{measured.rate / against.rate:7.2f}x"
-    low, high = min(measured.rates) / 1e6, max(measured.rates) / 1e6
-    cpu_ns = statistics.median(measured.cpu_ns)
-    print(f"  {name:<58}{measured.rate / 1e6:8.3f}{low:9.3f}{high:8.3f}{cpu_ns:9.0f}{ratio:>10}", flush=True)
+def measure(bootstrap: str, plain: ProcessPoolExecutor, given: Any) -> Rounds:
+    """Rounds of all ways."""
+    for topic in ("json-all", "arrow-all", "arrow-lanes"):
+        fill(
+            bootstrap,
+            topic,
+            {"json-all": given.json_events, "arrow-all": given.arrow_events}.get(
+                topic, given.lane_events or 1
+            ),
+        )
+    whole(
+        bootstrap, "arrow-lanes", max(given.lane_events, 1), *(LANES if given.lane_events else ())
+    )  # compiles
+    found: Rounds = {}
+    formats = (
+        ("JSON", "json-all", given.json_events, len),
+        ("Arrow", "arrow-all", given.arrow_events, arrow_rows),
+    )
+    for _ in range(given.rounds):
+        for name, topic, events, opened in formats:
+            bare_run = events, bare, bootstrap, topic, opened
+            found.setdefault(f"{name}: bare poll() loop", []).append(plain.submit(timed, *bare_run).result())
+            if name == "Arrow":
+                found.setdefault("Arrow: the same with the memory settings of the job", []).append(
+                    timed(*bare_run)
+                )
+            job = timed(events, whole, bootstrap, topic, events)
+            found.setdefault(f"{name}: Kafka → validation → committed log", []).append(job)
+        if given.lane_events:
+            measure_lanes(bootstrap, given.lane_events, found)
+    return found
+
+
+def rows(found: Rounds) -> Iterator[list[str]]:
+    for way, rounds in found.items():
+        rates, cpu_ns = zip(*rounds, strict=True)
+        bare_way = found.get(f"{way.split(':')[0]}: bare poll() loop", [])
+        ratio = (
+            f"{median(rates) / median(rate for rate, _ in bare_way):.2f}"
+            if bare_way and "lane" not in way
+            else "–"
+        )
+        yield [way, harness.spread([rate / 1e6 for rate in rates], 3), f"{median(cpu_ns):.0f}", ratio]
 
 
 def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json-events", type=int, default=1_000_000)
-    parser.add_argument("--arrow-events", type=int, default=8_000_000)
-    parser.add_argument("--lane-events", type=int, default=500_000, help="0: no lanes.")
-    parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args()
+    from stream.commands.run import quiet_beam
+    from stream.service.collector import calm_collector
+    from stream.service.memory import keep_memory
+
+    given = harness.options(
+        __doc__, json_events=1_000_000, arrow_events=8_000_000, lane_events=500_000, rounds=3
+    )
     keep_memory()
     quiet_beam(debug=False)
     calm_collector()
-    ways = (
-        "bare json",
-        "job json",
-        "bare arrow",
-        "kept arrow",
-        "job arrow",
-        *LANES,
-        *(f"with {name}" for name in LANES),
-    )
-    found = {name: Measured() for name in ways}
     with (
-        tempfile.TemporaryDirectory() as folder,
-        broker(Path(folder) / "kafka") as bootstrap,
+        harness.scratch() as folder,
+        harness.broker(folder / "kafka") as bootstrap,
         ProcessPoolExecutor(1, get_context("spawn")) as plain,
     ):
-
-        def plainly(way: str, events: int, topic: str, opened: Callable[[list[bytes]], int]) -> None:
-            found[way].note(*plain.submit(timed, events, bare, bootstrap, topic, opened).result())
-
-        fill(bootstrap, "json-all", given.json_events)
-        fill(bootstrap, "arrow-all", given.arrow_events)
-        fill(bootstrap, "arrow-lanes", max(given.lane_events, 1))
-        # Loads what is compiled.
-        whole(bootstrap, "arrow-lanes", max(given.lane_events, 1), *(LANES if given.lane_events else ()))
-        for _ in range(given.rounds):
-            plainly("bare json", given.json_events, "json-all", len)
-            found["job json"].add(given.json_events, lambda: whole(bootstrap, "json-all", given.json_events))
-            plainly("bare arrow", given.arrow_events, "arrow-all", rows)
-            found["kept arrow"].add(given.arrow_events, lambda: bare(bootstrap, "arrow-all", rows))
-            found["job arrow"].add(
-                given.arrow_events, lambda: whole(bootstrap, "arrow-all", given.arrow_events)
-            )
-            if given.lane_events:
-                measure_lanes(bootstrap, given.lane_events, found)
-    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
-    print(
-        f"\n{os.cpu_count()} cores, load averages at the end {load}, {given.rounds} rounds, {time.strftime('%F')}"
+        found = measure(bootstrap, plain, given)
+    harness.begin()
+    harness.table(
+        "way | M events/s, median (least to most) | CPU ns per event | of the bare loop", rows(found)
     )
-    print(
-        f"  {'million events a second':<58}{'median':>8}{'lowest':>9}{'highest':>8}{'CPU ns':>9}{'ratio':>10}"
-    )
-    show("JSON: bare poll() loop", found["bare json"])
-    show("JSON: Kafka → validation → committed log", found["job json"], found["bare json"])
-    show("Arrow, 4,096 edges a message: bare poll() and open", found["bare arrow"])
-    show("  the same with the memory settings of the job", found["kept arrow"], found["bare arrow"])
-    show("Arrow: Kafka → validation → committed log, no lane", found["job arrow"], found["bare arrow"])
-    for name in LANES if given.lane_events else ():
-        show(f"lane {name} alone, over a finished log", found[name])
-    for name in LANES if given.lane_events else ():
-        show(f"Arrow: the log with lane {name} beside it", found[f"with {name}"])
 
 
 if __name__ == "__main__":

@@ -10,19 +10,19 @@ in STREAMS, and printed as keys of a trainer's configuration.
   log(1 + mentions). Edges of the first two live for one snapshot; those of the last never change.
 """
 
-import argparse
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
+from harness import DATA
 from numpy.typing import NDArray
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 INTERVALS, WITH_REPLIES = 200, 80
 DAY_S = 86_400
 
@@ -98,13 +98,13 @@ def chickenpox(path: Path) -> pa.Table:
     return stream_table((src, dst, np.zeros_like(src)), data["fx"], DAY_S)
 
 
-_NEXT_VALUE = {"interval_s": DAY_S, "task_params": {"next": "feature", "of": 0}}
+_NEXT_VALUE = {"interval_s": DAY_S, "target": {"next": "feature", "of": 0}}
 STREAMS = {
     "slashdot": Stream(
         "slashdot_reply.parquet",
         slashdot,
         "0.35,0.05,0.6",
-        {"interval_s": 84_444_600 / INTERVALS, "edge_life": 30, "task_params": {"next": "in_degree"}},
+        {"interval_s": 84_444_600 / INTERVALS, "edge_life": 30, "target": {"next": "in_degree"}},
     ),
     "england_covid": Stream("dtdg_england_covid.npz", changing, config={**_NEXT_VALUE, "edge_life": 1}),
     "twitter_tennis": Stream(
@@ -128,14 +128,8 @@ def written(name: str, folder: Path) -> Path:
 
 
 def main() -> None:
-    """Write the files that are named, or all."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("names", nargs="*", help=f"Of {', '.join(STREAMS)}; default: all.")
-    given = parser.parse_args()
-    for name in given.names or STREAMS:
+    given = harness.options(__doc__, {"folder": {"type": Path}, "names": {"nargs": "*"}})
+    for name in harness.chosen(given.names, STREAMS):
         stream = STREAMS[name]
         print(f"# {written(name, given.folder)}, --split {stream.split}")
         print(yaml.safe_dump({"task": "node-regression", **stream.config}, sort_keys=False))

@@ -1,4 +1,4 @@
-"""PAC beside plain training: python benchmarks/pac.py [--data FILE …] (SPEED's Tables IV, VI and VII).
+"""PAC beside plain training: python benchmarks/pac.py [--data FILE …] (SPEED's Tables IV and VI).
 
 Every row trains a model on one lane with some ranks, each a process of its own joined by gloo, for a few epochs over
 the first 70 % of a file, takes the epoch that predicts the next 15 % best, and predicts the last 15 %: ``evaluate``'s
@@ -11,25 +11,25 @@ protocol, without baselines and rankings. Columns:
 - *s an epoch*: of training, of the slowest rank, and its CPU seconds, which a busy machine says less about;
 - *MiB sent*: payload a rank sent an epoch; *partitioner*: seconds it took for the file.
 
-Rows are appended to --out as JSON when they are done; what is there already is not run again.
+``--hubs`` are of sep, ``--batch`` has the events of a step, of all ranks together or, with ``--share each``, of each. Rows are
+appended to --out as JSON when they are done; what is there already is not run again.
 """
 
 import argparse
+import itertools
 import json
-import os
-import socket
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
 
-from schemas.trainer_config import Optimisation, TrainerConfig
-from stream.store.from_file import build_store
+from schemas.config import Lane
+from schemas.trainer_config import TrainerConfig
+from stream.decode.files import read_events
 from stream.store.lane.reader import LaneReader
 from trainer.evaluation.evaluate import _Run, all_inserts
 from trainer.evaluation.protocol import OfflineProtocol
@@ -38,9 +38,6 @@ from trainer.ranks import Ranks
 from trainer.scoring.metrics import Figures
 from trainer.strategies.speed.pac import PacStrategy
 
-DATA = (
-    Path(__file__).resolve().parents[1] / "../shared/data/collegemsg.parquet"
-)  # a folder of real graphs: docs/performance.md
 BATCH = 200
 KEYS = (
     "data",
@@ -91,26 +88,21 @@ class Run(_Run):
 
     def _test(self) -> Figures:
         self.sent = sum(self.ranks.traffic.sent_bytes.values())
-        found = [
+        return self._figures([
             self._judge(examples.of_events(self.split.test(examples.times)), floor=False)
             for examples in self._rest()
             if self.split.test(examples.times).any()
-        ]
-        return self._figures(found)
+        ])  # fmt: skip
 
 
 def work(row: dict[str, Any], out: Path) -> None:
     """As one rank."""
-    ranks = Ranks.from_environment("cpu")
-    lane = LaneReader(row["store"], row["lane"])
-    config = TrainerConfig(
-        model=row["model"],
-        strategy="pac",
-        lane=row["lane"],
-        seed=row["seed"],
-        strategy_params={"synchronise": row["synchronise"], "batch": row["share"]},
-        optimisation=Optimisation(epochs=row["epochs"], batch_size=row["batch"]),
-    )
+    ranks, lane, epochs = Ranks.from_environment("cpu"), LaneReader(row["store"], row["lane"]), row["epochs"]
+    config = TrainerConfig.model_validate({
+        "model": row["model"], "strategy": "pac", "lane": row["lane"], "seed": row["seed"],
+        "strategy_params": {"synchronise": row["synchronise"], "batch": row["share"]},
+        "optimisation": {"epochs": epochs, "batch_size": row["batch"]},
+    })  # fmt: skip
     inserts = all_inserts(lane)
     split = split_by_time(inserts.visible_us, (0.7, 0.15, 0.15))
     protocol = OfflineProtocol(lane, inserts, split, row["seed"])
@@ -118,34 +110,29 @@ def work(row: dict[str, Any], out: Path) -> None:
     run.prepare()
     figures = run.figures()
     learned, events, discarded = (sum(column) for column in zip(*run.learned, strict=True))
+    harness.require(events > 0, f"no event of {row['data']} was learned")
     held = run.session.strategy.held_bytes
     own = [
-        float(learned),
-        run.wall,
-        run.cpu,
-        held["memory"],
-        held["events"],
-        run.sent,
-        statistics.mean(run.nodes),
-    ]
+        learned / epochs, run.wall / epochs, run.cpu / epochs, held["memory"] / 2**20, held["events"] / 2**20,
+        run.sent / 2**20 / epochs, statistics.mean(run.nodes),
+    ]  # fmt: skip
     everyones = np.array(
         [ranks.total([value if rank == ranks.rank else 0.0 for value in own]) for rank in range(ranks.size)]
     )
-    epochs = row["epochs"]
     if ranks.rank == 0:
+        largest = dict(
+            zip(
+                ("wall_s", "cpu_s", "memory_mib", "events_mib", "sent_mib"),
+                everyones.max(axis=0)[1:6],
+                strict=True,
+            )
+        )
         found = {
             **{key: row[key] for key in KEYS},
-            "ap": figures.get("ap"),
-            "inductive_ap": figures.get("inductive_ap"),
-            "validation_ap": figures.get("validation_ap"),
+            **{name: figures.get(name) for name in ("ap", "inductive_ap", "validation_ap")},
+            **largest,
             "cut": discarded / (events + discarded),
-            "events_std": float(everyones[:, 0].std() / epochs),
-            "events_rank": float(everyones[:, 0].max() / epochs),
-            "wall_s": float(everyones[:, 1].max() / epochs),
-            "cpu_s": float(everyones[:, 2].max() / epochs),
-            "memory_mib": float(everyones[:, 3].max() / 2**20),
-            "events_mib": float(everyones[:, 4].max() / 2**20),
-            "sent_mib": float(everyones[:, 5].max() / 2**20 / epochs),
+            "events_std": float(everyones[:, 0].std()),
             "nodes": float(everyones[:, 6].mean()),
             "partition_s": sum(manifest.quality.seconds for manifest in lane.manifests),
         }
@@ -154,142 +141,81 @@ def work(row: dict[str, Any], out: Path) -> None:
     ranks.close()
 
 
-def start(row: dict[str, Any], out: Path) -> None:
-    """Run one row in ``ranks`` processes."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    size = row["ranks"]
-    here = max(size, os.cpu_count() or 1)  # a thread a rank, also where there is one rank
-    shared = {
-        **os.environ, "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(here), "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo",
-    }  # fmt: skip
-    command = [sys.executable, __file__, "--rank-of", json.dumps(row), "--out", str(out)]
-    processes = [
-        subprocess.Popen(
-            command, env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}, stderr=sys.stderr
-        )
-        for rank in range(size)
-    ]
-    codes = [process.wait() for process in processes]
-    if any(codes):
-        sys.exit(f"a rank of {row} failed")
+def cells(runs: list[dict[str, Any]]) -> list[str]:
+    """A setting, its seeds as their mean ± standard deviation."""
+    row, mean = runs[0], lambda key: statistics.mean(run[key] for run in runs)
+    lane = f"sep {100 * row['hubs']:g} %" if row["lane"] == "sep" else row["lane"]
+    lane = "any" if row["ranks"] == 1 else lane
+    lane += ", `mean`" if row["synchronise"] == "mean" else ""
+    lane += f", batch {row['batch']}" if row["batch"] != BATCH else ""
+    lane += " each" if row["share"] == "each" and row["ranks"] > 1 else ""
+    return [
+        f"{Path(row['data']).stem}, {row['model']}", lane, str(row["ranks"]), str(len(runs)),
+        *(mean_and_deviation([run[name] for run in runs]) for name in ("ap", "inductive_ap")),
+        f"{100 * mean('cut'):.1f} %", f"{mean('events_std'):.0f}", f"{100 * mean('nodes'):.0f} %",
+        f"{mean('memory_mib'):.2f}", f"{mean('events_mib'):.1f}", f"{mean('wall_s'):.1f}", f"{mean('cpu_s'):.1f}",
+        f"{mean('sent_mib'):.0f}", f"{mean('partition_s'):.2f}",
+    ]  # fmt: skip
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """Rows as Markdown, seeds of one setting as their mean ± standard deviation."""
-    lines = [
-        "| data, model | lane | ranks | seeds | AP | inductive | cut | events a rank, std | nodes a rank | memory a rank, MiB "
-        "| events, MiB | s an epoch | CPU s | MiB sent | partitioner, s |",
-        "|" + "---|" * 15,
-    ]
-    settings: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in rows:
-        settings.setdefault(tuple(row[key] for key in KEYS if key != "seed"), []).append(row)
-    for runs in settings.values():
-        row = runs[0]
-        lane = f"sep {100 * row['hubs']:g} %" if row["lane"] == "sep" else row["lane"]
-        lane = "any" if row["ranks"] == 1 else lane
-        lane += ", `mean`" if row["synchronise"] == "mean" else ""
-        lane += f", batch {row['batch']}" if row["batch"] != BATCH else ""
-        lane += " each" if row["share"] == "each" and row["ranks"] > 1 else ""
-        mean = {
-            key: statistics.mean(run[key] for run in runs)
-            for key in row
-            if key not in (*KEYS, "ap", "inductive_ap", "validation_ap")
-        }
-        cells = [
-            f"{Path(row['data']).stem}, {row['model']}", lane, row["ranks"], len(runs),
-            _spread([run["ap"] for run in runs]), _spread([run["inductive_ap"] for run in runs]), f"{100 * mean['cut']:.1f} %",
-            f"{mean['events_std']:.0f}", f"{100 * mean['nodes']:.0f} %", f"{mean['memory_mib']:.2f}", f"{mean['events_mib']:.1f}",
-            f"{mean['wall_s']:.1f}", f"{mean['cpu_s']:.1f}", f"{mean['sent_mib']:.0f}", f"{mean['partition_s']:.2f}",
-        ]  # fmt: skip
-        lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
-    return "\n".join(lines)
-
-
-def _spread(values: list[float | None]) -> str:
+def mean_and_deviation(values: list[float | None]) -> str:
     known = [value for value in values if value is not None]
     if not known:
         return "–"
-    mean = f"{statistics.mean(known):.4f}"
-    return f"{mean} ± {statistics.stdev(known):.4f}" if len(known) > 1 else mean
+    return f"{statistics.mean(known):.4f}" + (f" ± {statistics.stdev(known):.4f}" if len(known) > 1 else "")
+
+
+def measure(given: Any, out: Path) -> list[list[dict[str, Any]]]:
+    """Run what is not in ``out`` yet; all rows that are there then, by setting."""
+    read = lambda: [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []  # noqa: E731
+    known = [{key: row[key] for key in KEYS} for row in read()]
+    for data, lane in itertools.product(given.data, given.lanes):
+        for hubs in given.hubs if lane == "sep" else [0.0]:
+            shared = {key: getattr(given, key) for key in KEYS if hasattr(given, key)}
+            rows = [
+                {**shared, "data": str(data), "lane": lane, "hubs": hubs, "ranks": ranks, "seed": seed}
+                for ranks in given.ranks
+                for seed in range(given.seeds)
+            ]
+            rows = [row for row in rows if row not in known]
+            with harness.scratch() as folder:
+                store = store_of(data, folder / "store", lane, hubs, given) if rows else None
+                for row in rows:
+                    spec = json.dumps({**row, "store": str(store)})
+                    harness.on_ranks(row["ranks"], __file__, "--rank-of", spec, "--out", out)
+    settings: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in read():
+        settings.setdefault(tuple(row[key] for key in KEYS if key != "seed"), []).append(row)
+    return list(settings.values())
+
+
+def store_of(data: Path, store: Path, lane: str, hubs: float, given: Any) -> Path:
+    events = read_events(harness.existing(data))
+    t = events.events["t"].to_numpy()
+    interval_us = int(-(-(t.max() - t.min()) // given.snapshots))
+    params = {"hubs": hubs} if lane == "sep" else {}
+    return harness.built(
+        store, events, interval_us, [Lane(name=lane, algorithm=lane, parts=given.parts, params=params)]
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data", nargs="+", type=Path, default=[DATA])
-    parser.add_argument("--model", default="tgn-history")
-    parser.add_argument("--lanes", nargs="+", default=["sep"])
-    parser.add_argument("--hubs", nargs="+", type=float, default=[0.05], help="of sep")
-    parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2, 4])
-    parser.add_argument("--parts", type=int, default=8)
-    parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--batch", type=int, default=BATCH, help="events a step")
-    parser.add_argument("--share", choices=["divided", "each"], default="divided", help="whose --batch is")
-    parser.add_argument("--snapshots", type=int, default=25)
-    parser.add_argument("--synchronise", default="latest")
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--out", type=Path, help="JSON lines; what is there is not run again")
-    parser.add_argument("--rank-of", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.rank_of:
-        work(json.loads(given.rank_of), given.out)
+    given = harness.options(
+        __doc__, data=[harness.DATA / "collegemsg.parquet"], model="tgn-history", lanes=["sep"], hubs=[0.05],
+        ranks=[1, 2, 4], parts=8, epochs=1, batch=BATCH, share={"choices": ["divided", "each"], "default": "divided"},
+        snapshots=25, synchronise="latest", seeds=1, out={"type": Path},
+        rank_of={"type": json.loads, "help": argparse.SUPPRESS},
+    )  # fmt: skip
+    if harness.is_rank():
+        work(given.rank_of, given.out)
         return
-    missing = [str(data) for data in given.data if not data.exists()]
-    if missing:
-        sys.exit(f"{missing[0]} is not there; name a Parquet file of src, dst, t with --data")
-    if given.out is None:
-        with tempfile.TemporaryDirectory(prefix="freshet-pac-") as folder:
-            print(table(measure(given, Path(folder) / "rows.jsonl")))
-    else:
-        print(table(measure(given, given.out)))
-
-
-def measure(given: argparse.Namespace, out: Path) -> list[dict[str, Any]]:
-    """Run what is not in ``out`` yet; all rows that are there then."""
-    done = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
-    for data in given.data:
-        for lane in given.lanes:
-            for hubs in given.hubs if lane == "sep" else [0.0]:
-                rows = [
-                    {
-                        "data": str(data), "model": given.model, "lane": lane, "hubs": hubs, "parts": given.parts,
-                        "ranks": ranks, "epochs": given.epochs, "batch": given.batch, "share": given.share,
-                        "snapshots": given.snapshots, "synchronise": given.synchronise, "seed": seed,
-                    }
-                    for ranks in given.ranks
-                    for seed in range(given.seeds)
-                ]  # fmt: skip
-                known = [{key: row[key] for key in KEYS} for row in done]
-                rows = [row for row in rows if row not in known]
-                if rows:
-                    with tempfile.TemporaryDirectory(prefix="freshet-pac-") as folder:
-                        _store(data, Path(folder) / "store", lane, hubs, given)
-                        for row in rows:
-                            start({**row, "store": str(Path(folder) / "store")}, out)
-    return [json.loads(line) for line in out.read_text().splitlines()]
-
-
-def _store(data: Path, folder: Path, lane: str, hubs: float, given: argparse.Namespace) -> None:
-    import pyarrow.compute as pc
-
-    from schemas.config import Lane
-    from stream.decode.files import read_events
-
-    events = read_events(data)
-    span = pc.min_max(events.events["t"]).as_py()
-    interval_us = -(-(span["max"] - span["min"]) // given.snapshots)
-    params = {"hubs": hubs} if lane == "sep" else {}
-    build_store(
-        events,
-        folder,
-        interval_us=interval_us,
-        lanes=[Lane(name=lane, algorithm=lane, parts=given.parts, params=params)],
-    )
+    harness.begin()
+    sys.stdout.flush()
+    with harness.scratch() as folder:
+        settings = measure(given, given.out or folder / "rows.jsonl")
+    titles = "data, model | lane | ranks | seeds | AP | inductive | cut | events a rank, std | nodes a rank"
+    rest = "memory a rank, MiB | events, MiB | s an epoch | CPU s | MiB sent | partitioner, s"
+    harness.table(f"{titles} | {rest}", map(cells, settings))
 
 
 if __name__ == "__main__":

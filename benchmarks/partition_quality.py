@@ -7,26 +7,24 @@ the whole span. Online, the need cover sees 50 snapshots one by one; its ``hubs`
 two-pass really shares, so neither has more copies. A ratio below 0.001 counts as 0.001 in the means.
 """
 
-import argparse
-import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import harness
 import numpy as np
+from partition_speed import by_first_appearance, delta
 
-from stream.arrays.kinds import Int64
 from stream.decode.files import read_events
-from stream.partition.interface import create
-from stream.snapshots.delta import Csr, SnapshotDelta, delta_of
+from stream.partition.edge.need_cover import NeedCover
+from stream.partition.edge.sep import SepTwoPass
+from stream.snapshots.delta import SnapshotDelta
 from stream.snapshots.sealing import densify, slice_events
-from stream.synthetic.interactions import rmat_edges
 
-DATA = Path(__file__).resolve().parents[1] / "../shared/data"  # a folder of real graphs: docs/performance.md
 GRAPHS = ("jodie_wikipedia", "email_eu", "sx_mathoverflow", "slashdot_reply")
-SNAPSHOTS = 50
-FLOOR = 1e-3
+SNAPSHOTS, LEAST = 50, 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,112 +36,85 @@ class Stream:
     span_s: float
     deltas: list[SnapshotDelta]
 
-    def inserts(self) -> tuple[Int64, Int64, Int64]:
+    def inserts(self) -> Iterator[np.ndarray]:
         """Ends and times of all inserts."""
         rows = [(d.src[d.op > 0], d.dst[d.op > 0], d.t[d.op > 0]) for d in self.deltas]
-        src, dst, t = (np.concatenate(column) for column in zip(*rows, strict=True))
-        return src, dst, t
+        return (np.concatenate(column) for column in zip(*rows, strict=True))
 
 
-def streams(rmat_edges_: int) -> Iterator[Stream]:
+def streams(data: Path, rmat_edges: int) -> Iterator[Stream]:
     """Real graphs that are there, then R-MAT."""
     for name in GRAPHS:
-        file = DATA / f"{name}.parquet"
+        file = data / f"{name}.parquet"
         if not file.exists():
             print(f"{file} is missing: left out")
             continue
         ordered, ids = densify(read_events(file).events)
-        deltas, seen = [], 0
+        found, seen = [], 0
         for tau, rows in slice_events(ordered, num_slices=SNAPSHOTS):
             op, src, dst, t = (np.array(rows[c].to_numpy()) for c in ("op", "src_node", "dst_node", "t"))
             edge = op != 0
             seen = max(seen, int(max(src.max(), dst.max())) + 1)
-            deltas.append(delta(tau, seen, op[edge], src[edge], dst[edge], t[edge]))
+            found.append(delta(tau, seen, op[edge], src[edge], dst[edge], t[edge]))
         span_s = (ordered["t"][-1].as_py() - ordered["t"][0].as_py()) / 1e6
-        yield Stream(name, len(ids), span_s, deltas)
-    src, dst = rmat_edges(1 << 18, rmat_edges_, np.random.default_rng(0))
-    both = np.stack([src, dst], 1).ravel()
-    unique, first, inverse = np.unique(both, return_index=True, return_inverse=True)
-    rank = np.empty(len(unique), np.int64)
-    rank[np.argsort(first)] = np.arange(len(unique))
-    ends = rank[inverse].reshape(-1, 2)
-    cuts = np.arange(SNAPSHOTS + 1) * rmat_edges_ // SNAPSHOTS
-    deltas = []
-    for tau, (a, b) in enumerate(itertools.pairwise(cuts.tolist())):
-        seen = int(ends[:b].max()) + 1
-        t = np.arange(a, b, dtype=np.int64) * 1_000_000
-        deltas.append(delta(tau, seen, np.ones(b - a), ends[a:b, 0].copy(), ends[a:b, 1].copy(), t))
-    yield Stream("R-MAT", len(unique), float(rmat_edges_), deltas)
+        yield Stream(name, len(ids), span_s, found)
+    ends, found = by_first_appearance(1 << 18, rmat_edges), []
+    for tau, rows in enumerate(np.array_split(np.arange(rmat_edges), SNAPSHOTS)):
+        seen = max(int(end[: rows[-1] + 1].max()) for end in ends) + 1
+        found.append(delta(tau, seen, np.ones(len(rows)), *(end[rows] for end in ends), rows * 1_000_000))
+    yield Stream("R-MAT", seen, float(rmat_edges), found)
 
 
-def delta(tau: int, nodes: int, op: np.ndarray, src: Int64, dst: Int64, t: Int64) -> SnapshotDelta:
-    """A snapshot without its graph, which edge partitioners do not look at."""
-    none = np.empty(0, np.int64)
-    return delta_of(
-        tau=tau,
-        num_nodes=nodes,
-        op=op.astype(np.int8),
-        src=src,
-        dst=dst,
-        t=t,
-        weight=np.ones(len(op), np.float32),
-        graph=Csr(np.zeros(nodes + 1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32)),
-        live=none,
-        touched=none,
-        feature_nodes=none,
-        changed_segments=np.empty(0, np.int32),
-    )
-
-
-def two_pass(stream: Stream, parts: int, hubs: float, time_constant: float) -> tuple[float, float, float]:
-    """Discards, share of shared nodes and edge balance of SPEED's two passes."""
-    partitioner = create("sep-two-pass", parts=parts, hubs=hubs, time_constant=time_constant)
+def two_pass(stream: Stream, parts: int, hubs: float, time_constant: float) -> Any:
+    """Quality of SPEED's two passes."""
+    partitioner = SepTwoPass(parts=parts, hubs=hubs, time_constant=time_constant)
     partitioner.foresee(*stream.inserts(), stream.nodes)
     for d in stream.deltas:
         partitioner.update(d)
-    quality = partitioner.quality()
-    return quality.cut, quality.shared_share, quality.edge_balance
+    return partitioner.quality()
 
 
-def online(stream: Stream, parts: int, hubs: float) -> tuple[float, float, float]:
-    """Discards on arrival, edge balance and moved nodes a snapshot of the need cover; its bounds are checked."""
-    partitioner = create("sep", parts=parts, hubs=hubs, time_constant=stream.span_s / 10)
+def online(stream: Stream, parts: int, hubs: float) -> Any:
+    """Quality of the need cover; its bounds are checked after every snapshot."""
+    partitioner = NeedCover(parts=parts, hubs=hubs, time_constant=stream.span_s / 10)
     for d in stream.deltas:
         partitioner.update(d)
         quality = partitioner.quality()
-        assert quality.shared_share <= hubs, "the budget is broken"
-        assert quality.replication_factor <= hubs * parts + 1 - hubs + 1e-9, "the bound on RF is broken"
-    return quality.cut, quality.edge_balance, quality.moved_share
+        harness.require(quality.shared_share <= hubs, "the budget is broken")
+        bound = hubs * parts + 1 - hubs + 1e-9
+        harness.require(quality.replication_factor <= bound, "the bound on the replication factor is broken")
+    return quality
 
 
 def main() -> None:
-    """Print the table and the means."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rmat-edges", type=int, default=2_000_000)
-    arguments = parser.parse_args()
-    print(
-        "discards on arrival in %, at the share of shared nodes of two-pass; ratios to two-pass / long half-life"
-    )
-    print("graph             P   k %  shared %  two-pass  online   ratio  / long  balance two-pass  online")
-    short, long, unbalanced = [], [], 0
-    for stream in streams(arguments.rmat_edges):
-        for parts in (4, 32):
-            for hubs in (0.01, 0.05, 0.1):
-                cut, shared, balance = two_pass(stream, parts, hubs, stream.span_s / 10)
-                long_cut, long_shared, _ = two_pass(stream, parts, hubs, stream.span_s / math.log(2))
-                found, found_balance, _ = online(stream, parts, shared)
-                against_long = online(stream, parts, long_shared)[0]
-                short.append(max(found / cut, FLOOR))
-                long.append(max(against_long / long_cut, FLOOR))
-                unbalanced += balance <= 1.1 < found_balance
-                print(
-                    f"{stream.name:16} {parts:3} {hubs:5.0%} {shared:9.2%} {cut:9.2%} {found:7.2%} "
-                    f"{short[-1]:7.3f} {long[-1]:7.3f} {balance:17.2f} {found_balance:7.2f}",
-                    flush=True,
-                )
-    for name, ratios in (("a tenth of the span", short), ("a half-life of the span", long)):
-        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-        print(f"against two-pass with {name}: geometric mean {mean:.3f}, worst {max(ratios):.3f}")
+    given = harness.options(__doc__, data=harness.DATA, rmat_edges=2_000_000)
+    harness.begin()
+    ratios: dict[str, list[float]] = {"a tenth of the span": [], "a half-life of the span": []}
+    unbalanced = 0
+
+    def rows() -> Iterator[list[str]]:
+        nonlocal unbalanced
+        for stream in streams(given.data, given.rmat_edges):
+            for parts in (4, 32):
+                for hubs in (0.01, 0.05, 0.1):
+                    short = two_pass(stream, parts, hubs, stream.span_s / 10)
+                    long = two_pass(stream, parts, hubs, stream.span_s / math.log(2))
+                    ours = online(stream, parts, short.shared_share)
+                    cuts = [(ours.cut, short.cut), (online(stream, parts, long.shared_share).cut, long.cut)]
+                    for found, (own, theirs) in zip(ratios.values(), cuts, strict=True):
+                        found.append(max(own / theirs, LEAST))
+                    unbalanced += short.edge_balance <= 1.1 < ours.edge_balance
+                    shares = (f"{each:.2%}" for each in (short.shared_share, short.cut, ours.cut))
+                    balance = (f"{each.edge_balance:.2f}" for each in (short, ours))
+                    yield [
+                        stream.name, parts, f"{hubs:.0%}", *shares, *(f"{each[-1]:.3f}" for each in ratios.values()), *balance
+                    ]  # fmt: skip
+
+    titles = "graph | P | k | shared | discards, two-pass | online | ratio | ratio to a long half-life"
+    harness.table(f"{titles} | edge balance, two-pass | online", rows())
+    for name, found in ratios.items():
+        mean = math.exp(sum(map(math.log, found)) / len(found))
+        print(f"against two-pass with {name}: geometric mean {mean:.3f}, worst {max(found):.3f}")
     print(f"balance above 1.1 where two-pass keeps it: {unbalanced} times")
 
 

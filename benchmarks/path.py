@@ -4,17 +4,16 @@ One stream of synthetic interactions with node features: decoded from Arrow mess
 lanes, read through a window. Wall seconds of one run, after a warm-up on a smaller stream that compiles the kernels.
 """
 
-import argparse
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import harness
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from schemas.config import Lane, StreamConfig
+from schemas.config import StreamConfig
 from stream.decode.decoder import Decoder
 from stream.decode.encode import encode_arrow
 from stream.decode.files import read_events
@@ -49,15 +48,11 @@ def run(folder: Path, nodes: int, edges: int) -> tuple[int, Stages]:
     pq.write_table(interactions(nodes, edges, features=FEATURES, span_s=span_s), file)
     messages = list(encode_arrow(read_events(file).events))
     store = folder / "store"
-    config = StreamConfig.model_validate(
-        {
-            "graph": "bench",
-            "store": str(store),
-            "kafka": {"bootstrap": "unused:9092", "topics": [{"name": "edges", "format": "arrow"}]},
-            "snapshots": {"interval_s": span_s / SNAPSHOTS},
-            "features": {"node": FEATURES},
-        }
-    )
+    kafka = {"bootstrap": "unused:9092", "topics": [{"name": "edges", "format": "arrow"}]}
+    config = StreamConfig.model_validate({
+        "graph": "bench", "store": str(store), "kafka": kafka, "snapshots": {"interval_s": span_s / SNAPSHOTS},
+        "features": {"node": FEATURES},
+    })  # fmt: skip
     stages = Stages()
     decoder = Decoder(config.kafka.topics[0], config)
     events = 0
@@ -76,8 +71,8 @@ def run(folder: Path, nodes: int, edges: int) -> tuple[int, Stages]:
                 sink.advance()
         with stages("log (sort, ids, files, fsync)"):
             sink.seal_all()
-    for name in LANES:
-        lane = Lane(name=name, algorithm=name, parts=PARTS, window=WINDOW)
+    for lane in harness.lanes(*LANES, parts=PARTS, window=WINDOW):
+        name = lane.name
         with LaneWriter(store, lane) as lane_writer:
             with stages(f"lane {name} (graph, partition, files, fsync)"):
                 lane_writer.catch_up()
@@ -94,18 +89,16 @@ def run(folder: Path, nodes: int, edges: int) -> tuple[int, Stages]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--nodes", type=int, default=50_000)
-    parser.add_argument("--edges", type=int, default=1_000_000)
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as warm_up, tempfile.TemporaryDirectory() as folder:
-        run(Path(warm_up), 500, 5_000)
-        events, stages = run(Path(folder), arguments.nodes, arguments.edges)
+    given = harness.options(__doc__, nodes=50_000, edges=1_000_000)
+    with harness.scratch() as warm_up, harness.scratch() as folder:
+        run(warm_up, 500, 5_000)
+        events, stages = run(folder, given.nodes, given.edges)
+    harness.require(events >= given.edges, "events were lost")
     print(
-        f"{events:,} events of {arguments.nodes:,} nodes in {SNAPSHOTS} snapshots, {PARTS} parts, F = {FEATURES}"
+        f"{events:,} events of {given.nodes:,} nodes in {SNAPSHOTS} snapshots, {PARTS} parts, F = {FEATURES}"
     )
-    for name, seconds in stages.seconds.items():
-        print(f"  {name:<52}{seconds:8.2f} s {events / seconds / 1e6:10.2f} M events/s")
+    rows = ([name.strip(), f"{s:.2f}", f"{events / s / 1e6:.2f}"] for name, s in stages.seconds.items())
+    harness.table("stage | s | M events/s", rows)
 
 
 if __name__ == "__main__":

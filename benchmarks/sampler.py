@@ -1,44 +1,38 @@
-"""Temporal neighbours against dgl's, one core: python benchmarks/sampler.py.
+"""Temporal neighbours against dgl's, one core: python benchmarks/sampler.py [--rounds 60].
 
 The same graph and seeds in turns: k most recent (or uniform) interactions strictly before the batch, nodes named
 once; beside ``dgl.sampling.sample_neighbors`` (uniform, knows no time) and ``to_block``. Medians of M sampled edges/s.
-Then appends to the growing graph.
+Before that appends to the growing graph.
 """
 
-import argparse
-import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from statistics import median
 
+import harness
 import numpy as np
 import torch
 
 from trainer.data.temporal_graph import TemporalGraph
 from trainer.data.temporal_sampler import TemporalSampler
 
-SEEDS, FANOUT = 2000, 10
+SEEDS, FANOUT, APPENDED = 2000, 10, 2000
+DGL = "dgl sample_neighbors + to_block"
+Case = Callable[[np.ndarray], int]
 
 
-def stream(events: int, nodes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Skewed ends, as in interaction data, one event a microsecond."""
-    rng = np.random.default_rng(0)
-    ends = (nodes * rng.random((2, events)) ** 3).astype(np.int64)
-    return ends[0], ends[1], np.arange(events, dtype=np.int64)
-
-
-def dgl_case(src: np.ndarray, dst: np.ndarray, layers: int) -> Callable[[np.ndarray], int]:
+def dgl_case(ends: np.ndarray, layers: int) -> Case:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import dgl
-    graph = dgl.graph((torch.from_numpy(np.append(src, dst)), torch.from_numpy(np.append(dst, src))))
-    graph = graph.formats("csc")
+    pairs = torch.from_numpy(np.concatenate([ends, ends[::-1]], axis=1))
+    graph = dgl.graph((pairs[0], pairs[1])).formats("csc")
 
     def sample(seeds: np.ndarray) -> int:
         targets, edges = torch.from_numpy(seeds), 0
         for _ in range(layers):
-            sampled = dgl.sampling.sample_neighbors(graph, targets, FANOUT)
-            block = dgl.to_block(sampled, targets)
+            block = dgl.to_block(dgl.sampling.sample_neighbors(graph, targets, FANOUT), targets)
             edges += block.num_edges()
             targets = block.srcdata[dgl.NID]
         return edges
@@ -46,52 +40,49 @@ def dgl_case(src: np.ndarray, dst: np.ndarray, layers: int) -> Callable[[np.ndar
     return sample
 
 
-def our_case(graph: TemporalGraph, how: str, before: int, layers: int) -> Callable[[np.ndarray], int]:
+def our_case(graph: TemporalGraph, how: str, before: int, layers: int) -> Case:
     sampler = TemporalSampler(graph, FANOUT, how)
-
-    def sample(seeds: np.ndarray) -> int:
-        return sum(int(layer.sampled.count.sum()) for layer in sampler.layers(seeds, before, layers))
-
-    return sample
+    return lambda seeds: sum(int(each.sampled.count.sum()) for each in sampler.layers(seeds, before, layers))
 
 
-def main() -> None:
-    arguments = argparse.ArgumentParser()
-    arguments.add_argument("--events", type=int, default=1_000_000)
-    arguments.add_argument("--nodes", type=int, default=100_000)
-    arguments.add_argument("--rounds", type=int, default=60)
-    chosen = arguments.parse_args()
-    torch.set_num_threads(1)
-    src, dst, t = stream(chosen.events, chosen.nodes)
-    graph = TemporalGraph()
-    seconds = []
-    for begin in range(0, chosen.events, 2000):
-        part = slice(begin, begin + 2000)
-        began = time.perf_counter()
-        graph.append(src[part], dst[part], t[part], chosen.nodes)
-        seconds.append(time.perf_counter() - began)
-    print(f"appends of 2,000 events: {2000 / statistics.median(seconds) / 1e6:.1f} M events/s, ", end="")
-    print(f"{graph.memory_bytes / chosen.events:.0f} bytes an event")
-    rng = np.random.default_rng(1)
+def rows(graph: TemporalGraph, ends: np.ndarray, rounds: int) -> Iterator[list[str]]:
+    rng, events = np.random.default_rng(1), ends.shape[1]
     for layers in (1, 2):
         cases = {
-            "recent, distinct nodes": our_case(graph, "recent", chosen.events, layers),
-            "recent in the past (binary search)": our_case(graph, "recent", chosen.events // 2, layers),
-            "uniform, distinct nodes": our_case(graph, "uniform", chosen.events, layers),
-            "dgl sample_neighbors + to_block": dgl_case(src, dst, layers),
+            "recent, distinct nodes": our_case(graph, "recent", events, layers),
+            "recent in the past (binary search)": our_case(graph, "recent", events // 2, layers),
+            "uniform, distinct nodes": our_case(graph, "uniform", events, layers),
+            DGL: dgl_case(ends, layers),
         }
         rates: dict[str, list[float]] = {name: [] for name in cases}
-        for _ in range(chosen.rounds // layers):
-            seeds = np.unique(np.append(src, dst)[rng.integers(0, 2 * chosen.events, SEEDS)])
+        for _ in range(rounds // layers):
+            seeds = np.unique(ends.ravel()[rng.integers(0, 2 * events, SEEDS)])
             for name, case in cases.items():
                 began = time.perf_counter()
                 edges = case(seeds)
                 rates[name].append(edges / (time.perf_counter() - began) / 1e6)
-        peer = statistics.median(rates["dgl sample_neighbors + to_block"][3:])
-        print(f"{layers} layer(s), {SEEDS} seeds, {FANOUT} neighbours")
-        for name, rate in rates.items():
-            median = statistics.median(rate[3:])
-            print(f"  {name:38} {median:6.1f} M edges/s   {median / peer:5.2f}")
+                harness.require(edges > 0, f"{name} sampled nothing")
+        found = {name: median(rate[3:]) for name, rate in rates.items()}
+        for name, rate in found.items():
+            yield [str(layers), name, f"{rate:.1f}", f"{rate / found[DGL]:.2f}"]
+
+
+def main() -> None:
+    given = harness.options(__doc__, events=1_000_000, nodes=100_000, rounds=60)
+    harness.begin()
+    torch.set_num_threads(1)
+    rng = np.random.default_rng(0)
+    ends = (given.nodes * rng.random((2, given.events)) ** 3).astype(
+        np.int64
+    )  # skewed, as in interaction data
+    t, graph, seconds = np.arange(given.events, dtype=np.int64), TemporalGraph(), []
+    for first in range(0, given.events, APPENDED):
+        part = slice(first, first + APPENDED)
+        append = lambda at=part: graph.append(ends[0, at], ends[1, at], t[at], given.nodes)  # noqa: E731
+        seconds.append(harness.seconds_of(append))
+    print(f"appends of {APPENDED:,} events: {APPENDED / median(seconds) / 1e6:.1f} M events/s, "
+          f"{graph.memory_bytes / given.events:.0f} bytes per event; {SEEDS} seeds, {FANOUT} neighbours")  # fmt: skip
+    harness.table("layers | way | M edges/s | of dgl's", rows(graph, ends, given.rounds))
 
 
 if __name__ == "__main__":

@@ -12,15 +12,17 @@ Five tables, each by its name (``--only exact,published,speed,scale,locality``),
 DyGNeX-G takes an hour or so for each point of *scale*, so it is left out unless ``--paper`` is given.
 """
 
-import argparse
 import csv
 import itertools
-import statistics
-import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
+from typing import Any
 
+import harness
 import numpy as np
+from plain_schedules import best_epoch
 
 from trainer.strategies.dygnex.scheduling.greedy import greedy
 from trainer.strategies.dygnex.scheduling.ilp import ilp
@@ -30,14 +32,12 @@ from trainer.strategies.dygnex.scheduling.simulation import draw, simulate
 from trainer.strategies.dygnex.scheduling.solve import solve
 from trainer.strategies.dygnex.scheduling.workloads import made_up_times
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
-from plain_schedules import best_epoch
-
 KINDS = ("linear", "lognormal", "uniform")
 ALPHAS = (0.0, 0.1, 0.5)
 """As shares of a mean group."""
 COLUMNS = ("algorithm", "gpus", "efficiency", "imbalance")
 """Of the figure's data."""
+GPUS = [4, 8, 16, 32, 64, 128, 256, 512, 1024]
 
 
 def times_of(kind: str, groups: int, seed: int) -> np.ndarray:
@@ -46,9 +46,9 @@ def times_of(kind: str, groups: int, seed: int) -> np.ndarray:
     return made_up_times(kind, groups, seed)
 
 
-def exact(instances: int) -> None:
-    above, equal, seconds = [], 0, []
-    for seed in range(instances):
+def exact(given: Any) -> Iterator[list[str]]:
+    above, seconds = [], []
+    for seed in range(given.instances):
         rng = np.random.default_rng(seed)
         times = times_of(KINDS[seed % 3], int(rng.integers(1, 11)), seed)
         alpha = ALPHAS[int(rng.integers(3))] * float(times.mean())
@@ -56,15 +56,14 @@ def exact(instances: int) -> None:
         best = best_epoch(times.tolist(), problem.gpus, 2, alpha)
         above.append(greedy(problem).epoch_s / best - 1)
         began = time.perf_counter()
-        equal += ilp(problem, SearchLimits())[0].epoch_s <= best * (1 + 1e-7)
+        solved = ilp(problem, SearchLimits())[0].epoch_s
         seconds.append(time.perf_counter() - began)
-    print(f"{instances} instances, n ≤ 10, G ≤ 3, L = 2, α = 0, .1 or .5 of a mean group")
-    print(f"  ilp equals brute force in {equal}; {max(seconds):.1f} s at most")
-    print(f"  greedy is {np.mean(above):.3%} above it on average, {max(above):.2%} at worst", flush=True)
+        harness.require(solved <= best * (1 + 1e-7), f"ilp is above brute force in instance {seed}")
+    yield [str(len(above)), "all", f"{max(seconds):.1f}", f"{np.mean(above):.3%}", f"{max(above):.2%}"]
 
 
-def published() -> None:
-    cells = itertools.product((30, 60, 100, 200), (2, 4, 8, 16), KINDS, (0.0, 0.1, 0.5))
+def published(given: Any) -> Iterator[list[str]]:
+    cells = itertools.product((30, 60, 100, 200), (2, 4, 8, 16), KINDS, ALPHAS)
     gains, gaps = [], []
     for seed, (groups, gpus, kind, alpha) in enumerate(cells):
         times = times_of(kind, groups, seed)
@@ -73,113 +72,95 @@ def published() -> None:
         gains.append(1 - ours / paper(problem).epoch_s)
         if groups >= max(100, 8 * gpus):
             gaps.append(ours / lower_bound_s(problem) - 1)
-    print(f"{len(gains)} instances, n = 30 … 200, G = 2 … 16")
-    print(
-        f"  greedy is {np.mean(gains):.2%} better than paper on average, {max(gains):.1%} at best,", end=" "
-    )
-    print(f"{min(gains):.3%} in its worst case")
-    print(
-        f"  gap where n ≥ 8 G and n ≥ 100 ({len(gaps)}): {np.mean(gaps):.2%} mean, {max(gaps):.2%} at most",
-        flush=True,
-    )
+    shares = (f"{share:.2%}" for share in (np.mean(gains), max(gains), min(gains), np.mean(gaps), max(gaps)))
+    yield [str(len(gains)), *shares, str(len(gaps))]
 
 
-def speed() -> None:
-    greedy(Problem(times_of("uniform", 30, 0), 4))
-    paper(Problem(times_of("uniform", 30, 0), 4))
-    print("algorithm, groups, GPUs: ms of the processor by times of " + ", ".join(KINDS))
-    for gpus in (4, 16, 64, 256, 1024):
-        print(
-            f"  greedy 10,000 {gpus:5}", *(f"{cpu_ms('greedy', 10_000, gpus, kind):8.1f}" for kind in KINDS)
+def speed(given: Any) -> Iterator[list[str]]:
+    for algorithm in (greedy, paper):  # compiles
+        algorithm(Problem(times_of("uniform", 30, 0), 4))
+    for algorithm, groups, gpus in [*((greedy, 10_000, gpus) for gpus in GPUS[::2]), (paper, 300, 4)]:
+        problems = [Problem(times_of(kind, groups, 0), gpus) for kind in KINDS]
+        best = (
+            min(harness.seconds_of(lambda p=each, a=algorithm: a(p), time.process_time) for _ in range(5))
+            for each in problems
         )
-    print("  paper     300     4", *(f"{cpu_ms('paper', 300, 4, kind):8.1f}" for kind in KINDS))
-    for kind in KINDS:
-        solved = solve(Problem(times_of(kind, 100, 0), 4), "ilp")
-        print(
-            f"  ilp 100 groups, 4 GPUs, {kind}: {solved.solve_s:.2f} s on the wall to a gap of {solved.gap:.2%}",
-            flush=True,
-        )
+        yield [algorithm.__name__, f"{groups:,}", str(gpus), *(f"{1e3 * seconds:.1f}" for seconds in best)]
+    solved = [solve(Problem(times_of(kind, 100, 0), 4), "ilp") for kind in KINDS]
+    yield [
+        "ilp, on the wall (gap)",
+        "100",
+        "4",
+        *(f"{1e3 * each.solve_s:.0f} ({each.gap:.2%})" for each in solved),
+    ]
 
 
-def cpu_ms(algorithm: str, groups: int, gpus: int, kind: str) -> float:
-    problem, found = Problem(times_of(kind, groups, 0), gpus), []
-    for _ in range(5):
-        began = time.process_time()
-        greedy(problem) if algorithm == "greedy" else paper(problem)
-        found.append(1e3 * (time.process_time() - began))
-    return min(found)
-
-
-def scale(algorithms: list[str], figure: Path | None) -> None:
-    gpus = [4, 8, 16, 32, 64, 128, 256, 512, 1024]
+def scale(given: Any) -> Iterator[list[str]]:
+    algorithms = ["greedy", *(["paper"] if given.paper else []), "psg-sorted", "psg"]
     for kind in ("linear", "lognormal"):
-        points = simulate(made_up_times(kind, 10_000, 0), gpus, algorithms, 0.0, SearchLimits())
-        print(f"10,000 groups, {kind}: efficiency % (imbalance) by GPUs")
-        print(f"  {'':10}", *(f"{count:>13}" for count in gpus))
+        points = simulate(made_up_times(kind, 10_000, 0), GPUS, algorithms, 0.0, SearchLimits())
         for algorithm in algorithms:
             own = [point for point in points if point["algorithm"] == algorithm]
-            cells = (f"{100 * p['efficiency']:6.2f} ({p['imbalance']:.2f})" for p in own)
-            print(f"  {algorithm:10}", *(f"{cell:>13}" for cell in cells), flush=True)
-        if figure is not None and kind == "linear":
-            with figure.with_suffix(".csv").open("w", newline="") as file:
-                rows = csv.writer(file)
-                rows.writerow(COLUMNS)
-                rows.writerows([point[column] for column in COLUMNS] for point in points)
-            draw_from(figure.with_suffix(".csv"), figure)
-    print(f"  median solve: {1e3 * statistics.median(p['solve_s'] for p in points):.0f} ms on the wall")
+            solve_ms = 1e3 * median(point["solve_s"] for point in own)
+            cells = (f"{100 * p['efficiency']:.2f} ({p['imbalance']:.2f})" for p in own)
+            yield [kind, algorithm, *cells, f"{solve_ms:.0f}"]
+        if given.figure and kind == "linear":
+            with given.figure.with_suffix(".csv").open("w", newline="") as file:
+                csv.writer(file).writerows(
+                    [COLUMNS, *([point[column] for column in COLUMNS] for point in points)]
+                )
+            draw_from(given.figure.with_suffix(".csv"), given.figure)
 
 
 def draw_from(data: Path, picture: Path) -> None:
     """Draw the linear times of *scale* from their CSV."""
     with data.open(newline="") as file:
-        points = [
-            {
-                "algorithm": row["algorithm"],
-                "gpus": int(row["gpus"]),
-                "efficiency": float(row["efficiency"]),
-                "imbalance": float(row["imbalance"]),
-            }
-            for row in csv.DictReader(file)
-        ]
+        rows = list(csv.DictReader(file))
+    kinds = {"algorithm": str, "gpus": int, "efficiency": float, "imbalance": float}
+    points = [{column: kind(row[column]) for column, kind in kinds.items()} for row in rows]
     draw(points, "10,000 snapshot groups, linear times", picture)
 
 
-def locality() -> None:
-    print("64 groups of 4 snapshots, 20 drawn instances: moves with regard to neighbours over moves without")
-    for kind in KINDS:
-        for gpus in (2, 4, 8):
-            shares, longer, seconds = [], [], []
-            for seed in range(20):
-                times = times_of(kind, 64, seed)
-                before = greedy(Problem(times, gpus))
-                solved = solve(Problem(times, gpus), "greedy", window=4)
-                shares.append(solved.moves[0] / solved.moves[1])
-                longer.append(solved.schedule.epoch_s / before.epoch_s - 1)
-                seconds.append(solved.solve_s)
-            print(
-                f"  {kind:10} {gpus} GPUs: median {statistics.median(shares):.2f}, worst {max(shares):.2f}, epoch at most "
-                f"{max(longer):+.2%}, {statistics.median(seconds):.2f} s",
-                flush=True,
-            )
+def locality(given: Any) -> Iterator[list[str]]:
+    for kind, gpus in itertools.product(KINDS, (2, 4, 8)):
+        shares, longer, seconds = [], [], []
+        for seed in range(20):
+            problem = Problem(times_of(kind, 64, seed), gpus)
+            solved = solve(problem, "greedy", window=4)
+            shares.append(solved.moves[0] / solved.moves[1])
+            longer.append(solved.schedule.epoch_s / greedy(problem).epoch_s - 1)
+            seconds.append(solved.solve_s)
+        worst = f"{max(shares):.2f}", f"{max(longer):+.2%}"
+        yield [kind, str(gpus), f"{median(shares):.2f}", *worst, f"{median(seconds):.2f}"]
+
+
+TABLES = {
+    "exact": (
+        exact,
+        "instances, n ≤ 10, G ≤ 3 | ilp equals brute force | its s, at most | greedy above, mean | worst",
+    ),
+    "published": (
+        published,
+        "instances | greedy shorter than paper, mean | best | worst | gap where n ≥ 8 G and n ≥ 100, mean | most | of them",
+    ),
+    "speed": (speed, f"algorithm | groups | GPUs | {' | '.join(f'ms, {kind}' for kind in KINDS)}"),
+    "scale": (
+        scale,
+        f"times of 10,000 groups | efficiency % (imbalance) on GPUs: | {' | '.join(map(str, GPUS))} | solve, ms",
+    ),
+    "locality": (
+        locality,
+        "64 groups | GPUs | moves, share of those without regard: median | worst | epoch, at most | s",
+    ),
+}
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser()
-    arguments.add_argument("--only", default="exact,published,speed,scale,locality")
-    arguments.add_argument("--instances", type=int, default=300)
-    arguments.add_argument("--paper", action="store_true")
-    arguments.add_argument("--figure", type=Path)
-    chosen = arguments.parse_args()
-    algorithms = ["greedy", *(["paper"] if chosen.paper else []), "psg-sorted", "psg"]
-    tables = {
-        "exact": lambda: exact(chosen.instances),
-        "published": published,
-        "speed": speed,
-        "scale": lambda: scale(algorithms, chosen.figure),
-        "locality": locality,
-    }
-    for name in chosen.only.split(","):
-        tables[name]()
+    given = harness.options(__doc__, only=",".join(TABLES), instances=300, paper=False, figure={"type": Path})
+    harness.begin()
+    for name in harness.chosen(given.only.split(","), TABLES):
+        rows, titles = TABLES[name]
+        harness.table(titles, rows(given))
 
 
 if __name__ == "__main__":

@@ -2,25 +2,28 @@
 
 Every registered snapshot model under ``whole``, with and without what is known beside the graph (``encounters``), by the
 protocol of ``freshet-trainer evaluate``: the epoch is picked by validation. Printed is a Markdown table per data set, means ±
-standard deviation over the seeds, beside the baselines and ``tgn-history``:
+standard deviation over the seeds, beside the floors and ``tgn-history``:
 
 - of links (collegemsg in snapshots of a day, bitcoin_otc and jodie_wikipedia in a hundred): AP with random and with historical
   negatives, MRR among 50, for each seed and both kinds of inputs;
 - of nodes (--nodes: the streams of node_streams.py): mean squared error.
 
-Seconds are those of an epoch, training and validation, and of a cell with its test. A cell is a process; its figures are
-written to --out when it is done, and what is there is not run again (``evaluate --matrix``). A setting that changed is another
-cell. --params has parameters of models, each for those that have it, such as '{layers: 1, signature: 64}'.
+``--rate`` is of Adam (default: that of the strategy), ``--edge-life`` has snapshots (default of links: without end). Seconds are
+those of an epoch, training and validation, and of a cell with its test. A cell is a process; its figures are written to --out
+when it is done, and what is there is not run again (``evaluate --matrix``). A setting that changed is another cell. --params has
+parameters of models, each for those that have it, such as '{layers: 1, signature: 64}'.
 """
 
-import argparse
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import harness
 import yaml
-from node_streams import DATA, STREAMS, written
+from harness import snapshot_models
+from node_streams import STREAMS, written
+from trainer.parameters import parameters_of
 
 from schemas.matrix import Matrix
 from trainer.evaluation.matrix import IDENTITY, cells, read_results, run_matrix
@@ -37,18 +40,13 @@ EVENTS = {"model": "tgn-history", "strategy": "sequential", "optimisation": {"ba
 Row = Mapping[str, Any]
 
 
-def snapshot_models() -> list[str]:
-    """Names of all registered snapshot models."""
-    return sorted(name for name, made in MODELS.all().items() if getattr(made, "kind", "") == "snapshot")
-
-
-def matrix_of(given: argparse.Namespace, data: str) -> Matrix:
+def matrix_of(given: Any, data: str) -> Matrix:
     """The cells of a data set."""
     config: dict[str, Any] = {
         "strategy": "whole",
-        "window": given.window,
-        "strategy_params": {"steps": given.steps},
-        "optimisation": {"batch_size": given.batch, "epochs": given.epochs, "learning_rate": given.rate},
+        "window": 4,
+        "strategy_params": {"steps": 1},
+        "optimisation": {"batch_size": 200, "epochs": given.epochs, "learning_rate": given.rate},
     }
     if given.nodes:
         stream = STREAMS[data]
@@ -56,7 +54,7 @@ def matrix_of(given: argparse.Namespace, data: str) -> Matrix:
         source, split = {"file": str(written(data, given.out.parent)), "config": stream.config}, stream.split
     else:
         keys = LINKS[data] | ({"edge_life": given.edge_life} if given.edge_life else {})
-        source, split = {"file": str(DATA / f"{data}.parquet"), "config": keys}, "0.7,0.15,0.15"
+        source, split = {"file": str(harness.DATA / f"{data}.parquet"), "config": keys}, "0.7,0.15,0.15"
     models = [
         {
             "name": f"{name}{suffix}",
@@ -64,42 +62,30 @@ def matrix_of(given: argparse.Namespace, data: str) -> Matrix:
         }
         for name in given.models
         for params in [
-            {
-                key: value
-                for key, value in given.params.items()
-                if key in MODELS.find(name).Options.model_fields
-            }
+            {key: value for key, value in given.params.items() if key in parameters_of(MODELS.find(name))}
         ]
         for suffix in ("", BARE)
     ]
-    if not (given.nodes or given.no_events):
+    if not given.nodes:
         models.append({"name": "tgn-history", "config": EVENTS})
     return Matrix.model_validate({"data": [source], "models": models, "seeds": given.seeds, "split": split})
 
 
-def table(rows: Sequence[Row], figures: Mapping[str, str], baselines: Mapping[str, str]) -> str:
-    """Markdown: a row per model with its figures (title: column of the results), and one per baseline (title: prefix)."""
-    titles = [f"{title}{bare}" for bare in ("", " without") for title in figures]
-    lines = [["model", *titles, "s an epoch", "s a cell"], ["---", *["---:"] * (len(titles) + 2)]]
-    names = dict.fromkeys(row["model"].removesuffix(BARE) for row in rows)
-    for name in names:
-        found = [[row for row in rows if row["model"] == name + suffix] for suffix in ("", BARE)]
+def rows_of(
+    results: Sequence[Row], figures: Mapping[str, str], baselines: Mapping[str, str]
+) -> Iterator[list[str]]:
+    """A row per model with its figures (title: column of the results), and one per baseline (title: prefix)."""
+    for name in dict.fromkeys(row["model"].removesuffix(BARE) for row in results):
+        found = [[row for row in results if row["model"] == name + suffix] for suffix in ("", BARE)]
         both = [row for some in found for row in some]
-        lines.append(
-            [f"`{name}`", *(shown(some, column) for some in found for column in figures.values())]
-            + [f"{mean(both, column):.0f}" for column in ("epoch_s", "seconds")]
-        )  # fmt: skip
+        cells = [shown(some, column) for some in found for column in figures.values()]
+        yield [f"`{name}`", *cells, *(f"{mean(both, column):.0f}" for column in ("epoch_s", "seconds"))]
     # baselines have the moment of the model beside them, which encounters decide
-    kinds = [
-        [row for row in rows if row["model"] != "tgn-history" and row["model"].endswith(BARE) == bare]
-        for bare in (False, True)
-    ]
+    own = [row for row in results if row["model"] != "tgn-history"]
+    kinds = [[row for row in own if row["model"].endswith(BARE) == bare] for bare in (False, True)]
     for title, baseline in baselines.items():
-        found = [
-            shown(kind, f"{baseline}_{column}", spread=False) for kind in kinds for column in figures.values()
-        ]
-        lines.append([title, *found, "–", "–"])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        columns = [f"{baseline}_{column}" for column in figures.values()]
+        yield [title, *(shown(kind, column, spread=False) for kind in kinds for column in columns), "–", "–"]
 
 
 def shown(rows: Iterable[Row], column: str, *, spread: bool = True) -> str:
@@ -119,39 +105,31 @@ def mean(rows: Iterable[Row], column: str) -> float:
 
 def main() -> None:
     """Run what is missing, and print the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--models", nargs="+", default=snapshot_models())
-    parser.add_argument("--data", nargs="+", help="Default: all of the task.")
-    parser.add_argument("--nodes", action="store_true", help="Node regression instead of links.")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=1)
-    parser.add_argument("--rate", type=float, help="Of Adam; default: that of the strategy.")
-    parser.add_argument("--batch", type=int, default=200, help="Items of a step, at least.")
-    parser.add_argument("--params", type=yaml.safe_load, default={}, help="YAML; default: {hidden: 64}.")
-    parser.add_argument("--edge-life", type=int, help="Snapshots; default: of links without end.")
-    parser.add_argument("--window", type=int, default=4)
-    parser.add_argument("--no-events", action="store_true", help="Without tgn-history.")
-    parser.add_argument("--out", type=Path, default=Path("snapshot_accuracy.parquet"))
-    given = parser.parse_args()
+    given = harness.options(
+        __doc__, models=snapshot_models(), data=[], nodes=False, seeds=[0, 1, 2], epochs=5, rate={"type": float},
+        params={"type": yaml.safe_load, "default": {}}, edge_life={"type": int}, out=Path("snapshot_accuracy.parquet"),
+    )  # fmt: skip
     given.params = {"hidden": 64, **({"signature": 0} if given.nodes else {}), **given.params}
+    if given.nodes:
+        figures = {"MSE": "mse"}
+        baselines = {name: name for name in ("zero", "mean", "persistence", "age_persistence")}
+    else:
+        figures = {"AP": "ap", "historical": "historical_ap", "MRR": "mrr"}
+        baselines = {
+            "Recency": "recency",
+            "Recency × popularity": "recency_popularity",
+            "EdgeBank": "edgebank",
+        }
+    titles = [f"{title}{bare}" for bare in ("", " without") for title in figures]
     for data in given.data or (STREAMS if given.nodes else LINKS):
         matrix = matrix_of(given, data)
         run_matrix(matrix, given.out)
         keys = {cell.key for cell in cells(matrix)}
-        rows = [row for row in read_results(given.out) if tuple(row[name] for name in IDENTITY) in keys]
-        print(f"\n{data}\n")
-        if given.nodes:
-            names = ("zero", "mean", "persistence", "age_persistence")
-            print(table(rows, {"MSE": "mse"}, {name: name for name in names}))
-        else:
-            figures = {"AP": "ap", "historical": "historical_ap", "MRR": "mrr"}
-            baselines = {
-                "Recency": "recency", "Recency × popularity": "recency_popularity", "EdgeBank": "edgebank",
-            }  # fmt: skip
-            print(table(rows, figures, baselines), flush=True)
+        results = [row for row in read_results(given.out) if tuple(row[name] for name in IDENTITY) in keys]
+        print(f"\n{data}")
+        harness.table(
+            " | ".join(["model", *titles, "s an epoch", "s a cell"]), rows_of(results, figures, baselines)
+        )
 
 
 if __name__ == "__main__":

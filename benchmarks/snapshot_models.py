@@ -8,19 +8,19 @@ and DCRNN's anchors are cells of PyTorch Geometric Temporal, if it can be import
     pip install --no-deps --target anchors torch-geometric-temporal==0.56.0 torch-geometric
     PYTHONPATH=anchors python benchmarks/snapshot_models.py
 
-Its DCRNN makes a dense matrix of the graph in each of its convolutions, 1.6 GB for 20,000 nodes. With --nodes 2000 that
-hardly counts. Every edge here has its reverse, for the cell gives inf where a source has no in-edge.
+Its DCRNN makes a dense matrix of the graph in each of its convolutions, 1.6 GB for 20,000 nodes. With --nodes 2000 that hardly
+counts. ``--only`` chooses models whose name has a word, or product; ``--steps`` is the window. Every edge here has its reverse,
+for the cell gives inf where a source has no in-edge.
 """
 
-import argparse
 import importlib.util
 import sys
-import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -172,12 +172,8 @@ def graphs_of(nodes: int, degree: int, steps: int) -> tuple[list[CSRGraph], list
     """Snapshots with hubs: as graphs, as lists of edges (2, edges), and as normalised torch.sparse matrices (COO)."""
     rng, graphs, edges, sparse = np.random.default_rng(0), [], [], []
     for _ in range(steps):
-        pairs = np.stack(
-            [
-                rng.integers(0, nodes, nodes * degree // 2),
-                (nodes * rng.random(nodes * degree // 2) ** 2).astype(np.int64),
-            ]
-        )
+        count = nodes * degree // 2
+        pairs = np.stack([rng.integers(0, nodes, count), (nodes * rng.random(count) ** 2).astype(np.int64)])
         pairs = pairs[:, pairs[0] != pairs[1]]
         keys = np.unique(np.concatenate([pairs[0] * nodes + pairs[1], pairs[1] * nodes + pairs[0]]))
         target, source = keys // nodes, keys % nodes
@@ -192,27 +188,14 @@ def graphs_of(nodes: int, degree: int, steps: int) -> tuple[list[CSRGraph], list
     return graphs, edges, sparse
 
 
-def in_turns(steps: dict[str, Step], repeat: int) -> dict[str, float]:
-    """Median milliseconds of processor time."""
-    taken: dict[str, list[float]] = {name: [] for name in steps}
-    for number in range(repeat + 1):
-        for name, step in steps.items():
-            began = time.process_time()
-            step()
-            if number:  # the first compiles and fills caches
-                taken[name].append(1000 * (time.process_time() - began))
-    return {name: float(np.median(each)) for name, each in taken.items()}
+def row(title: str, steps: dict[str, Step], repeat: int) -> Iterator[list[str]]:
+    """Rows: ours, and how many times as long the others take, in milliseconds of processor time."""
+    found = harness.medians(harness.in_turns(steps, repeat))
+    for name, seconds in found.items():
+        yield [title, name, f"{1e3 * seconds:.1f}", f"{seconds / found['ours']:.2f}"]
 
 
-def row(title: str, steps: dict[str, Step], repeat: int) -> None:
-    """Print ours, and how many times as long the others take."""
-    found = in_turns(steps, repeat)
-    ours = found.pop("ours")
-    others = ", ".join(f"{name} {taken:.1f} ms = {taken / ours:.2f}x" for name, taken in found.items())
-    print(f"{title:34s} ours {ours:8.1f} ms; {others}", flush=True)
-
-
-def products(graph: CSRGraph, sparse: Tensor, edge: Tensor, width: int, repeat: int) -> None:
+def products(graph: CSRGraph, sparse: Tensor, edge: Tensor, width: int, repeat: int) -> Iterator[list[str]]:
     """The normalised product, forwards and with its gradient."""
     x = torch.randn(graph.num_sources, width, requires_grad=True)
     single = x.detach().unsqueeze(0).requires_grad_()
@@ -234,62 +217,60 @@ def products(graph: CSRGraph, sparse: Tensor, edge: Tensor, width: int, repeat: 
     for name, way in ways.items():
         torch.testing.assert_close(way().view(len(x), -1), expected, rtol=1e-4, atol=1e-4, msg=name)
     with torch.no_grad():
-        row(f"product, width {width}", ways, 2 * repeat)  # type: ignore[arg-type]
+        yield from row(f"product, width {width}", ways, 2 * repeat)  # type: ignore[arg-type]
     both = {
         name: lambda way=way: torch.autograd.grad(
             found := way(), single if way is ways["ours"] else x, pull.view_as(found)
         )
         for name, way in ways.items()
     }
-    row(f"product and gradient, width {width}", both, 2 * repeat)
+    yield from row(f"product and gradient, width {width}", both, 2 * repeat)
+
+
+def rows(given: Any) -> Iterator[list[str]]:
+    graphs, edges, sparse = graphs_of(given.nodes, given.degree, given.steps)
+    print(
+        f"{given.nodes} nodes, {len(graphs[0].sources)} edges, {given.steps} snapshots, 2 layers, hidden {HIDDEN}"
+    )
+    for width in (SIGNATURE + 3, HIDDEN) if given.only in "product" else ():
+        yield from products(graphs[0], sparse[0], edges[0], width, given.repeat)
+    inputs = torch.randn(given.steps, given.nodes, SIGNATURE + 3)
+
+    def ours(name: str, *, last: bool) -> Step:
+        model = create_model(name, ModelShape(0, given.steps), {"hidden": HIDDEN, "signature": SIGNATURE})
+        assert isinstance(model, SnapshotModel)
+        return lambda: (
+            unroll(model.stages, Whole(graphs, inputs), last=last)[0][-1].square().mean().backward()
+        )
+
+    def ibm(model: nn.Module) -> Step:
+        return lambda: model(sparse, list(inputs))[-1].square().mean().backward()
+
+    width = inputs.shape[2]
+    anchors = {
+        "evolvegcn-o": IbmEvolveGcnO(width),
+        "tmgcn": IbmTmGcn(width, given.steps),
+        "wdgcn": IbmWdGcn(width),
+    }
+    for name, anchor in anchors.items():
+        for last in (False, True) if given.only in name else ():
+            ways = {"ours": ours(name, last=last), "IBM's way": ibm(anchor)}
+            yield from row(f"{name}, {'newest' if last else 'all'} rows", ways, given.repeat)
+    peers: dict[str, tuple[Any, ...]] = {"tgcn": ("temporalgcn", "TGCN"), "dcrnn": ("dcrnn", "DCRNN", 2)}
+    for name in (*peers, "cdgcn", "evolvegcn-h", "sage-linear"):
+        if given.only in name:
+            peer = temporal(*peers[name]) if name in peers else None
+            theirs = {"PyG Temporal": peer(edges, inputs)} if peer else {}
+            yield from row(name, {"ours": ours(name, last=True), **theirs}, given.repeat)
 
 
 def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--nodes", type=int, default=20_000)
-    parser.add_argument("--degree", type=int, default=10)
-    parser.add_argument("--steps", type=int, default=6, help="snapshots of the window")
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--only", default="", help="models whose name has this word, or product")
-    args = parser.parse_args()
+    given = harness.options(__doc__, nodes=20_000, degree=10, steps=6, repeat=5, only="")
+    harness.begin()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    graphs, edges, sparse = graphs_of(args.nodes, args.degree, args.steps)
-    print(
-        f"{args.nodes} nodes, {len(graphs[0].sources)} edges, {args.steps} snapshots, 2 layers, hidden {HIDDEN}"
-    )
-    for width in (SIGNATURE + 3, HIDDEN) if args.only in "product" else ():
-        products(graphs[0], sparse[0], edges[0], width, args.repeat)
-    rows = torch.randn(args.steps, args.nodes, SIGNATURE + 3)
-
-    def ours(name: str, *, last: bool) -> Step:
-        model = create_model(name, ModelShape(0, args.steps), {"hidden": HIDDEN, "signature": SIGNATURE})
-        assert isinstance(model, SnapshotModel)
-        return lambda: unroll(model.stages, Whole(graphs, rows), last=last)[0][-1].square().mean().backward()
-
-    def ibm(model: nn.Module) -> Step:
-        return lambda: model(sparse, list(rows))[-1].square().mean().backward()
-
-    inputs = rows.shape[2]
-    anchors = (
-        ("evolvegcn-o", IbmEvolveGcnO(inputs)),
-        ("tmgcn", IbmTmGcn(inputs, args.steps)),
-        ("wdgcn", IbmWdGcn(inputs)),
-    )
-    for name, anchor in anchors:
-        for last in (False, True) if args.only in name else ():
-            rest = "newest rows" if last else "all rows"
-            row(f"{name}, {rest}", {"ours": ours(name, last=last), "IBM's way": ibm(anchor)}, args.repeat)
-    peers = {"tgcn": ("temporalgcn", "TGCN"), "dcrnn": ("dcrnn", "DCRNN", 2)}
-    for name in (*peers, "cdgcn", "evolvegcn-h", "sage-linear"):
-        if args.only in name:
-            peer = temporal(*peers[name]) if name in peers else None  # type: ignore[arg-type]
-            theirs = {} if peer is None else {"PyG Temporal": peer(edges, rows)}
-            row(name, {"ours": ours(name, last=True), **theirs}, args.repeat)
+    harness.table("what | way | CPU ms | times as long as ours", rows(given))
 
 
 if __name__ == "__main__":

@@ -10,41 +10,24 @@ With --blocks another table: one rank by ``snapshot`` in a given number of block
 of a part of what one block needs, beside the fastest of the numbers that fit. Medians of seconds of the processor.
 """
 
-import argparse
-import os
-import socket
-import statistics
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+import harness
 import numpy as np
 import torch
-from timeline import table
+from harness import DAY_US
 
-from schemas.config import Lane
-from schemas.trainer_config import Optimisation, TrainerConfig
-from stream.decode.files import read_events
-from stream.store.from_file import build_store
-from stream.store.lane.reader import LaneReader
 from trainer.ranks import Ranks
-from trainer.session.session import Session
 
-DATA = Path("../shared/data")  # a folder of real graphs: docs/performance.md
-DAY_US = 86_400_000_000
 SETS = {"sx, weekly": ("sx_mathoverflow", 7 * DAY_US), "collegemsg, daily": ("collegemsg", DAY_US)}
 EDGE_LIFE = 10
-MODELS = {
-    "cdgcn": {},
-    "tgcn": {},
-    "tmgcn": {},
-    "evolvegcn-o": {},
-    "sage-linear": {"hidden": 64, "fanouts": [None, None]},
-}
+MODELS = ["cdgcn", "tgcn", "tmgcn", "evolvegcn-o", "sage-linear"]
+PARAMS: dict[str, dict[str, Any]] = {"sage-linear": {"hidden": 64, "fanouts": [None, None]}}
 WINDOW = 4
 """Of models in the table of blocks: what a block takes over is of so many snapshots."""
 NUMBERS = [1, 2, 3, 4, 6, 8, 16]
@@ -62,164 +45,115 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def follow(
-    store: Path,
-    model: str,
-    strategy: str,
-    params: dict[str, Any],
-    ranks: Ranks,
-    horizon: int,
-    window: int | None = None,
-) -> tuple[Session, Any]:
-    """A session, and the examples of the lane's newest snapshot."""
-    lane = LaneReader(store, "hash")
-    config = TrainerConfig(
-        lane="hash", model=model, model_params=MODELS.get(model, {}), strategy=strategy, strategy_params=params,
-        window=window or horizon, horizon=horizon if window else None, optimisation=Optimisation(batch_size=1 << 20),
-    )  # fmt: skip
-    session = Session(config, lane, ranks)
-    for manifest in list(lane.manifests)[-horizon - 1 :]:
-        session.advance(manifest)
-    return session, session.task.examples(session.view, session.strategy)
+    store: Path, model: str, strategy: str, params: Any, ranks: Ranks, snapshots: int, **more: Any
+) -> Any:
+    """A session, and the training examples of the lane's newest snapshot."""
+    keys = {
+        "lane": "hash",
+        "model": model,
+        "model_params": PARAMS.get(model, {}),
+        "strategy": strategy,
+        "window": snapshots,
+    }
+    optimisation = {"batch_size": 1 << 20}
+    session = harness.session_of(
+        store, ranks, **keys | more, strategy_params=params, optimisation=optimisation
+    )
+    return session, harness.examples_of(session, list(session.lane.manifests)[-snapshots - 1 :])
 
 
-def epoch_of(*following: Any) -> Callable[[int], Any]:
-    """One pass over the newest snapshot, by its number; arguments as of ``follow``."""
-    session, examples = follow(*following)
+def epoch_of(name: str, store: Path, model: str, ranks: Ranks, horizon: int) -> Callable[[int], Any] | None:
+    """A pass over the newest snapshot; on other ranks than the first those of one rank do nothing. None: no such pass."""
+    strategy, params = WAYS[name]
+    alone = name.endswith("one rank")
+    if strategy == "vertex" and model != "sage-linear":
+        return None
+    if alone and ranks.rank:
+        return lambda epoch: None
+    session, examples = follow(
+        store, model, strategy, params, Ranks(device="cpu") if alone else ranks, horizon
+    )
     return lambda epoch: session.strategy.learn([examples], epoch)
 
 
-def ways_of(
-    store: Path, model: str, ranks: Ranks, horizon: int, chosen: list[str]
-) -> dict[str, Callable[[int], Any]]:
-    """By name; on other ranks than the first those of one rank do nothing."""
-    found: dict[str, Callable[[int], Any]] = {}
-    for name in chosen:
-        strategy, params = WAYS[name]
-        if name.endswith("one rank"):
-            alone = Ranks(device="cpu")
-            found[name] = (
-                epoch_of(store, model, strategy, params, alone, horizon)
-                if not ranks.rank
-                else lambda epoch: None
-            )
-        elif strategy != "vertex" or model == "sage-linear":
-            found[name] = epoch_of(store, model, strategy, params, ranks, horizon)
-    return found
-
-
-def epochs(store: Path, horizon: int, repeat: int, models: list[str], chosen: list[str]) -> None:
+def epochs(given: Any) -> None:
     """Print the rows of a table, on the first rank."""
     ranks, rows = Ranks.from_environment("cpu"), []
-    for model in models:
-        ways = ways_of(store, model, ranks, horizon, chosen)
-        taken: dict[str, list[float]] = {name: [] for name in ways}
-        worked: dict[str, list[float]] = {name: [] for name in ways}
-        waited: dict[str, list[float]] = {name: [] for name in ways}
-        for epoch in range(repeat + 1):  # the first compiles and sends the horizon
-            for name, learn in ways.items():
+    for model in given.models:
+        ways = {name: epoch_of(name, given.store, model, ranks, given.horizon) for name in given.ways}
+        took: dict[str, list[list[float]]] = {name: [] for name, learn in ways.items() if learn}
+        for epoch in range(given.repeat + 1):  # the first compiles and sends the horizon
+            for name, found in took.items():
                 ranks.total([0.0])
-                began, before, worked_before = time.perf_counter(), ranks.traffic.wait_s, time.process_time()
-                learn(epoch)
-                taken[name].append(time.perf_counter() - began)
-                worked[name].append(time.process_time() - worked_before)
-                waited[name].append(ranks.traffic.wait_s - before)
+                began = time.perf_counter(), time.process_time(), ranks.traffic.wait_s
+                ways[name](epoch)  # type: ignore[misc]
+                now = time.perf_counter(), time.process_time(), ranks.traffic.wait_s
+                found.append([after - before for before, after in zip(began, now, strict=True)])
         row = [f"`{model}`"]
-        for name in chosen:
-            if name not in ways:
-                row.append("–")
-                continue
-            told = [f"{statistics.median(each[name][1:]):.2f}" for each in (taken, worked, waited)]
-            row.append(f"{told[0]} ({told[1]})" if name.endswith("one rank") else "{} ({}; {})".format(*told))
+        for name in given.ways:
+            columns = zip(*took.get(name, [])[1:], strict=True)
+            cells = [f"{median(column):.2f}" for column in columns]
+            shape = "–" if not cells else "{} ({})" if name.endswith("one rank") else "{} ({}; {})"
+            row.append(shape.format(*cells))
         rows.append(row)
     if not ranks.rank:
-        table("an epoch, s (processor; waiting) | " + " | ".join(chosen), rows)
+        harness.table("an epoch, s (processor; waiting) | " + " | ".join(given.ways), rows)
     ranks.close()
 
 
-def blocks(store: Path, horizon: int, repeat: int, models: list[str]) -> None:
-    """Print seconds of an epoch by number of blocks, and how far ``auto`` is from the fastest that fits, by its budget."""
-    rows = []
-    for model in models:
-        session, examples = follow(store, model, "snapshot", {"blocks": "auto"}, Ranks(), horizon, WINDOW)
+def blocks(given: Any) -> Iterator[list[str]]:
+    """Rows: seconds of an epoch by number of blocks, and how far ``auto`` is from the fastest that fits, by its budget."""
+    for model in given.models:
+        horizon = given.horizon
+        session, examples = follow(
+            given.store, model, "snapshot", {"blocks": "auto"}, Ranks(), horizon, window=WINDOW, horizon=horizon
+        )  # fmt: skip
         strategy: Any = session.strategy
         strategy.learn([examples], 0)  # measures
         measured = strategy.budget.measured[horizon]
-        need = {
-            number: -(-horizon // number) * measured.saved + (number - 1) * measured.carried
-            for number in NUMBERS
-        }
-        taken: dict[int, list[float]] = {number: [] for number in NUMBERS}
-        for epoch in range(repeat + 1):
-            for number in NUMBERS:
-                strategy.number_of_blocks = number
-                began = time.process_time()
-                strategy.learn([examples], epoch)
-                taken[number].append(time.process_time() - began)
-        seconds = {number: statistics.median(each[1:]) for number, each in taken.items()}
-        strategy.number_of_blocks, told = "auto", []
+        need = {n: -(-horizon // n) * measured.saved + (n - 1) * measured.carried for n in NUMBERS}
+
+        def learn(number: int, strategy: Any = strategy, examples: Any = examples) -> None:
+            strategy.number_of_blocks = number
+            strategy.learn([examples], 0)
+
+        ways = {str(number): lambda n=number: learn(n) for number in NUMBERS}
+        seconds = harness.medians(harness.in_turns(ways, given.repeat))
+        strategy.number_of_blocks, cells = "auto", []
         for share in BUDGETS:
             budget = strategy.budget.bytes = int(share * need[1])
             if min(need.values()) > budget:
-                told.append("–")
+                cells.append("–")
                 continue
-            horizon_of = strategy.timeline.before_newest(examples.part(np.arange(1))[0].ends[0][:0])
-            chosen = len(strategy.blocks(session.model, horizon_of, last=True).ranges)
-            fastest = min(seconds[number] for number in NUMBERS if need[number] <= budget)
-            told.append(f"{chosen}: {seconds[min(NUMBERS, key=lambda n: abs(n - chosen))] / fastest:.2f}")
-        rows.append([f"`{model}`", *(f"{seconds[number]:.3f}" for number in NUMBERS), *told])
-    titles = [*map(str, NUMBERS), *(f"auto, {share:g} of the memory" for share in BUDGETS)]
-    table("an epoch in blocks, s | " + " | ".join(titles), rows)
-
-
-def start(arguments: list[str], size: int, script: str = __file__) -> None:
-    """A script on so many ranks."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    started = []
-    for rank in range(size):
-        where = {
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "RANK": str(rank),
-            "WORLD_SIZE": str(size),
-        }
-        environment = {**os.environ, **where, "OMP_NUM_THREADS": "1"}
-        started.append(subprocess.Popen([sys.executable, script, *arguments], env=environment))
-    codes = [each.wait() for each in started]
-    if any(codes):
-        raise SystemExit(max(codes))
+            layout = strategy.timeline.before_newest(examples.part(np.arange(1))[0].ends[0][:0])
+            chosen = len(strategy.blocks(session.model, layout, last=True).ranges)
+            fastest = min(seconds[str(number)] for number in NUMBERS if need[number] <= budget)
+            nearest = min(NUMBERS, key=lambda number: abs(number - chosen))
+            cells.append(f"{chosen}: {seconds[str(nearest)] / fastest:.2f}")
+        yield [f"`{model}`", *(f"{each:.3f}" for each in seconds.values()), *cells]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data", type=Path, default=DATA)
-    parser.add_argument("--set", default="sx, weekly", choices=list(SETS))
-    parser.add_argument("--models", nargs="*", default=list(MODELS))
-    parser.add_argument("--ways", nargs="*", default=list(WAYS))
-    parser.add_argument("--horizon", type=int, default=16)
-    parser.add_argument("--repeat", type=int, default=7)
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--blocks", action="store_true")
-    parser.add_argument("--store", type=Path, help="made before, as by this script for its ranks")
-    given = parser.parse_args()
-    if given.store is not None:
-        torch.set_num_threads(1)
-        if given.blocks:
-            blocks(given.store, given.horizon, given.repeat, given.models)
-        else:
-            epochs(given.store, given.horizon, given.repeat, given.models, given.ways)
+    given = harness.options(
+        __doc__, data=harness.DATA, set={"choices": list(SETS), "default": "sx, weekly"}, models=MODELS, horizon=16,
+        ways=list(WAYS), repeat=7, ranks=2, blocks=False, store={"type": Path, "help": "made before, as for ranks"},
+    )  # fmt: skip
+    torch.set_num_threads(1)
+    if harness.is_rank():
+        epochs(given)
         return
-    with tempfile.TemporaryDirectory(prefix="freshet-ranks-") as folder:
+    harness.begin()
+    with harness.scratch() as folder:
         stem, interval_us = SETS[given.set]
-        lanes = [Lane(name="hash", algorithm="hash", parts=given.ranks, edge_life=EDGE_LIFE)]
-        store = Path(folder) / "store"
-        build_store(
-            read_events(given.data / f"{stem}.parquet").events, store, interval_us=interval_us, lanes=lanes
+        lanes = harness.lanes("hash", parts=given.ranks, edge_life=EDGE_LIFE)
+        given.store = harness.built(
+            folder / "store", harness.existing(given.data / f"{stem}.parquet"), interval_us, lanes
         )
-        start([*sys.argv[1:], "--store", str(store)], 1 if given.blocks else given.ranks)
+        if given.blocks:
+            titles = [*map(str, NUMBERS), *(f"auto, {share:g} of the memory" for share in BUDGETS)]
+            harness.table("an epoch in blocks, s | " + " | ".join(titles), blocks(given))
+        else:
+            harness.on_ranks(given.ranks, __file__, *sys.argv[1:], "--store", given.store)
 
 
 if __name__ == "__main__":

@@ -17,14 +17,11 @@ a layer, of moves as well, over A, and what sends least of all, active rows amon
 the least mean is above (2 − 1/L) · (P − 1)/P.
 
 The hypergraph has a net for each node and snapshot, the node with its neighbours, so that Mt-KaHyPar's metric km1 is
-Σ λ. It needs `pip install mtkahypar`; its column is empty without.
+Σ λ. It needs `pip install mtkahypar`; its column is empty without. Options: ``--parts`` P, ``--layers`` L, ``--width`` d,
+``--seed`` of Mt-KaHyPar.
 """
 
-import argparse
-import datetime
 import functools
-import platform
-import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,11 +29,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
 import pyarrow as pa
+from harness import DAY_US
 from numpy.typing import NDArray
 
-from schemas.events import US_PER_S, Op
+from schemas.events import Op
 from stream.decode.files import read_events
 from stream.partition.interface import create
 from stream.partition.vertex.foreign_rows import foreign_parts
@@ -49,8 +48,6 @@ try:
 except ImportError:
     mtkahypar = None
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
-DAY_US = 86_400 * US_PER_S
 SETS: dict[str, tuple[str, int | None, dict[str, int]]] = {
     "sx, weekly, raw": ("sx_mathoverflow", 1, {"interval_us": 7 * DAY_US}),
     "sx, weekly": ("sx_mathoverflow", 10, {"interval_us": 7 * DAY_US}),
@@ -190,7 +187,7 @@ def counted(stream: Stream, partitions: Mapping[tuple[str, int], Owners]) -> dic
     return found
 
 
-def rows_of(name: str, stream: Stream, given: argparse.Namespace) -> Iterator[list[str]]:
+def rows_of(name: str, stream: Stream, given: Any) -> Iterator[list[str]]:
     """Cells of the table, a row for each number of parts."""
     size = size_of(stream)
     partitions = {(each, parts): online(each, parts, stream) for parts in given.parts for each in ONLINE}
@@ -200,21 +197,21 @@ def rows_of(name: str, stream: Stream, given: argparse.Namespace) -> Iterator[li
             partitions[HYPERGRAPH, parts] = lambda _, owner=owner: owner
     found = counted(stream, partitions)
     for parts in given.parts:
-        of = {each: count for (each, at), count in found.items() if at == parts}
+        own = {each: count for (each, number), count in found.items() if number == parts}
         floats = given.width * given.layers  # a row of each layer
-        cells = {each: _millions(floats * count.foreign) for each, count in of.items()}
-        cells["distdy"] += f" (+ {_millions(floats * of['distdy'].moved)})"
+        cells = {each: _millions(floats * count.foreign) for each, count in own.items()}
+        cells["distdy"] += f" (+ {_millions(floats * own['distdy'].moved)})"
         every, active = (size.sent(parts, given.layers, all_rows=each) for each in (True, False))
-        least = min(of, key=lambda each: of[each].sent)
+        least = min(own, key=lambda each: own[each].sent)
         yield [
             f"{name} ({size.snapshots:,} × {size.nodes:,}, {size.active / size.snapshots / size.nodes:.1%})",
             str(parts),
             *(_millions(given.width * rows) for rows in (every, active)),
             *(cells.get(each, "–") for each in (*ONLINE, HYPERGRAPH)),
-            f"{of['hash'].foreign / size.active:.2f}",
-            f"{of[least].sent / size.active:.2f}",
+            f"{own['hash'].foreign / size.active:.2f}",
+            f"{own[least].sent / size.active:.2f}",
             f"{(2 - 1 / given.layers) * (parts - 1) / parts:.2f}",
-            "snapshot" if active < given.layers * of[least].sent else least,
+            "snapshot" if active < given.layers * own[least].sent else least,
         ]
 
 
@@ -222,42 +219,18 @@ def _millions(floats: float) -> str:
     return f"{floats / 1e6:.3g}"
 
 
-def processor() -> str:
-    """The model of this machine's processor, where it tells."""
-    told = Path("/proc/cpuinfo")
-    lines = told.read_text().splitlines() if told.exists() else []
-    return next((line.split(": ")[1] for line in lines if line.startswith("model name")), platform.machine())
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    given = harness.options(
+        __doc__, {"sets": list(SETS)}, data=harness.DATA, parts=[4, 16, 64], layers=2, width=6, seed=0
     )
-    parser.add_argument("sets", nargs="*", default=list(SETS), help="; ".join(SETS))
-    parser.add_argument("--data", type=Path, default=DATA)
-    parser.add_argument("--parts", type=int, nargs="+", default=[4, 16, 64], help="P")
-    parser.add_argument("--layers", type=int, default=2, help="L")
-    parser.add_argument("--width", type=int, default=6, help="d, floats a row")
-    parser.add_argument("--seed", type=int, default=0, help="of Mt-KaHyPar")
-    given = parser.parse_args()
-    if unknown := set(given.sets) - set(SETS):
-        parser.error(f"unknown set {unknown.pop()!r}; expected some of {'; '.join(SETS)}")
+    harness.begin()
     if mtkahypar is None:
-        print("mtkahypar is not installed, so its column is empty: pip install mtkahypar\n")
-    print(f"`python benchmarks/{Path(sys.argv[0]).name} {shlex.join(sys.argv[1:])}`".replace(" `", "`"))
-    print(
-        f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, {processor()}, Python {platform.python_version()}"
-    )
-    print(f"Millions of floats, forwards, {given.layers} layer(s) of width {given.width}\n")
-    print(
-        "| set (T × N, active) | P | all rows | active rows | hash | METIS | DistDy (+ moved) | hypergraph "
-        "| mean λ, hash | least | crossover | sends least |"
-    )
-    print("|" + "---|" * 12, flush=True)
-    for name in given.sets:
-        stream = stream_of(given.data, name)
-        for row in rows_of(name, stream, given) if stream else ():
-            print(f"| {' | '.join(row)} |", flush=True)
+        print("mtkahypar is not installed, so its column is empty: pip install mtkahypar")
+    print(f"Millions of floats, forwards, {given.layers} layer(s) of width {given.width}")
+    streams = ((name, stream_of(given.data, name)) for name in harness.chosen(given.sets, SETS))
+    rows = (row for name, stream in streams if stream for row in rows_of(name, stream, given))
+    titles = "set (T × N, active) | P | all rows | active rows | hash | METIS | DistDy (+ moved) | hypergraph"
+    harness.table(f"{titles} | mean λ, hash | least | crossover | sends least", rows)
 
 
 if __name__ == "__main__":

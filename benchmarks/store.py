@@ -3,30 +3,27 @@
 commit: one snapshot of edges and changed feature rows, committed to the log, beside writing its tables with pyarrow and an
 fsync each. read: features of random nodes at any snapshot of a window, beside NumPy's gather from that snapshot's whole array, in
 CPU time of the thread; also the first read after the window moved on.
-advance: moving a window on by the same change on graphs of growing size. open: a compacted store with many snapshots, in a
-process of its own. Interleaved, medians.
+advance: moving a window on by the same change on graphs of growing size. open: a compacted store with ``--snapshots``, in a
+process of its own, built in the folder ``--place``. Ways take turns; medians.
 """
 
-import argparse
-import json
 import os
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
+import harness
 import numpy as np
 import pyarrow as pa
+from harness import event_table, seconds_of
 
 from schemas.config import Lane
-from schemas.events import event_schema, log_event_schema
-from schemas.store import LaneManifest, LogHeader
+from schemas.store import LogHeader
 from stream.store.compact.store import compact
 from stream.store.files.records import canonical, seal_record
-from stream.store.from_file import build_store
 from stream.store.lane.layout import lane_folder, manifest_name
 from stream.store.lane.reader import LaneReader
 from stream.store.lane.writer import LaneWriter
@@ -36,9 +33,10 @@ from stream.store.window.features import FeatureVersions
 from stream.store.window.view import WindowView
 
 EDGES, ROWS, FEATURES, NODES = 1_000_000, 100_000, 128, 500_000
-REPEATS = 21
+SPAN, REPEATS = 1_000_000, 21
 WARM_BYTES = 400_000_000
-"""Memory that is touched and given back before a commit is timed: more than either needs."""
+"""Memory that is touched and given back before a commit is timed: more than either way needs. Pages that a virtual machine's host
+took back cost several times as much when they are first touched, whichever way does it."""
 OPENED = """
 import json, sys, time
 from stream.store.lane.reader import LaneReader
@@ -48,123 +46,32 @@ store = sys.argv[1]
 begun = time.perf_counter(); log = LogReader(store); log_s = time.perf_counter() - begun
 begun = time.perf_counter(); lane = LaneReader(store, "lane"); lane_s = time.perf_counter() - begun
 begun = time.perf_counter(); LogWriter.open(store, log.header).close(); writer_s = time.perf_counter() - begun
-assert len(log.snapshots) == len(lane.manifests)
+assert len(log.snapshots) == len(lane.manifests) > 0
 print(json.dumps([log_s, lane_s, writer_s]))
 """
 
 
-def edge_events(rng: np.random.Generator, count: int, nodes: int, start: int, span: int) -> pa.Table:
-    return _table(
-        {
-            "op": np.ones(count, np.int8),
-            "src": rng.integers(0, nodes, count),
-            "dst": rng.integers(0, nodes, count),
-            "t": start + np.sort(rng.integers(0, span, count)),
-            "weight": np.ones(count, np.float32),
-        },
-        count,
-    )
+def edge_events(rng: np.random.Generator, count: int, nodes: int, start: int) -> pa.Table:
+    src, dst = rng.integers(0, nodes, count), rng.integers(0, nodes, count)
+    return event_table(src=src, dst=dst, t=start + np.sort(rng.integers(0, SPAN, count)))
 
 
 def node_events(rng: np.random.Generator, nodes: np.ndarray, start: int) -> pa.Table:
     count = len(nodes)
+    offsets = pa.array(np.arange(count + 1, dtype=np.int32) * FEATURES)
     values = pa.array(rng.standard_normal(count * FEATURES).astype(np.float32))
-    columns = {
-        "op": np.zeros(count, np.int8),
-        "src": nodes,
-        "t": np.full(count, start),
-        "weight": np.ones(count, np.float32),
-        "features": pa.ListArray.from_arrays(
-            pa.array(np.arange(count + 1, dtype=np.int32) * FEATURES), values
-        ),
-    }
-    return _table(columns, count)
+    features = pa.ListArray.from_arrays(offsets, values)
+    return event_table(op=np.zeros(count, np.int8), src=nodes, t=np.full(count, start), features=features)
 
 
-def _table(columns: dict[str, object], count: int) -> pa.Table:
-    schema = event_schema("int")
-    arrays = [
-        pa.array(columns[f.name]).cast(f.type) if f.name in columns else pa.nulls(count, f.type)
-        for f in schema
-    ]
-    return pa.table(arrays, schema=schema)
-
-
-def timed(
-    body: Callable[..., object],
-    *args: object,
-    clock: Callable[[], float] = time.perf_counter,
-    **named: object,
-) -> float:
-    begun = clock()
-    body(*args, **named)
-    return clock() - begun
-
-
-def gather(whole: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    return whole[ids]
-
-
-def bench_commit() -> None:
-    """Each is first by turns, and both begin with memory that the system has at hand: pages that a virtual machine's host took
-    back cost several times as much when they are first touched, whoever does it."""
-    rng = np.random.default_rng(0)
-    span = 1_000_000
-    ours: list[tuple[float, float]] = []
-    plain: list[tuple[float, float]] = []
-    sizes: list[int] = []
-    with tempfile.TemporaryDirectory(dir=".") as folder:
-        root = Path(folder)
-        header = LogHeader(graph="g", interval_us=span, ids="int", node_features=FEATURES)
-        log = LogWriter.open(root / "store", header)
-        copies: list[pa.Table] = []
-        for tau in range(REPEATS + 1):
-            start = tau * span
-            described = node_events(rng, rng.choice(NODES, ROWS, replace=False), start)
-            table = pa.concat_tables([described, edge_events(rng, EDGES, NODES, start, span)])
-            first = (
-                tau % 2 == 1
-            )  # a snapshot's tables are known once it is written: the first by turns writes the one before
-            if first:
-                plain.append(_wall_and_cpu(_write_plainly, root / f"plain-{tau}", copies))
-            ours.append(_wall_and_cpu(log.commit, seal=[(tau, table)]))
-            reader = LogReader(root / "store")
-            sealed = reader.snapshots[-1]
-            written = [reader.events(tau), reader.nodes(tau)]
-            copies = [_copy(table) for table in written]
-            if not first:
-                plain.append(_wall_and_cpu(_write_plainly, root / f"plain-{tau}", copies))
-            sizes.append(sealed.events.bytes + sealed.nodes.bytes)
-        log.close()
-    assert written[0].schema == log_event_schema("int")
-    print(f"commit of {EDGES:,} edges and {ROWS:,} vectors of {FEATURES}: {median(sizes) / 1e6:.0f} MB")
-    for name, clock in (("wall", 0), ("CPU", 1)):
-        mine, beside = [seconds[clock] for seconds in ours], [seconds[clock] for seconds in plain]
-        ratios = [a / b for a, b in zip(mine, beside, strict=True)][1:]
-        print(
-            f"  {name}: log {median(mine[1:]):.3f} s, pyarrow and fsync {median(beside[1:]):.3f} s, ratio of medians "
-            f"{median(mine[1:]) / median(beside[1:]):.2f}; of {len(ratios)} pairs least {min(ratios):.2f}, median "
-            f"{median(ratios):.2f}, most {max(ratios):.2f}; the process's first, which also loads compiled functions, "
-            f"{mine[0]:.3f} s beside {beside[0]:.3f} s"
-        )
-
-
-def _wall_and_cpu(body: Callable[..., object], *args: object, **named: object) -> tuple[float, float]:
+def wall_and_cpu(body: Callable[[], object]) -> tuple[float, float]:
     at_hand = np.ones(WARM_BYTES, np.uint8)
     del at_hand
-    cpu = time.process_time()
-    wall = timed(body, *args, **named)
-    return wall, time.process_time() - cpu
+    began = time.process_time()
+    return seconds_of(body), time.process_time() - began
 
 
-def _copy(table: pa.Table) -> pa.Table:
-    """The same table in memory: reading the mapped file isn't what is timed."""
-    everything = pa.array(np.arange(len(table)))
-    columns = [pa.concat_arrays(column.chunks).take(everything) for column in table.columns]
-    return pa.table(columns, schema=table.schema)
-
-
-def _write_plainly(folder: Path, tables: list[pa.Table]) -> None:
+def write_plainly(folder: Path, tables: list[pa.Table]) -> None:
     folder.mkdir()
     for number, table in enumerate(tables):
         path = folder / f"{number}.arrow"
@@ -175,50 +82,83 @@ def _write_plainly(folder: Path, tables: list[pa.Table]) -> None:
         os.close(descriptor)
 
 
-def bench_read() -> None:
-    settings = (
-        (300_000, 4, 4, 4),
-        (100_000, 12, 4, 4),
-        (100_000, 12, 4, 1),
-        (100_000, 12, 32, 32),
-        (100_000, 12, 32, 2),
-    )
-    for nodes, window, segments, changed_segments in settings:
+def in_memory(table: pa.Table) -> pa.Table:
+    """The same table in memory: reading the mapped file isn't what is timed."""
+    everything = pa.array(np.arange(len(table)))
+    columns = [pa.concat_arrays(column.chunks).take(everything) for column in table.columns]
+    return pa.table(columns, schema=table.schema)
+
+
+def commit() -> Iterator[list[str]]:
+    """Each way is first by turns: a snapshot's tables are known once it is written, so the first writes the one before."""
+    rng, sizes, copies = np.random.default_rng(0), [], list[pa.Table]()
+    took: dict[str, list[tuple[float, float]]] = {"log": [], "pyarrow": []}
+    with harness.scratch(".") as root:
+        header = LogHeader(graph="g", interval_us=SPAN, ids="int", node_features=FEATURES)
+        log = LogWriter.open(root / "store", header)
+        for tau in range(REPEATS + 1):
+            described = node_events(rng, rng.choice(NODES, ROWS, replace=False), tau * SPAN)
+            table = pa.concat_tables([described, edge_events(rng, EDGES, NODES, tau * SPAN)])
+            path = root / f"plain-{tau}"
+            if tau % 2:
+                took["pyarrow"].append(wall_and_cpu(partial(write_plainly, path, copies)))
+            took["log"].append(wall_and_cpu(partial(log.commit, seal=[(tau, table)])))
+            reader = LogReader(root / "store")
+            sealed = reader.snapshots[-1]
+            copies = [in_memory(each) for each in (reader.events(tau), reader.nodes(tau))]
+            harness.require(len(copies[0]) == len(table), "a commit lost events")
+            if not tau % 2:
+                took["pyarrow"].append(wall_and_cpu(partial(write_plainly, path, copies)))
+            sizes.append(sealed.events.bytes + sealed.nodes.bytes)
+        log.close()
+    print(f"commit of {EDGES:,} edges and {ROWS:,} vectors of {FEATURES}: {median(sizes) / 1e6:.0f} MB")
+    for clock, name in enumerate(("wall", "CPU")):
+        mine, plain = ([seconds[clock] for seconds in found] for found in took.values())
+        ratios = [a / b for a, b in zip(mine, plain, strict=True)][1:]
+        own, other = median(mine[1:]), median(plain[1:])
+        first = f"{mine[0]:.3f} / {plain[0]:.3f}"  # which also loads compiled functions
+        yield [name, f"{own:.3f}", f"{other:.3f}", f"{own / other:.2f}", harness.spread(ratios), first]
+
+
+def read() -> Iterator[list[str]]:
+    """Rows by nodes, window, segments, changed segments; 30 % of the nodes change in a snapshot."""
+    for nodes, *sizes in (
+        (300_000, 4, 4, 4), (100_000, 12, 4, 4), (100_000, 12, 4, 1), (100_000, 12, 32, 32), (100_000, 12, 32, 2),
+    ):  # fmt: skip
         for binary in (False, True):
-            _read_window(nodes, window, segments, changed_segments, binary=binary)
-    _read_window(100_000, 12, 4, 4, binary=False, leaving=2_000, coming=3_000)
+            yield from read_window(nodes, *sizes, binary=binary)
+    yield from read_window(100_000, 12, 4, 4, binary=False, leaving=2_000, coming=3_000)
 
 
-def _read_window(
-    nodes: int,
-    window: int,
-    segments: int,
-    changed_segments: int,
-    *,
-    binary: bool,
-    ids: int = 10_000,
-    leaving: int = 0,
-    coming: int = 0,
-) -> None:
-    """30 % of the nodes change in a snapshot, each in some of its segments; so many leave, and so many others come."""
+def read_window(
+    nodes: int, window: int, segments: int, changing: int, *, binary: bool, leaving: int = 0, coming: int = 0
+) -> Iterator[list[str]]:
+    """Some of a node's segments change; so many nodes leave, and so many others come."""
+    rng, versions, ids = np.random.default_rng(0), FeatureVersions(FEATURES, segments), 10_000
 
     def draw(*shape: int) -> np.ndarray:
         values = rng.integers(0, 2, shape) if binary else rng.standard_normal(shape)
         return values.astype(np.float32)
 
-    rng = np.random.default_rng(0)
-    versions = FeatureVersions(FEATURES, segments)
-    everything = np.arange(nodes, dtype=np.int64)
-    whole = [np.zeros((nodes + window * coming, FEATURES), np.float32)]
+    def write(sequence: int, changed: np.ndarray, rows: np.ndarray, *, undo: bool) -> None:
+        values = rows.reshape(len(changed) * segments, versions.width)
+        segment = np.tile(np.arange(segments, dtype=np.int32), len(changed))
+        versions.write(sequence, np.repeat(changed, segments), segment, values, len(whole[0]), undo=undo)
+
+    def gathered(sequence: int) -> list[float]:
+        """CPU seconds to read random nodes, here and by NumPy."""
+        chosen, others = rng.integers(0, nodes, (2, ids))
+        mine = seconds_of(lambda: versions.read(chosen, sequence), time.thread_time)
+        return [mine, seconds_of(lambda: whole[sequence][others], time.thread_time)]
+
+    whole, first = [np.zeros((nodes + window * coming, FEATURES), np.float32)], []
     whole[0][:nodes] = draw(nodes, FEATURES)
-    first: list[float] = []
-    beside: list[float] = []
-    _write(versions, 0, everything, whole[0][:nodes], len(whole[0]), undo=False)
+    write(0, np.arange(nodes, dtype=np.int64), whole[0][:nodes], undo=False)
     for sequence in range(1, window):
         changed = np.sort(rng.choice(nodes, nodes * 3 // 10, replace=False))
         after = whole[-1].copy()
         drawn = draw(len(changed), segments, FEATURES // segments)
-        kept = np.argsort(rng.random((len(changed), segments)), axis=1) >= changed_segments
+        kept = np.argsort(rng.random((len(changed), segments)), axis=1) >= changing
         drawn[kept] = after[changed].reshape(drawn.shape)[kept]
         after[changed] = drawn.reshape(len(changed), FEATURES)
         if leaving:
@@ -228,134 +168,100 @@ def _read_window(
             new = nodes + sequence * coming + np.arange(coming)
             after[new] = draw(coming, FEATURES)
             changed = np.concatenate([changed, new])
-        _write(versions, sequence, changed, after[changed], len(after), undo=True)
+        write(sequence, changed, after[changed], undo=True)
         whole.append(after)
-        first.append(timed(versions.read, rng.integers(0, nodes, ids), 0, clock=time.thread_time))
-        beside.append(timed(gather, whole[0], rng.integers(0, nodes, ids), clock=time.thread_time))
-    print(
-        f"features of {ids:,} of {nodes:,} nodes at random, F = {FEATURES}, 30 % changed a snapshot, "
-        f"{changed_segments} of {segments} segments each, {'binary' if binary else 'real'} values"
-        + (f", {leaving:,} leave and {coming:,} come" if leaving else "")
-    )
-    worst = 1000.0
+        first.append(gathered(0))
+    found = []
     for sequence in range(window - 1, -1, -1):
-        ours, plain = [], []
-        for _ in range(60):
-            chosen = rng.integers(0, nodes, ids)
-            ours.append(timed(versions.read, chosen, sequence, clock=time.thread_time))
-            chosen = rng.integers(0, nodes, ids)
-            plain.append(timed(gather, whole[sequence], chosen, clock=time.thread_time))
+        columns = zip(*(gathered(sequence) for _ in range(60)), strict=True)
+        found.append([median(column) for column in columns])
         chosen = rng.integers(0, nodes, ids)
-        assert np.array_equal(versions.read(chosen, sequence), whole[sequence][chosen])
-        worst = min(worst, 100 * median(plain) / median(ours))
-        print(
-            f"  {window - 1 - sequence} snapshots back: {1e3 * median(ours):.2f} ms, NumPy {1e3 * median(plain):.2f} ms: "
-            f"{100 * median(plain) / median(ours):.0f} % of its speed"
-        )
-    late = slice(-5, None)  # from the last five sizes of the window
-    print(
-        f"  worst {worst:.0f} %; the first at the oldest after a change {1e3 * median(first[late]):.2f} ms, NumPy then "
-        f"{1e3 * median(beside[late]):.2f} ms; held {versions.memory_bytes / 1e6:.0f} MB, all snapshots whole "
-        f"{window * whole[0].nbytes / 1e6:.0f} MB",
-        flush=True,
-    )
+        same = np.array_equal(versions.read(chosen, sequence), whole[sequence][chosen])
+        harness.require(same, "a read differs from the whole array")
+    late = (
+        1e3 * median(column) for column in zip(*first[-5:], strict=True)
+    )  # from the last five sizes of the window
+    worst = min(plain / ours for ours, plain in found)
+    ranges = (f"{1e3 * min(column):.2f} to {1e3 * max(column):.2f}" for column in zip(*found, strict=True))
+    yield [
+        f"{nodes:,}" + (f", {leaving:,} leave and {coming:,} come" if leaving else ""), str(window),
+        f"{changing} of {segments}", "binary" if binary else "real", *ranges, f"{worst:.0%}",
+        " / ".join(f"{each:.2f}" for each in late), f"{versions.memory_bytes / 1e6:.0f}",
+        f"{window * whole[0].nbytes / 1e6:.0f}",
+    ]  # fmt: skip
 
 
-def _write(
-    versions: FeatureVersions, sequence: int, nodes: np.ndarray, rows: np.ndarray, count: int, *, undo: bool
-) -> None:
-    segments = versions.segments
-    values = rows.reshape(len(nodes) * segments, versions.width)
-    segment = np.tile(np.arange(segments, dtype=np.int32), len(nodes))
-    versions.write(sequence, np.repeat(nodes, segments), segment, values, count, undo=undo)
-
-
-def bench_advance(changes: int = 20_000, snapshots: int = 12, window: int = 4) -> None:
-    print(f"advancing a window of {window} by {changes:,} edges and {changes // 10:,} vectors", flush=True)
+def advance(changes: int = 20_000, snapshots: int = 12, window: int = 4) -> Iterator[list[str]]:
+    """A window of 4 by 20,000 edges and 2,000 vectors."""
     for edges in (250_000, 500_000, 1_000_000, 2_000_000):
-        rng = np.random.default_rng(0)
-        nodes, span = edges // 5, 1_000_000
-        tables = [node_events(rng, np.arange(nodes), 0), edge_events(rng, edges, nodes, 0, span)]
+        rng, nodes = np.random.default_rng(0), edges // 5
+        tables = [node_events(rng, np.arange(nodes), 0), edge_events(rng, edges, nodes, 0)]
         for tau in range(1, snapshots):
             described = rng.choice(nodes, changes // 10, replace=False)
-            tables += [
-                node_events(rng, described, tau * span),
-                edge_events(rng, changes, nodes, tau * span, span),
-            ]
-        with tempfile.TemporaryDirectory(dir=".") as folder:
-            lane = Lane(name="lane", algorithm="hash", parts=4)
-            build_store(
-                pa.concat_tables(tables), folder, interval_us=span, lanes=[lane], node_features=FEATURES
-            )
-            reader = LaneReader(folder, "lane")
-            view = WindowView(reader, window)
-            wall, cpu = [], []
+            tables += [node_events(rng, described, tau * SPAN), edge_events(rng, changes, nodes, tau * SPAN)]
+        with harness.scratch(".") as folder:
+            lanes, events = [Lane(name="lane", algorithm="hash", parts=4)], pa.concat_tables(tables)
+            reader = LaneReader(harness.built(folder, events, SPAN, lanes, node_features=FEATURES), "lane")
+            view, took = WindowView(reader, window), []
             for manifest in reader.manifests:
-                begun = time.process_time()
-                wall.append(timed(view.advance, manifest))
-                cpu.append(time.process_time() - begun)
-        taken = [1e3 * median(seconds[window:]) for seconds in (wall, cpu)]
-        print("  |E| = {:>9,}: {:.1f} ms, of CPU {:.1f} ms".format(edges, *taken))
+                began = time.process_time()
+                took.append(
+                    (seconds_of(lambda m=manifest, v=view: v.advance(m)), time.process_time() - began)
+                )
+        yield [f"{edges:,}", *(f"{1e3 * median(column[window:]):.1f}" for column in zip(*took, strict=True))]
 
 
-def bench_open(snapshots: int, place: str) -> None:
-    """A commit a snapshot, written without waiting for the disk; the lane's manifests are its first one again and again."""
-    span, rng = 1_000_000, np.random.default_rng(0)
-    whole = os.fsync
+def open_(snapshots: int, place: Path) -> Iterator[list[str]]:
+    """A commit for each snapshot, written without waiting for the disk; the lane's manifests are its first one repeated."""
+    whole, rng = os.fsync, np.random.default_rng(0)
     os.fsync = lambda descriptor: None
-    print(f"opening a store of {snapshots:,} snapshots, each its own commit")
-    with tempfile.TemporaryDirectory(dir=place) as folder:
-        begun = time.perf_counter()
-        with LogWriter.open(folder, LogHeader(graph="g", interval_us=span, ids="int")) as log:
+    with harness.scratch(place) as folder:
+        with LogWriter.open(folder, LogHeader(graph="g", interval_us=SPAN, ids="int")) as log:
             for tau in range(snapshots):
-                log.commit(seal=[(tau, edge_events(rng, 3, 100_000, tau * span, span))])
-        lane = Lane(name="lane", algorithm="hash", parts=4)
-        with LaneWriter(folder, lane) as writer:
+                log.commit(seal=[(tau, edge_events(rng, 3, 100_000, tau * SPAN))])
+        with LaneWriter(folder, Lane(name="lane", algorithm="hash", parts=4)) as writer:
             done = iter([False])
             writer.catch_up(stop=lambda: next(done, True))
-        _repeat_manifest(Path(folder), snapshots)
+        repeat_manifest(folder)
         os.fsync = whole
-        print(f"  built in {time.perf_counter() - begun:.0f} s")
-        _show_opened("no index", folder)
-        print(f"  index written in {timed(compact, folder, always=True):.1f} s")
-        for _ in range(3):
-            _show_opened("indexed", folder)
+        for name in ("no index", "indexed", "indexed", "indexed"):
+            yield [name, *(f"{each:.2f}" for each in harness.child("-c", OPENED, folder).result)]
+            if name == "no index":
+                print(f"index written in {seconds_of(lambda: compact(folder, always=True)):.1f} s")
 
 
-def _repeat_manifest(store: Path, snapshots: int) -> None:
-    reader, root = LaneReader(store, "lane"), lane_folder(store, "lane")
-    manifest: LaneManifest = reader.manifests[0]
+def repeat_manifest(store: Path) -> None:
+    manifest: Any = LaneReader(store, "lane").manifests[0]
     for sealed in LogReader(store).snapshots[1:]:
-        manifest = seal_record(
-            manifest.model_copy(
-                update={
-                    "tau": sealed.tau,
-                    "sequence": manifest.sequence + 1,
-                    "previous": manifest.checksum,
-                    "log_events_checksum": sealed.events.checksum,
-                    "num_nodes": sealed.num_nodes,
-                    "state": None,
-                }
-            )
-        )
-        (root / manifest_name(sealed.tau)).write_bytes(canonical(manifest.model_dump(mode="json")))
+        update = {
+            "tau": sealed.tau, "sequence": manifest.sequence + 1, "previous": manifest.checksum, "state": None,
+            "log_events_checksum": sealed.events.checksum, "num_nodes": sealed.num_nodes,
+        }  # fmt: skip
+        manifest = seal_record(manifest.model_copy(update=update))
+        record = canonical(manifest.model_dump(mode="json"))
+        (lane_folder(store, "lane") / manifest_name(sealed.tau)).write_bytes(record)
 
 
-def _show_opened(name: str, store: str) -> None:
-    done = subprocess.run([sys.executable, "-c", OPENED, store], capture_output=True, text=True, check=True)
-    seconds: list[float] = json.loads(done.stdout)
-    print(
-        "  " + name + ": log {:.2f} s, lane with its log {:.2f} s, log for writing {:.2f} s".format(*seconds)
-    )
+def main() -> None:
+    read_titles = "nodes | window | segments that change | values | ms | NumPy, ms | worst, of its speed | first after, ms"
+    parts: dict[str, tuple[Callable[..., Iterator[list[str]]], str]] = {
+        "commit": (
+            commit,
+            "clock | log, s | pyarrow and fsync, s | ratio | ratios of pairs | the process's first, s",
+        ),
+        "read": (read, f"{read_titles} | MB held | all snapshots whole, MB"),
+        "advance": (advance, "edges | ms | CPU ms"),
+        "open": (
+            lambda: open_(given.snapshots, given.place),
+            "store | log, s | lane with its log, s | log for writing, s",
+        ),
+    }
+    given = harness.options(__doc__, {"parts": []}, snapshots=100_000, place=Path())
+    harness.begin()
+    for name in harness.chosen(given.parts, parts):
+        rows, titles = parts[name]
+        harness.table(titles, rows())
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", nargs="*", choices=["commit", "read", "advance", "open"])
-    parser.add_argument("--snapshots", type=int, default=100_000, help="Of the store that is opened.")
-    parser.add_argument("--place", default=".", help="Folder to build that store in.")
-    options = parser.parse_args()
-    for what in options.what or ("commit", "read", "advance", "open"):
-        {"commit": bench_commit, "read": bench_read, "advance": bench_advance}.get(
-            what, lambda: bench_open(options.snapshots, options.place)
-        )()
+    main()

@@ -9,13 +9,8 @@ With ``--against`` nothing of this: a view of a lane with 600,000 events, memory
 tree and of this one by turns. A view follows all snapshots, and another one begins at the newest.
 """
 
-import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,16 +19,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import harness
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
 from schemas.config import Lane
-from schemas.events import event_schema
 from schemas.trainer_config import Smoothing
 from stream.snapshots.pairs import pair_keys, split_keys
-from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
 from stream.store.window.pairs import PairWindow
 from stream.synthetic.interactions import rmat_edges
@@ -219,11 +213,7 @@ def transfers(device: torch.device, *, small: bool, length: int = 10) -> Iterato
     }
     spent: dict[str, list[tuple[float, float, int]]] = {}
 
-    def settled() -> float:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        return time.perf_counter()
-
+    settled = partial(harness.settled, device)
     for tau, events in _sliding(a_snapshot, nodes, 2 * length):
         follower.advance(tau, events)
         follower.place()
@@ -268,13 +258,8 @@ def stream_of(events: int) -> pa.Table:
     src[deletes], dst[deletes] = src[earlier], dst[earlier]
     op = np.ones(events, np.int8)
     op[deletes] = -1
-    columns = {
-        "op": op, "src": src, "dst": dst, "t": np.arange(events) * SNAPSHOTS // events,
-        "weight": rng.choice(np.float32([1, 0.5, 2]), events),
-    }  # fmt: skip
-    schema = event_schema("int")
-    arrays = [pa.array(columns[f.name]) if f.name in columns else pa.nulls(events, f.type) for f in schema]
-    return pa.table(arrays, schema=schema)
+    t, weight = np.arange(events) * SNAPSHOTS // events, rng.choice(np.float32([1, 0.5, 2]), events)
+    return harness.event_table(op=op, src=src, dst=dst, t=t, weight=weight)
 
 
 def followed(store: str, name: str) -> dict[str, float]:
@@ -288,83 +273,60 @@ def followed(store: str, name: str) -> dict[str, float]:
         TimelineView(lane, HORIZON, Smoothing(), NodeNames()).advance(manifest)
         begins_s = time.process_time() - began
     pairs = float(len(view.pairs(manifest.tau)[0]))
-    return {
-        "mib": view.memory_bytes / 2**20, "advances_s": advances_s, "begins_s": begins_s, "pairs": pairs
-    }  # fmt: skip
+    return {"mib": view.memory_bytes / 2**20, "advances_s": advances_s, "begins_s": begins_s, "pairs": pairs}
 
 
 def against(tree: Path, turns: int) -> Iterator[list[str]]:
     """Rows of both trees and of their ratio, medians of the turns, for a lane without and with edge life."""
-    here = Path(__file__).resolve()
-    with tempfile.TemporaryDirectory(dir=".") as folder:
+    with harness.scratch(".") as folder:
         lanes = [Lane(name=f"life-{life}", algorithm="hash", parts=4, edge_life=life) for life in (None, 20)]
-        store = Path(folder) / "store"
-        build_store(stream_of(600_000), store, interval_us=1, lanes=lanes, graph="bench")
+        store = harness.built(folder / "store", stream_of(600_000), 1, lanes, graph="bench").resolve()
         for lane in lanes:
-            found: dict[Path, list[dict[str, float]]] = {tree: [], here.parents[1]: []}
-            for _ in range(turns):
-                for each, taken in found.items():
-                    command = [sys.executable, str(here), "--follow", str(store.resolve()), lane.name]
-                    environment = {**os.environ, "PYTHONPATH": str(each.resolve()), "OMP_NUM_THREADS": "1"}
-                    told = subprocess.run(
-                        command, env=environment, capture_output=True, text=True, check=True
-                    )
-                    taken.append(json.loads(told.stdout))
             before, after = (
-                {key: statistics.median(taken[key] for taken in turn) for key in turn[0]}
-                for turn in found.values()
+                {key: statistics.median(turn[key] for turn in found) for key in found[0]}
+                for found in harness.by_trees(tree, turns, __file__, "--follow", store, lane.name)
             )
-            for who, costs in (("before", before), ("after", after)):
+            life = str(lane.edge_life or "–")
+            for which, costs in (("before", before), ("after", after)):
                 numbers = [f"{costs['mib']:.1f}", f"{costs['advances_s']:.2f}", f"{costs['begins_s']:.3f}"]
-                yield [str(lane.edge_life or "–"), f"{costs['pairs']:,.0f}", who, *numbers]
-            ratios = [f"{after[key] / before[key]:.2f}" for key in ("mib", "advances_s", "begins_s")]
-            yield [str(lane.edge_life or "–"), "", "ratio", *ratios]
+                yield [life, f"{costs['pairs']:,.0f}", which, *numbers]
+            yield [
+                life,
+                "",
+                "ratio",
+                *(f"{after[key] / before[key]:.2f}" for key in ("mib", "advances_s", "begins_s")),
+            ]
 
 
-def table(titles: str, rows: list[list[str]]) -> None:
-    print(
-        f"\n| {titles} |", "|" + "---|" * len(rows[0]), *(f"| {' | '.join(row)} |" for row in rows), sep="\n"
-    )
+def of_sets(data: Path, only: str) -> Iterator[list[str]]:
+    """Rows of all sets whose name has a word and whose file is there."""
+    for name, (stem, *_) in SETS.items():
+        if only in name and (data / f"{stem}.parquet").exists():
+            for length in (None,) if name == LIVE else (10, 4):
+                smoothing = Smoothing() if length is None else Smoothing(kind="edge-life", length=length)
+                yield [name, str(length or "–"), *factors(list(sent(snapshots_of(data, name), smoothing)))]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of real graphs")
-    parser.add_argument("--only", default="", help="sets whose name has this word")
-    parser.add_argument("--live", type=int, nargs="*", default=[30_000, 3_000_000])
-    parser.add_argument("--snapshots", type=int, default=30)
-    parser.add_argument("--against", type=Path, metavar="TREE", help="another checkout, for views of a lane")
-    parser.add_argument("--turns", type=int, default=5, help="of each tree")
-    parser.add_argument("--follow", nargs=2, metavar=("STORE", "LANE"), help="costs of one view, as JSON")
-    given = parser.parse_args()
+    given = harness.options(
+        __doc__, data=harness.DATA, only="", live=[30_000, 3_000_000], snapshots=30, against={"type": Path}, turns=5,
+        follow={"nargs": 2},
+    )  # fmt: skip
     torch.set_num_threads(1)
     if given.follow:
         print(json.dumps(followed(*given.follow)))
         return
+    harness.begin()
     if given.against:
-        rows = list(against(given.against, given.turns))
-        table(
-            "edge life | live pairs | tree | view, MiB | advances, CPU s | begin at the newest, CPU s", rows
-        )
+        titles = "edge life | live pairs | tree | view, MiB | advances, CPU s | begin at the newest, CPU s"
+        harness.table(titles, against(given.against, given.turns))
         return
     if given.live:
-        rows = [advances(live, given.snapshots) for live in (min(given.live), *given.live)][
-            1:
-        ]  # compiled first
-        table("live pairs | host, ms | slots, ms | device, ms", rows)
-    rows = []
-    for name in SETS:
-        if given.only not in name or not (given.data / f"{SETS[name][0]}.parquet").exists():
-            continue
-        for length in (None,) if name == LIVE else (10, 4):
-            smoothing = Smoothing() if length is None else Smoothing(kind="edge-life", length=length)
-            found = list(sent(snapshots_of(given.data, name), smoothing))
-            rows.append([name, "–" if length is None else str(length), *factors(found)])
-    if rows:
-        titles = "set | length | `whole` | `esdg`, of COO32 / COO64 | `derived` | `counts` | `auto`"
-        table(f"{titles} | `auto`, of COO64 | `auto`, of CSR32", rows)
+        advances(min(given.live), given.snapshots)  # compiles
+        rows = (advances(live, given.snapshots) for live in given.live)
+        harness.table("live pairs | host, ms | slots, ms | device, ms", rows)
+    titles = "set | length | `whole` | `esdg`, of COO32 / COO64 | `derived` | `counts` | `auto`"
+    harness.table(f"{titles} | `auto`, of COO64 | `auto`, of CSR32", of_sets(given.data, given.only))
 
 
 if __name__ == "__main__":

@@ -10,28 +10,28 @@ counted by the lane itself. Time is CPU time of the partitioner a snapshot after
 Rows are Σ_t Σ_v λ_t(v): what ranks send where each row goes to a part once, however many neighbours it has there, as
 trainers fetch inputs (docs/results/vertex-training.md). Once MB is their vectors and what the lane stores, over
 all snapshots; moved are nodes, over all snapshots. The row hypergraph minimises Σ λ over the whole file with Mt-KaHyPar, and
-needs `pip install mtkahypar`.
+needs `pip install mtkahypar`. ``--curve`` has other rows: what cuts and moves are had for the price of a move.
 """
 
-import argparse
 import dataclasses
 import statistics
 import sys
-import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
 import pyarrow as pa
 import snapshot_volume
+from harness import DAY_US, event_table
 
-from schemas.events import US_PER_S, Op, event_schema
+from schemas.events import US_PER_S, Op
 from schemas.store import LaneHeader
 from stream.decode.files import read_events
-from stream.partition.interface import OnlinePartitioner, PartitionError
+from stream.partition.interface import PartitionError
 from stream.partition.offline import WholeFile
 from stream.partition.vertex import metis
 from stream.partition.vertex.distdy import REFERENCE_BYTES
@@ -43,18 +43,10 @@ from stream.synthetic.event_writer import write_events
 from stream.synthetic.interactions import rmat_edges
 from stream.synthetic.table2 import INTERVAL_S, PaperGraph
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 PARTS, WINDOW, SEGMENTS, WIDTH, VALUE_BYTES = 4, 4, 4, 32, 4
-DAY_S = 86_400
-
+PLAIN = ("hash", "random", "load-aware", "ldg", "greedy-store", "metis", "metis-layer")
 ALGORITHMS: list[tuple[str, str, dict[str, Any]]] = [
-    ("hash", "hash", {}),
-    ("random", "random", {}),
-    ("load-aware", "load-aware", {}),
-    ("ldg", "ldg", {}),
-    ("greedy-store", "greedy-store", {}),
-    ("metis", "metis", {}),
-    ("metis-layer", "metis-layer", {}),
+    *((name, name, {}) for name in PLAIN),
     ("distdy, stay", "distdy", {"reward": "stay"}),
     ("distdy, paper", "distdy", {"reward": "paper"}),
     ("byte-lp", "byte-lp", {}),
@@ -108,30 +100,23 @@ def _described(snapshot: pa.Table, seen: int) -> tuple[pa.Table, int]:
     """The snapshot, then a node event with a vector for every node that it is the first to name."""
     ids = np.concatenate([snapshot["src_node"].to_numpy(), snapshot["dst_node"].to_numpy()])
     nodes = np.arange(seen, max(seen, int(ids.max(initial=-1)) + 1))
-    n = len(nodes)
-    columns = {
-        "op": np.full(n, int(Op.NODE), np.int8),
-        "src": nodes,
-        "t": np.full(n, snapshot["t"][-1].as_py()),
-        "weight": np.ones(n, np.float32),
-        "src_node": nodes,
-        "dst_node": np.full(n, -1),
-        "row": np.full(n, -1),
-        "features": pa.ListArray.from_arrays(
-            pa.array(np.arange(n + 1, dtype=np.int32) * WIDTH), pa.array(np.ones(n * WIDTH, np.float32))
-        ),
-    }
-    rows = [
-        pa.array(columns[field.name]).cast(field.type) if field.name in columns else pa.nulls(n, field.type)
-        for field in snapshot.schema
-    ]
-    return pa.concat_tables([snapshot, pa.Table.from_arrays(rows, schema=snapshot.schema)]), seen + n
+    n, none = len(nodes), np.full(len(nodes), -1)
+    offsets, values = (
+        pa.array(np.arange(n + 1, dtype=np.int32) * WIDTH),
+        pa.array(np.ones(n * WIDTH, np.float32)),
+    )
+    described = event_table(
+        snapshot.schema, op=np.full(n, int(Op.NODE), np.int8), src=nodes, t=np.full(n, snapshot["t"][-1].as_py()),
+        src_node=nodes, dst_node=none, row=none, features=pa.ListArray.from_arrays(offsets, values),
+    )  # fmt: skip
+    return pa.concat_tables([snapshot, described]), seen + n
 
 
 def real(name: str, edge_life: int | None = None, **cut: int) -> Callable[[], Stream | None]:
     def load() -> Stream | None:
-        file = DATA / f"{name}.parquet"
+        file = harness.DATA / f"{name}.parquet"
         if not file.exists():
+            print(f"{file} is missing: {name} is left out", file=sys.stderr)
             return None
         return Stream(densify(read_events(file).events)[0], WIDTH, edge_life, cut, featureless=True)
 
@@ -145,41 +130,27 @@ def paper(name: str, snapshots: int, shrink: int = 1) -> Callable[[], Stream]:
 
 
 def rmat(edges: int, **cut: int) -> Callable[[], Stream]:
-    """R-MAT over 2^18 ids, an event a microsecond."""
+    """R-MAT over 2^18 ids, an event per microsecond."""
 
     def load() -> Stream:
         src, dst = rmat_edges(1 << 18, edges, np.random.default_rng(0))
-        n = len(src)
-        none = {"weight": np.ones(n, np.float32), "op": np.full(n, int(Op.INSERT), np.int8)}
-        columns = {"src": src, "dst": dst, "t": np.arange(n), **none}
-        schema = event_schema("int")
-        table = pa.Table.from_arrays(
-            [
-                pa.array(columns[f.name]).cast(f.type) if f.name in columns else pa.nulls(n, f.type)
-                for f in schema
-            ],
-            schema=schema,
-        )
-        return Stream(densify(table)[0], WIDTH, None, cut, featureless=True)
+        events = densify(event_table(src=src, dst=dst, t=np.arange(edges)))[0]
+        return Stream(events, WIDTH, None, cut, featureless=True)
 
     return load
 
 
 def generated(graph: PaperGraph) -> Stream:
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "events.parquet"
-        write_events(file, paper_snapshots(graph), interval_s=INTERVAL_S)
-        read = read_events(file)
+    with harness.scratch() as folder:
+        write_events(folder / "events.parquet", paper_snapshots(graph), interval_s=INTERVAL_S)
+        read = read_events(folder / "events.parquet")
     cut = {"interval_us": INTERVAL_S * US_PER_S}
     return Stream(densify(read.events)[0], read.node_features, None, cut, featureless=False)
 
 
 STREAMS: dict[str, tuple[str, Callable[[], Stream | None]]] = {
-    "as733": ("as733, daily", real("as733_deltas", interval_us=DAY_S * US_PER_S)),
-    "sx": (
-        "sx_mathoverflow, weekly, edges live 4 weeks",
-        real("sx_mathoverflow", 4, interval_us=7 * DAY_S * US_PER_S),
-    ),
+    "as733": ("as733, daily", real("as733_deltas", interval_us=DAY_US)),
+    "sx": ("sx_mathoverflow, weekly, edges live 4 weeks", real("sx_mathoverflow", 4, interval_us=7 * DAY_US)),
     "slashdot": ("slashdot, 60 slices, edges live 4", real("slashdot_reply", 4, num_slices=60)),
     "wiki50": ("jodie_wikipedia, 50 slices", real("jodie_wikipedia", num_slices=50)),
     "email50": ("email_eu, 50 slices", real("email_eu", num_slices=50)),
@@ -191,7 +162,7 @@ STREAMS: dict[str, tuple[str, Callable[[], Stream | None]]] = {
     "ex50k": ("Ex50K: a tenth of Ex500K, 20 snapshots", paper("ex500k", 20, shrink=10)),
     "ex500k": ("Ex500K, 5 snapshots", paper("ex500k", 5)),
 }
-BY_DEFAULT = ("as733", "sx", "slashdot", "uni50k")
+BY_DEFAULT = ["as733", "sx", "slashdot", "uni50k"]
 
 
 def cpu_s() -> float:
@@ -203,74 +174,52 @@ def cpu_s() -> float:
 
 def measure(
     stream: Stream, algorithm: str, params: dict[str, Any], parts: int, whole: Any = None
-) -> dict[str, float]:
-    """Figures of one row; ``whole`` is the owners of all nodes, where they are known beforehand."""
-    header = LaneHeader(
-        lane="bench",
-        algorithm=algorithm,
-        kind="vertex",
-        parts=parts,
-        window=WINDOW,
-        edge_life=stream.edge_life,
-        params=params,
-        graph="bench",
-        interval_us=1,
-        node_features=stream.width,
-        edge_features=0,
-        segments=SEGMENTS,
-    )
-    state = LaneState(header)
-    seconds, rows = timed(state.partitioner, parts)
-    if whole is None:
-        foresee(state.partitioner, stream.events)
-    else:
-        state.partitioner._whole = whole  # type: ignore[attr-defined]
+) -> list[str]:
+    """Cells of one row; ``whole`` is the owners of all nodes, if they are known beforehand."""
+    state = LaneState(LaneHeader(
+        lane="bench", algorithm=algorithm, kind="vertex", parts=parts, window=WINDOW, edge_life=stream.edge_life,
+        params=params, graph="bench", interval_us=1, node_features=stream.width, edge_features=0, segments=SEGMENTS,
+    ))  # fmt: skip
+    partitioner: Any = state.partitioner
+    update, seconds, rows = partitioner.update, list[float](), list[int]()
+
+    def noted(delta: Any) -> Any:
+        began = cpu_s()
+        assignment = update(delta)
+        seconds.append(cpu_s() - began)
+        rows.append(int(foreign_parts(delta.rows, partitioner.home(), parts)))
+        return assignment
+
+    partitioner.update = noted
+    if whole is not None:
+        partitioner._whole = whole
+    elif isinstance(partitioner, WholeFile):
+        inserts = stream.events.filter(pa.compute.equal(stream.events["op"], int(Op.INSERT)))
+        src, dst, t = (inserts[name].to_numpy() for name in ("src_node", "dst_node", "t"))
+        partitioner.foresee(src, dst, t, int(max(src.max(), dst.max())) + 1)
     vector_bytes = REFERENCE_BYTES + VALUE_BYTES * stream.width
     fetched: deque[float] = deque(maxlen=WINDOW)
     fetches, stores, moved, known = [], [], 0, np.empty(0, np.int32)
     for tau, snapshot in stream.snapshots():
         step = state.advance(tau, snapshot)
-        totals = state.partitioner.totals  # type: ignore[attr-defined]
+        totals = partitioner.totals
         fetched.append(vector_bytes * (totals.weight - totals.inside))
         fetches.append(sum(fetched))
         stores.append(sum(part.bytes for part in step.parts))
-        now = state.partitioner.home().copy()
+        now = partitioner.home().copy()
         before = np.full(len(now), -1, np.int32)
         before[: len(known)] = known
         moved += int(((now >= 0) & (before >= 0) & (now != before)).sum())
         known = np.where(now >= 0, now, before)  # a node that comes back is known
-    quality = state.partitioner.quality()
+    quality = partitioner.quality()
     fetch, store = statistics.fmean(fetches) / 1e6, statistics.fmean(stores) / 1e6
-    return {
-        "cut": 100 * quality.cut,
-        "moved": 100 * quality.moved_share,
-        "nodes": quality.node_balance,
-        "edges": quality.edge_balance,
-        "fetch": fetch,
-        "store": store,
-        "total": fetch + store,
-        "rows": sum(rows) / 1e3,
-        "moves": moved / 1e3,
-        "stored": sum(stores) / 1e6,
-        "once": (vector_bytes * sum(rows) + sum(stores)) / 1e6,
-        "median": 1e3 * statistics.median(seconds[1:]),
-        "mean": 1e3 * statistics.fmean(seconds[1:]),
-    }
-
-
-def timed(partitioner: OnlinePartitioner, parts: int) -> tuple[list[float], list[int]]:
-    """Note the CPU seconds of every update, and Σ λ after it, in the lists that are returned."""
-    update, seconds, rows = partitioner.update, [], []
-
-    def noted(delta: Any) -> Any:
-        start = cpu_s()
-        assignment = update(delta)
-        seconds.append(cpu_s() - start)
-        rows.append(int(foreign_parts(delta.rows, partitioner.home(), parts)))  # type: ignore[attr-defined]
-        return assignment
-
-    partitioner.update = noted  # type: ignore[method-assign]
-    return seconds, rows
+    median, mean = (1e3 * each(seconds[1:]) for each in (statistics.median, statistics.fmean))
+    once = (vector_bytes * sum(rows) + sum(stores)) / 1e6
+    return [
+        f"{100 * quality.cut:.1f}", f"{100 * quality.moved_share:.1f}", f"{quality.node_balance:.2f}",
+        f"{quality.edge_balance:.2f}", *(f"{each:.3g}" for each in (fetch, store, fetch + store)), f"{median:.2g}",
+        f"{mean:.2g}", f"{sum(rows) / 1e3:.4g}", f"{moved / 1e3:.3g}", f"{sum(stores) / 1e6:.3g}", f"{once:.4g}",
+    ]  # fmt: skip
 
 
 def by_hypergraph(stream: Stream, parts: int) -> Any:
@@ -283,64 +232,35 @@ def by_hypergraph(stream: Stream, parts: int) -> Any:
     return owner
 
 
-def foresee(partitioner: OnlinePartitioner, events: pa.Table) -> None:
-    if isinstance(partitioner, WholeFile):
-        inserts = events.filter(pa.compute.equal(events["op"], int(Op.INSERT)))
-        src, dst, t = (inserts[name].to_numpy() for name in ("src_node", "dst_node", "t"))
-        partitioner.foresee(src, dst, t, int(max(src.max(), dst.max())) + 1)
-
-
-def table(title: str, parts: int, rows: Iterable[tuple[str, dict[str, float]]]) -> None:
-    print(f"\n{title}; K = {parts}, w = {WINDOW}\n", flush=True)
-    print(
-        "| algorithm | cut % | moved % | nodes | edges | fetch MB | store MB | both MB | CPU ms, median | mean "
-        "| 1,000 rows | 1,000 moved | stored MB | once MB |"
-    )
-    print("|---" * 14 + "|", flush=True)
-    for name, x in rows:
-        print(
-            f"| {name} | {x['cut']:.1f} | {x['moved']:.1f} | {x['nodes']:.2f} | {x['edges']:.2f} | {x['fetch']:.3g} "
-            f"| {x['store']:.3g} | {x['total']:.3g} | {x['median']:.2g} | {x['mean']:.2g} "
-            f"| {x['rows']:.4g} | {x['moves']:.3g} | {x['stored']:.3g} | {x['once']:.4g} |",
-            flush=True,
-        )
-
-
-def rows_of(
-    stream: Stream, chosen: list[tuple[str, str, dict[str, Any]]], parts: int
-) -> Iterator[tuple[str, dict[str, float]]]:
-    """Figures of every row of the table that takes the stream."""
-    for name, algorithm, params in chosen:
+def rows_of(stream: Stream, rows: list[Any], parts: int) -> Iterator[list[str]]:
+    """Every row of the table that takes the stream."""
+    for name, algorithm, params in rows:
         try:
             whole = by_hypergraph(stream, parts) if name == "hypergraph" else None
-            yield name, measure(stream, algorithm, params, parts, whole)
+            yield [name, *measure(stream, algorithm, params, parts, whole)]
         except PartitionError as error:
             print(f"{name}: {error}", file=sys.stderr, flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("streams", nargs="*", help=", ".join(STREAMS))
-    parser.add_argument("--parts", type=int, default=PARTS)
-    parser.add_argument("--only", nargs="*", help="rows of the table, such as byte-lp")
-    parser.add_argument("--curve", action="store_true", help="rows by the price of a move")
-    args = parser.parse_args()
-    if unknown := set(args.streams) - set(STREAMS):
-        parser.error(f"unknown stream {unknown.pop()}; expected some of {', '.join(STREAMS)}")
-    chosen = [row for row in (CURVE if args.curve else ALGORITHMS) if not args.only or row[0] in args.only]
+    given = harness.options(__doc__, {"streams": []}, parts=PARTS, only=[], curve=False)
+    harness.begin()
+    rows = [row for row in (CURVE if given.curve else ALGORITHMS) if not given.only or row[0] in given.only]
     small = dataclasses.replace(PAPER_GRAPHS["10k-sparse"], nodes=300, edges=900)
-    for name, algorithm, params in chosen:  # compiles the kernels
+    for name, algorithm, params in rows:  # compiles the kernels
         if name != "hypergraph":
-            measure(generated(small), algorithm, params, args.parts)
-    for key in args.streams or BY_DEFAULT:
+            measure(generated(small), algorithm, params, given.parts)
+    titles = (
+        "cut % | moved % | nodes | edges | fetch MB | store MB | both MB | CPU ms, median | mean | 1,000 rows"
+    )
+    for key in harness.chosen(given.streams or BY_DEFAULT, STREAMS):
         title, load = STREAMS[key]
-        stream = load()
-        if stream is None:
-            print(f"\n{title}: its file is not here", file=sys.stderr)
-            continue
-        table(title, args.parts, rows_of(stream, chosen, args.parts))
+        if stream := load():
+            print(f"\n{title}; K = {given.parts}, w = {WINDOW}")
+            harness.table(
+                f"algorithm | {titles} | 1,000 moved | stored MB | once MB",
+                rows_of(stream, rows, given.parts),
+            )
 
 
 if __name__ == "__main__":

@@ -1,98 +1,78 @@
 """CPU seconds of ``vertex`` on one rank, this tree beside another: python benchmarks/vertex_speed.py --beside FOLDER.
 
-FOLDER is a checkout of another commit. Both learn the first 70 % of collegemsg, snapshots of two days, in turns; each is a
-process of its own, whose first pass over all of them is left out. The last line is the ratio of the medians.
+FOLDER is a checkout of another commit. Both learn the first 70 % of collegemsg, snapshots of two days, in ``--rounds`` turns;
+each is a process of its own, whose first pass over all of them is left out. The last row is the ratio of the medians. Both
+must have made the same number of steps.
 """
 
 import argparse
-import os
-import statistics
-import subprocess
-import sys
-import tempfile
+import json
 import time
 from pathlib import Path
+from statistics import median
+from typing import Any
 
+import harness
 import torch
+from harness import DAY_US
 
-from schemas.config import Lane
-from schemas.events import US_PER_S
-from schemas.trainer_config import TrainerConfig
-from stream.decode.files import read_events
-from stream.store.from_file import build_store
-from stream.store.lane.reader import LaneReader
-from trainer.ranks import Ranks
-from trainer.session.session import Session
-
-TREE = Path(__file__).resolve().parents[1]
-DATA = TREE.parent / "shared" / "data" / "collegemsg.parquet"
-SHARE, DAYS, LANE = 0.7, 2, "hash"
+SHARE, DAYS, LANE, PASSES = 0.7, 2, "hash", 3
 
 
-def config(model: str) -> TrainerConfig:
-    return TrainerConfig.model_validate(
-        {
-            "lane": LANE, "strategy": "vertex", "window": 4, "model": model, "model_params": {"hidden": 64},
-            "optimisation": {"batch_size": 200},
-        }
+def learned(store: Path, model: str) -> list[list[float]]:
+    """CPU seconds of ``learn``, of all that a pass does, steps, and the mean loss, pass by pass."""
+    session = harness.session_of(
+        store, lane=LANE, strategy="vertex", window=4, model=model, model_params={"hidden": 64},
+        optimisation={"batch_size": 200},
     )  # fmt: skip
-
-
-def built(store: Path) -> Path:
-    """The store, by the code of the tree that reads it."""
-    lanes = [Lane(name=LANE, algorithm=LANE, parts=4)]
-    build_store(read_events(DATA), store, interval_us=DAYS * 86_400 * US_PER_S, lanes=lanes)
-    return store
-
-
-def learned(store: Path, model: str, passes: int) -> list[tuple[float, float]]:
-    """CPU seconds of ``learn``, and of all that a pass does, pass by pass."""
-    lane = LaneReader(store, LANE)
-    session, found = Session(config(model), lane, Ranks()), []
-    for epoch in range(passes + 1):
+    manifests, found = session.lane.manifests, []
+    for epoch in range(PASSES + 1):
         session.rewind()
-        began, learning, steps, loss, events = time.process_time(), 0.0, 0, 0.0, 0
-        for manifest in lane.manifests[: round(SHARE * len(lane.manifests))]:
+        began, learning, reports = time.process_time(), 0.0, []
+        for manifest in manifests[: round(SHARE * len(manifests))]:
             session.advance(manifest)
             examples = session.task.examples(session.view, session.strategy, epoch=epoch)
             since = time.process_time()
-            report = session.strategy.learn([examples], epoch)
+            reports.append(session.strategy.learn([examples], epoch))
             learning += time.process_time() - since
-            steps += report.steps
-            loss, events = loss + (report.loss or 0.0) * report.events, events + report.events
-        found.append((learning, time.process_time() - began))
-        print(f"{steps} steps, loss {loss / events:.4f}", file=sys.stderr)
+        events = sum(report.events for report in reports)
+        loss = sum((report.loss or 0.0) * report.events for report in reports) / events
+        steps = sum(report.steps for report in reports)
+        found.append([learning, time.process_time() - began, float(steps), loss])
     return found[1:]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--beside", type=Path, required=True, help="a checkout of another commit")
-    parser.add_argument("--model", default="sage-linear")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--passes", type=int, default=3)
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    data = harness.DATA / "collegemsg.parquet"
+    given = harness.options(
+        __doc__, data=data, beside={"type": Path}, model="sage-linear", rounds=3,
+        child={"action": "store_true", "help": argparse.SUPPRESS},
+    )  # fmt: skip
     torch.set_num_threads(1)
     if given.child:
-        with tempfile.TemporaryDirectory() as made:
-            for learning, everything in learned(built(Path(made) / "store"), given.model, given.passes):
-                print(learning, everything)
+        with harness.scratch() as folder:  # each tree reads a store that it has made
+            lanes = harness.lanes(LANE, parts=4)
+            store = harness.built(folder / "store", given.data, DAYS * DAY_US, lanes)
+            print(json.dumps(learned(store, given.model)))
         return
-    found: dict[Path, list[list[float]]] = {TREE: [], given.beside.resolve(): []}
-    for _ in range(given.rounds):
-        for tree, rows in found.items():
-            out = subprocess.run(
-                [sys.executable, __file__, "--beside", ".", "--child", "--model", given.model,
-                 "--passes", str(given.passes)],
-                env={**os.environ, "PYTHONPATH": str(tree)}, stdout=subprocess.PIPE, text=True, check=True,
-            )  # fmt: skip
-            rows += [[float(each) for each in line.split()] for line in out.stdout.splitlines()]
-            print(f"{tree}: learn {rows[-1][0]:.2f} s, a whole pass {rows[-1][1]:.2f} s of the processor")
-    ours, theirs = ([statistics.median(each) for each in zip(*rows, strict=True)] for rows in found.values())
-    print(f"medians: learn {theirs[0] / ours[0]:.2f} times as fast, a whole pass {theirs[1] / ours[1]:.2f}")
+    harness.require(given.beside, "name a checkout of another commit with --beside")
+    harness.begin()
+    turns = harness.by_trees(
+        given.beside, given.rounds, __file__, "--child", "--model", given.model, "--data", given.data
+    )
+    theirs, ours = ([row for turn in found for row in turn] for found in turns)
+    harness.require(
+        {row[2] for row in theirs} == {row[2] for row in ours} != {0.0}, "the trees made other steps"
+    )
+
+    def cells(rows: list[list[float]]) -> list[Any]:
+        learning, everything, steps, _ = (median(column) for column in zip(*rows, strict=True))
+        losses = ", ".join(f"{row[3]:.4f}" for row in rows[:PASSES])
+        return [f"{learning:.2f}", f"{everything:.2f}", f"{steps:.0f}", losses]
+
+    ratios = [f"{median(row[i] for row in theirs) / median(row[i] for row in ours):.2f}" for i in (0, 1)]
+    rows = [["beside", *cells(theirs)], ["this tree", *cells(ours)], ["times as fast", *ratios, "", ""]]
+    harness.table("tree | learn, CPU s | a whole pass | steps | losses of passes", rows)
 
 
 if __name__ == "__main__":

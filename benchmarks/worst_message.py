@@ -6,22 +6,17 @@ message. A format's ratio is its worst shape over the median of all shapes of al
 """
 
 import gc
-import json
 import os
-import statistics
-import sys
 import time
 from collections.abc import Iterator
 from io import BytesIO
-from pathlib import Path
+from statistics import median
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import harness
 import pyarrow as pa
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
-
 from decoding import decoder, poll
 from fastavro import parse_schema, schemaless_writer
 from registry_server import Registry, confluent, serving
@@ -64,32 +59,25 @@ def json_values() -> dict[str, str]:
 
 
 def json_shapes() -> Iterator[tuple[str, bytes]]:
+    ends = f'"src":1,"dst":2,"t":{T_S}'
     for name, value in json_values().items():
-        for key, more in (
-            ("x", name),
-            ("\\u0078", f"{name}, an escaped key"),
-        ):  # the scanner knows only the first
-            yield more, f'{{"src":1,"dst":2,"t":{T_S},"{key}":{value}}}'.encode()
-    yield "features", f'{{"src":1,"dst":2,"t":{T_S},"features":[{filled("0,")}0]}}'.encode()
-    yield (
-        "features that are no numbers",
-        f'{{"src":1,"dst":2,"t":{T_S},"features":[{filled("0,")}true]}}'.encode(),
-    )
+        yield name, f'{{{ends},"x":{value}}}'.encode()
+        yield (
+            f"{name}, an escaped key",
+            f'{{{ends},"\\u0078":{value}}}'.encode(),
+        )  # the scanner knows only the first
+    yield "features", f'{{{ends},"features":[{filled("0,")}0]}}'.encode()
+    yield "features that are no numbers", f'{{{ends},"features":[{filled("0,")}true]}}'.encode()
 
 
 def debezium_shapes() -> Iterator[tuple[str, bytes]]:
+    ends = f'"op":"u","source":{{"ts_ms":{T_S}000}}'
     for name, value in json_values().items():
         row = f'{{"src":1,"dst":2,"x":{value}}}'
-        ends = f'"op":"u","source":{{"ts_ms":{T_S}000}}'
+        payload = f'"payload":{{"after":{{"src":1,"dst":2}},{ends}}}'
         yield f"{name}, before and after", f'{{"before":{row},"after":{row},{ends}}}'.encode()
-        yield (
-            f"{name}, wrapped",
-            f'{{"schema":{value},"payload":{{"after":{{"src":1,"dst":2}},{ends}}}}}'.encode(),
-        )
-        yield (
-            f"{name}, wrapped, an escaped key",
-            (f'{{"\\u0073chema":{value},"payload":{{"after":{{"src":1,"dst":2}},{ends}}}}}'.encode()),
-        )
+        yield f"{name}, wrapped", f'{{"schema":{value},{payload}}}'.encode()
+        yield f"{name}, wrapped, an escaped key", f'{{"\\u0073chema":{value},{payload}}}'.encode()
 
 
 def arrow_shapes() -> Iterator[tuple[str, bytes]]:
@@ -98,33 +86,28 @@ def arrow_shapes() -> Iterator[tuple[str, bytes]]:
 
     def batches(count: int, rows: int) -> bytes:
         sink, whole = pa.BufferOutputStream(), table(rows)
+        columns = [column.combine_chunks() for column in whole.columns]
         with pa.ipc.new_stream(sink, whole.schema) as writer:
             for _ in range(count):
-                writer.write_batch(
-                    pa.RecordBatch.from_arrays(
-                        [c.combine_chunks() for c in whole.columns], schema=whole.schema
-                    )
-                )
+                writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=whole.schema))
         return bytes(sink.getvalue().to_pybytes())
 
-    yield "rows", ipc_stream(table(SIZE // 24)).to_pybytes()
-    yield (
-        "rows of texts",
-        ipc_stream(table(SIZE // 40, event_id=[f"e{i}" for i in range(SIZE // 40)])).to_pybytes(),
-    )
+    words = pa.array(["x" * 100, "y"]).take(pa.array([0, 1] * (SIZE // 80))).dictionary_encode()
+    deep = pa.int8()
+    for _ in range(60):
+        deep = pa.struct([("a", deep)])
+    rows = SIZE // 24
+    for name, shape in {
+        "rows": table(rows),
+        "rows of texts": table(SIZE // 40, event_id=[f"e{i}" for i in range(SIZE // 40)]),
+        "columns of a row": table(1, **{f"c{i}": [0] for i in range(SIZE // 150)}),
+        "a dictionary": table(len(words), event_id=words),
+        "rows that are refused": table(rows, t=[0] * rows),
+        "a deep column": table(rows, x=pa.nulls(rows, deep)),
+    }.items():
+        yield name, ipc_stream(shape).to_pybytes()
     yield "batches of a row", batches(SIZE // 250, 1)
     yield "batches of no row", batches(SIZE // 250, 0)
-    yield "columns of a row", ipc_stream(table(1, **{f"c{i}": [0] for i in range(SIZE // 150)})).to_pybytes()
-    words = pa.array(["x" * 100, "y"]).take(pa.array([0, 1] * (SIZE // 80))).dictionary_encode()
-    yield "a dictionary", ipc_stream(table(len(words), event_id=words)).to_pybytes()
-    yield (
-        "rows that are refused",
-        ipc_stream(table(SIZE // 24).set_column(2, "t", pa.array([0] * (SIZE // 24)))).to_pybytes(),
-    )
-    kind = pa.int8()
-    for _ in range(60):
-        kind = pa.struct([("a", kind)])
-    yield "a deep column", ipc_stream(table(SIZE // 24, x=pa.nulls(SIZE // 24, kind))).to_pybytes()
 
 
 def avro_record(name: str, **fields: Any) -> dict[str, Any]:
@@ -162,78 +145,80 @@ def avro_values() -> dict[str, tuple[Any, Any]]:
 
 
 def avro_shapes(registry: Registry, *, envelope: bool) -> Iterator[tuple[str, bytes]]:
+    def written(schema: Any, event: Any) -> tuple[int, bytes]:
+        sink = BytesIO()
+        schemaless_writer(sink, parse_schema(schema), event)
+        return registry.add(schema), sink.getvalue()
+
+    ends, event = {"src": "long", "dst": "long"}, {"src": 1, "dst": 2}
+    source = avro_record("Source", ts_ms="long")
     for name, (kind, value) in avro_values().items():
         if envelope:
-            row = avro_record("Row", src="long", dst="long", x=kind)
-            schema = avro_record(
-                "Envelope", before="null", after=row, op="string", source=avro_record("Source", ts_ms="long")
-            )
-            event = {
+            row = avro_record("Row", **ends, x=kind)
+            schema = avro_record("Envelope", before="null", after=row, op="string", source=source)
+            after = {
                 "before": None,
-                "after": {"src": 1, "dst": 2, "x": value},
+                "after": {**event, "x": value},
                 "op": "c",
                 "source": {"ts_ms": T_S * 1_000},
             }
+            number, message = written(schema, after)
         else:
-            schema = avro_record("Edge", src="long", dst="long", t="long", x=kind)
-            event = {"src": 1, "dst": 2, "t": T_S * 10**6, "x": value}
-        written = BytesIO()
-        schemaless_writer(written, parse_schema(schema), event)
-        number = registry.add(schema)
-        yield name, confluent(number, written.getvalue())
-        yield f"{name}, cut", confluent(number, written.getvalue()[:-1])
+            number, message = written(
+                avro_record("Edge", **ends, t="long", x=kind), {**event, "t": T_S * 10**6, "x": value}
+            )
+        yield name, confluent(number, message)
+        yield f"{name}, cut", confluent(number, message[:-1])
     if not envelope:
-        schema = avro_record(
-            "Edge", src="long", dst="long", t="long", features={"type": "array", "items": "float"}
+        schema = avro_record("Edge", **ends, t="long", features={"type": "array", "items": "float"})
+        yield (
+            "features",
+            confluent(*written(schema, {**event, "t": T_S * 10**6, "features": [1.0] * (SIZE // 4)})),
         )
-        written = BytesIO()
-        event = {"src": 1, "dst": 2, "t": T_S * 10**6, "features": [1.0] * (SIZE // 4)}
-        schemaless_writer(written, parse_schema(schema), event)
-        yield "features", confluent(registry.add(schema), written.getvalue())
 
 
 def seconds_per_kb(name: str, value: bytes, registry: Registry) -> float:
     """Processor seconds of the decoder per kB of a message; what is done once per schema is not counted."""
-    given = decoder(topic={"format": name}, registry={"url": registry.url})
-    raw = poll([value] * 4)
-    given.decode(raw)
+    made, raw = decoder(topic={"format": name}, registry={"url": registry.url}), poll([value] * 4)
+    batch = made.decode(raw)
+    harness.require(batch.events.num_rows + batch.rejects.num_rows > 0, f"{name}: a poll gave nothing")
     gc.collect()
     gc.freeze()  # as freshet-stream run does: the libraries' objects are not looked through again
-    seconds = []
-    for _ in range(RUNS):
-        start = time.process_time()
-        given.decode(raw)
-        seconds.append(time.process_time() - start)
-    return statistics.median(seconds) / (len(raw.values) * len(value) / 1_000)
+    seconds = [harness.seconds_of(lambda: made.decode(raw), time.process_time) for _ in range(RUNS)]
+    return median(seconds) / (len(raw.values) * len(value) / 1_000)
 
 
 def main() -> None:
-    found: dict[str, dict[str, float]] = {}
+    harness.options(__doc__)
+    harness.begin()
     with serving() as registry:
-        for name, shapes in (
-            ("json", json_shapes()),
-            ("arrow", arrow_shapes()),
-            ("avro", avro_shapes(registry, envelope=False)),
-            ("debezium", debezium_shapes()),
-            ("debezium-avro", avro_shapes(registry, envelope=True)),
-        ):
-            found[name] = {shape: seconds_per_kb(name, value, registry) for shape, value in shapes}
-    median = statistics.median(cost for costs in found.values() for cost in costs.values())
-    if "--json" in sys.argv:
-        print(json.dumps(found))
-        return
-    print(
-        f"{'format':<14}{'median':>10}{'worst':>10}  µs per kB      worst, of the median of all ({median * 1e6:.1f})"
-    )
-    for name, costs in found.items():
+        shapes = {
+            "json": json_shapes(),
+            "arrow": arrow_shapes(),
+            "avro": avro_shapes(registry, envelope=False),
+            "debezium": debezium_shapes(),
+            "debezium-avro": avro_shapes(registry, envelope=True),
+        }
+        found = {
+            name: {shape: seconds_per_kb(name, value, registry) for shape, value in some}
+            for name, some in shapes.items()
+        }
+    every = [cost for costs in found.values() for cost in costs.values()]
+    middle = median(every)
+    print(f"{len(every)} shapes, median of all {middle * 1e6:.1f} µs per kB")
+
+    def row(name: str, costs: dict[str, float]) -> list[str]:
         shape = max(costs, key=costs.__getitem__)
-        middle = statistics.median(costs.values())
-        ratio = costs[shape] / median
-        print(f"{name:<14}{middle * 1e6:>10.1f}{costs[shape] * 1e6:>10.1f}  {ratio:>6.1f}  {shape}")
-    worst = max(cost for costs in found.values() for cost in costs.values())
-    print(f"worst of any format: {worst / median:.1f} times the median, at most {BOUND} are allowed")
-    if worst > BOUND * median:
-        sys.exit(1)
+        own = f"{median(costs.values()) * 1e6:.1f}", f"{costs[shape] * 1e6:.1f}"
+        return [name, *own, f"{costs[shape] / middle:.1f}", shape]
+
+    titles = "format | median, µs per kB | worst | worst, of the median of all | its shape"
+    harness.table(titles, (row(*each) for each in found.items()))
+    worst = max(every) / middle
+    harness.require(
+        worst <= BOUND,
+        f"the worst of any format is {worst:.1f} times the median, at most {BOUND} are allowed",
+    )
 
 
 if __name__ == "__main__":

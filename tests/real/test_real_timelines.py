@@ -22,6 +22,7 @@ def script() -> Any:
     spec = importlib.util.spec_from_file_location("timeline_benchmark", SCRIPT)
     assert spec is not None
     assert spec.loader is not None
+    sys.path.insert(0, str(SCRIPT.parent))  # what scripts share lies beside them
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
