@@ -63,8 +63,9 @@ def one(task: dict[str, Any]) -> dict[str, Any]:
     from schemas.trainer_config import TrainerConfig
     from stream.store.lane.reader import LaneReader
     from trainer.continual.daemon import Trainer
+    from trainer.continual.drift import weighted_mean
     from trainer.continual.follower import Follower
-    from trainer.continual.journal import ScoreFile, weighted_mean
+    from trainer.continual.journal import ScoreFile
     from trainer.metrics import TrainerMetrics
     from trainer.ranks import Ranks
 

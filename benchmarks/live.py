@@ -111,7 +111,7 @@ def size_mib(folder: Path) -> float:
 
 def by_tenths(samples: list[dict[str, float]], lines: list[dict[str, Any]]) -> Any:
     """Rows of the table."""
-    from trainer.continual.journal import weighted_mean
+    from trainer.continual.drift import weighted_mean
 
     tenths = zip(np.array_split(np.array(samples), 10), np.array_split(np.array(lines), 10), strict=True)
     for tenth, (seen, learned) in enumerate(tenths, 1):

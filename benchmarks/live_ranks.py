@@ -128,7 +128,8 @@ def run(folder: Path, bootstrap: str, given: Any) -> None:
 
 def judge(folder: Path, samples: list[float], killed: int, sent: int, codes: list[int], given: Any) -> None:
     from stream.store.log.reader import LogReader
-    from trainer.continual.journal import ScoreFile, weighted_mean
+    from trainer.continual.drift import weighted_mean
+    from trainer.continual.journal import ScoreFile
 
     lines, sealed = ScoreFile(folder / "checkpoints").lines(), len(LogReader(folder / "store").snapshots)
     in_log, lags = harness.events_in(folder / "store"), [line["lag"] for line in lines]

@@ -43,7 +43,8 @@ from schemas.store import LogHeader
 from stream.decode.files import EventFile, read_events
 from stream.store.lane.writer import LaneWriter
 from stream.store.log.writer import LogWriter
-from trainer.continual.journal import ScoreFile, weighted_mean
+from trainer.continual.drift import weighted_mean
+from trainer.continual.journal import ScoreFile
 
 ROWS = [
     "tgn-history:sequential:1", "tgn-history:pac:2", "tgn:sequential:1", "tgn:pac:2", "sage-linear:vertex:1",

@@ -98,13 +98,13 @@ def chickenpox(path: Path) -> pa.Table:
     return stream_table((src, dst, np.zeros_like(src)), data["fx"], DAY_S)
 
 
-_NEXT_VALUE = {"interval_s": DAY_S, "target": {"next": "feature", "of": 0}}
+_NEXT_VALUE = {"interval_s": DAY_S, "task_params": {"next": "feature", "of": 0}}
 STREAMS = {
     "slashdot": Stream(
         "slashdot_reply.parquet",
         slashdot,
         "0.35,0.05,0.6",
-        {"interval_s": 84_444_600 / INTERVALS, "edge_life": 30, "target": {"next": "in_degree"}},
+        {"interval_s": 84_444_600 / INTERVALS, "edge_life": 30, "task_params": {"next": "in_degree"}},
     ),
     "england_covid": Stream("dtdg_england_covid.npz", changing, config={**_NEXT_VALUE, "edge_life": 1}),
     "twitter_tennis": Stream(

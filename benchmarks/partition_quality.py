@@ -18,8 +18,7 @@ import numpy as np
 from partition_speed import by_first_appearance, delta
 
 from stream.decode.files import read_events
-from stream.partition.edge.need_cover import NeedCover
-from stream.partition.edge.sep import SepTwoPass
+from stream.partition.interface import create
 from stream.snapshots.delta import SnapshotDelta
 from stream.snapshots.sealing import densify, slice_events
 
@@ -67,7 +66,7 @@ def streams(data: Path, rmat_edges: int) -> Iterator[Stream]:
 
 def two_pass(stream: Stream, parts: int, hubs: float, time_constant: float) -> Any:
     """Quality of SPEED's two passes."""
-    partitioner = SepTwoPass(parts=parts, hubs=hubs, time_constant=time_constant)
+    partitioner = create("sep-two-pass", parts=parts, hubs=hubs, time_constant=time_constant)
     partitioner.foresee(*stream.inserts(), stream.nodes)
     for d in stream.deltas:
         partitioner.update(d)
@@ -76,7 +75,7 @@ def two_pass(stream: Stream, parts: int, hubs: float, time_constant: float) -> A
 
 def online(stream: Stream, parts: int, hubs: float) -> Any:
     """Quality of the need cover; its bounds are checked after every snapshot."""
-    partitioner = NeedCover(parts=parts, hubs=hubs, time_constant=stream.span_s / 10)
+    partitioner = create("sep", parts=parts, hubs=hubs, time_constant=stream.span_s / 10)
     for d in stream.deltas:
         partitioner.update(d)
         quality = partitioner.quality()

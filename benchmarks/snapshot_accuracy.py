@@ -23,7 +23,6 @@ import harness
 import yaml
 from harness import snapshot_models
 from node_streams import STREAMS, written
-from trainer.parameters import parameters_of
 
 from schemas.matrix import Matrix
 from trainer.evaluation.matrix import IDENTITY, cells, read_results, run_matrix
@@ -62,7 +61,11 @@ def matrix_of(given: Any, data: str) -> Matrix:
         }
         for name in given.models
         for params in [
-            {key: value for key, value in given.params.items() if key in parameters_of(MODELS.find(name))}
+            {
+                key: value
+                for key, value in given.params.items()
+                if key in MODELS.find(name).Options.model_fields
+            }
         ]
         for suffix in ("", BARE)
     ]
