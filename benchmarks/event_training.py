@@ -153,7 +153,7 @@ class Ours:
     def start(self, batch: int, *, compiled: bool = False) -> None:
         optimisation = Optimisation(batch_size=batch, learning_rate=RATE, grad_clip=None)
         lane: Any = SimpleNamespace(edge_features=0)
-        # What the strategy is asked is made here; only the loss is the task's.
+        # Queries are made here; only the loss is the task's.
         task: Any = SimpleNamespace(loss=partial(LinkPrediction.loss, None))
         setting = Setting(
             self.model, task, lane, Ranks(device=self.device), optimisation, 0, compile=compiled
@@ -228,13 +228,13 @@ def rates(data: Interactions, batch: int, given: Any) -> Iterator[list[str]]:
 
 def precisions(data: Interactions, batch: int, epochs: int, seeds: int) -> Iterator[list[str]]:
     """Rows: AP of the 15 % after the 70 % that are learned, over seeds."""
-    learned, judged = int(0.7 * len(data[0])), int(0.85 * len(data[0]))
+    learned, ended = int(0.7 * len(data[0])), int(0.85 * len(data[0]))
 
     def ap(side: Any, forget: Callable[[], object]) -> float:
         for _ in range(epochs):
             forget()
             side.train(0, learned, batch)
-        return batched(average_precision, *side.predict(learned, judged)) or 0.0
+        return batched(average_precision, *side.predict(learned, ended)) or 0.0
 
     reached: dict[str, list[float]] = {}
     for seed in range(seeds):

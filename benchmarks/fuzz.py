@@ -99,12 +99,12 @@ def main() -> None:
 
 
 def work(messages: int, rounds: int, held: int, seed: int, progress: Any, result: Any) -> None:
-    """Decode so many messages so many times; tells counts and memory."""
+    """Decode so many messages so many times; the result has counts and memory."""
     process, kinds = psutil.Process(), profiles()
     counts: Counter[str] = Counter()
     warm_after = messages * (rounds - 1 or WARM_SHARE)
     warm: dict[str, Any] = {}
-    kept: list[bytearray] = []
+    leaked: list[bytearray] = []
     begun_mib = most_mib = warm_mib = 0.0
     polls = 0
     try:
@@ -117,7 +117,7 @@ def work(messages: int, rounds: int, held: int, seed: int, progress: Any, result
                     warm_mib = max(most_mib, process.memory_info().rss / 2**20)
                 before = counts["messages"]
                 checked(seed, progress.value, kinds, counts)
-                kept += [bytearray(held) for _ in range(counts["messages"] - before)] if held else []
+                leaked += [bytearray(held) for _ in range(counts["messages"] - before)] if held else []
                 progress.value += 1
                 if progress.value % 50 == 0 or not begun_mib:
                     now_mib = process.memory_info().rss / 2**20

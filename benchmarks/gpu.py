@@ -57,13 +57,13 @@ class Parts:
             )  # fmt: skip
             os.sched_setaffinity(process.pid, cores)  # before it has threads
             try:
-                told, _ = process.communicate(timeout=limit_s)
+                output, _ = process.communicate(timeout=limit_s)
                 ended = f"ended with {process.returncode}"
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)  # with all that it has started
-                told, _ = process.communicate()
+                output, _ = process.communicate()
                 ended = f"WRONG: {' '.join(command[1:])}: out of time"
-            text += told
+            text += output
         text += f"== {ended} after {time.monotonic() - began:.0f} s\n"
         with self._writing, (self._out / f"{file}.txt").open("a", encoding="utf-8") as shown:
             shown.write(text)

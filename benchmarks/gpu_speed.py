@@ -234,12 +234,12 @@ class PlainWdGcn(nn.Module):
         self.recurrences = nn.ModuleList(nn.LSTM(width, width) for _ in range(layers))
         self.decoder = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU(), nn.Linear(width, 1))
 
-    def forward(self, x: Tensor, graphs: list[Any], asked: Tensor) -> Tensor:
+    def forward(self, x: Tensor, graphs: list[Any], queries: Tensor) -> Tensor:
         rows = [x] * len(graphs)
         for convolve, recur in zip(self.convolutions, self.recurrences, strict=True):
             convolved = torch.stack([torch.relu(convolve(*at)) for at in zip(rows, graphs, strict=True)])
             rows = list(recur(convolved)[0])
-        return self.decoder(rows[-1][asked].flatten(1)).squeeze(1)
+        return self.decoder(rows[-1][queries].flatten(1)).squeeze(1)
 
 
 class SparseProduct(nn.Module):
@@ -272,7 +272,7 @@ def plain_epochs(device: torch.device, *, small: bool, repeat: int = 5) -> Itera
         edges.append(torch.from_numpy(both).to(device))
     newest = np.stack([src, dst])[:, tau == window]
     random = np.stack([newest[0], np.random.default_rng(1).permutation(newest[1])])
-    asked = torch.from_numpy(np.concatenate([newest, random], axis=1).T.copy()).to(device)
+    queries = torch.from_numpy(np.concatenate([newest, random], axis=1).T.copy()).to(device)
     truth = torch.cat([torch.ones(newest.shape[1]), torch.zeros(newest.shape[1])]).to(device)
     x = torch.randn(nodes, inputs, device=device)
     kinds: list[tuple[str, Callable[[int, int], nn.Module], list[Any]]] = [
@@ -288,7 +288,7 @@ def plain_epochs(device: torch.device, *, small: bool, repeat: int = 5) -> Itera
 
         def epoch(model: nn.Module = model, optimiser: Any = optimiser, graphs: Any = graphs) -> None:
             optimiser.zero_grad()
-            loss = nn.functional.binary_cross_entropy_with_logits(model(x, graphs, asked), truth)
+            loss = nn.functional.binary_cross_entropy_with_logits(model(x, graphs, queries), truth)
             loss.backward()
             optimiser.step()
 

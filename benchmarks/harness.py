@@ -139,7 +139,7 @@ def table(titles: str, rows: Iterable[Sequence[object]], *, keep_going: bool = F
 
 
 def require(condition: object, sentence: str) -> None:
-    """End with a sentence unless what is judged holds."""
+    """End with a sentence unless the condition holds."""
     if not condition:
         raise SystemExit(f"FAILED: {sentence}")
 

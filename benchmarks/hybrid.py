@@ -157,8 +157,8 @@ def memory(store: Path, name: str) -> Iterator[list[str]]:
 
 def hops(store: Path, name: str) -> Iterator[list[str]]:
     session, _, newest = followed(store, Ranks(), model="dcrnn", strategy="whole")
-    asked, _ = newest.part(np.random.default_rng(0).choice(len(newest), 100, replace=False))
-    nodes = np.unique(asked.ends[0])
+    queries, _ = newest.part(np.random.default_rng(0).choice(len(newest), 100, replace=False))
+    nodes = np.unique(queries.ends[0])
     horizon = session.strategy.timeline.before_newest(nodes)
     graphs = [session.view.csr(tau) for tau in horizon.taus]
     layout = WholeLayout(horizon, session.model)

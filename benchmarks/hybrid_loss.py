@@ -1,9 +1,9 @@
 """Time to a loss by kinds of batches: python benchmarks/hybrid_loss.py [--set sx] [--task …] [--model tgcn] [--seeds 0 1].
 
 Every way begins with the same weights and learns the same horizon of 16 snapshots in the middle of a stream for as long. Weights
-are kept after every pass of eight steps and judged afterwards, which costs no time, by their loss on the snapshot after the
+are kept after every pass of eight steps and evaluated afterwards, which costs no time, by their loss on the snapshot after the
 horizon, of which nothing is learned. A way is there with the loss that is at most 5 % above the best that snapshot batches
-came to. Node regression begins at a floor, age-aware persistence, so there it is nine tenths of the way from that floor to
+came to. Node regression begins at a baseline, age-aware persistence, so there it is nine tenths of the way from it to
 the best of snapshot batches. A second, farther target is the same of sizes by chance.
 
 Ways that choose sizes go on until they have chosen ``--choices`` times, and the network must have learned by then. They judge
@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
+from unittest.mock import patch
 
 import harness
 import numpy as np
@@ -40,10 +41,10 @@ FIXED = [(0.1, 0.01), (0.1, 0.05), (0.1, 0.1), (0.2, 0.05), (0.3, 0.01), (0.3, 0
 """The short sizes, the middle one and the outer ones; of the adjuster ``fixed`` the third."""
 FULL, BASE, CHANCE = "full batch", "snapshot batches, 20 %", "sizes by chance"
 LEARNED, HELD_OUT = "sizes by `dqn`", "sizes by `dqn`, held-out loss"
-EXAM, MOST_EXAM = 10, 512
+HELD_OUT_SHARE, MOST_HELD_OUT = 10, 512
 """One of so many questions of the newest snapshot is held out, and never more than so many."""
 POINTS = 20
-"""Weights of a way that are judged, at most."""
+"""Weights of a way that are evaluated, at most."""
 LAST = 3
 """A final loss is the median of so many."""
 
@@ -75,35 +76,36 @@ class HeldOutDqn(DqnAdjuster):
     """Judges a step by the loss of held-out questions after it.
 
     Attributes:
-        exam: Their mean loss now.
+        held_out_loss: Their mean loss now.
     """
 
-    exam: Callable[[], float]
+    held_out_loss: Callable[[], float]
 
     def observe(self, outcome: Outcome) -> None:
-        super().observe(outcome._replace(loss=self.exam()))
+        super().observe(outcome._replace(loss=self.held_out_loss()))
 
 
-ADJUSTERS |= {"chance": Chance, "dqn-held-out": HeldOutDqn}
+OWN = {"chance": ("fixed", Chance), "dqn-held-out": ("dqn", HeldOutDqn)}
+"""Adjusters of this benchmark, each in place of one that the strategy has."""
 
 
 def hold_out(session: Any, newest: SnapshotExamples, seed: int) -> Callable[[], float]:
     """Hold out questions of the newest snapshot; returns their mean loss, after the window before that snapshot."""
     strategy, own = session.strategy, session.strategy.own
     items, draw = own(newest), np.random.default_rng([seed, 4])
-    held = np.sort(draw.choice(items, min(len(items) // EXAM, MOST_EXAM), replace=False))
+    held = np.sort(draw.choice(items, min(len(items) // HELD_OUT_SHARE, MOST_HELD_OUT), replace=False))
     strategy.own = lambda examples: np.setdiff1d(own(examples), held) if examples is newest else own(examples)
     taus = strategy.maker.taus[:-1][-session.model.window :]
     batch = strategy.maker.batch(taus, [(len(taus) - 1, *newest.part(held))])
 
-    def exam() -> float:
+    def held_out_loss() -> float:
         session.model.eval()
         with torch.no_grad():
             loss = float(strategy.loss(batch)) / batch.queries
         session.model.train()
         return loss
 
-    return exam
+    return held_out_loss
 
 
 def ways_of_one() -> Ways:
@@ -120,7 +122,7 @@ def ways_of_one() -> Ways:
 
 
 def ways_of_ranks() -> Ways:
-    """Likewise; each but the first kinds differs from ``delayed`` in one thing."""
+    """The same on several ranks; each but the first differs from ``delayed`` in one thing."""
     delayed = {**SIZES, "average": "delayed"}
     return {
         BASE: {"snapshots": [0.2], "vertices": [1.0], "average": "every_steps", "every_steps": 1},
@@ -149,10 +151,14 @@ def curve(
         least: Choices of a way that chooses sizes.
         setting: Of ``followed``.
     """
-    session, book, newest = followed(store, ranks, seed=seed, steps=8, **params, **setting)
-    strategy, kept, epoch = session.strategy, [], 0
+    name, own = OWN.get(params.get("adjuster", ""), ("", None))
+    params = {**params, "adjuster": name} if own else params
+    with patch.dict(ADJUSTERS, {name: own} if own else {}):
+        session, book, newest = followed(store, ranks, seed=seed, steps=8, **params, **setting)
+    harness.require(own is None or isinstance(session.strategy.adjuster, own), f"{own} does not choose")
+    strategy, passes, epoch = session.strategy, [], 0
     if isinstance(strategy.adjuster, HeldOutDqn):
-        strategy.adjuster.exam = hold_out(session, newest, seed)
+        strategy.adjuster.held_out_loss = hold_out(session, newest, seed)
     begun = copy.deepcopy(strategy.state())
     strategy.learn(book.with_newest(newest), 1 << 20)  # compiles; what it learns is forgotten
     strategy.restore(begun)
@@ -168,12 +174,12 @@ def curve(
     strategy.adjuster.choose = counted
     clock = time.perf_counter if ranks.size > 1 else time.thread_time
     began = clock(), time.process_time()
-    kept.append((0.0, 0.0, copy.deepcopy(session.model.state_dict())))
+    passes.append((0.0, 0.0, copy.deepcopy(session.model.state_dict())))
     enough = False
     while not enough:
         strategy.learn(book.with_newest(newest), epoch)
         seconds, others = clock() - began[0], time.process_time() - began[1]
-        kept.append((seconds, others, copy.deepcopy(session.model.state_dict())))
+        passes.append((seconds, others, copy.deepcopy(session.model.state_dict())))
         chosen_enough = not strategy.adjuster.adapts or len(choices) >= least
         enough, epoch = ranks.any(seconds >= budget_s and chosen_enough)[0], epoch + 1
     if isinstance(strategy.adjuster, DqnAdjuster):
@@ -193,18 +199,18 @@ def curve(
     )
     points, baselines = [], {}
     if not ranks.rank:
-        asked, truth = examples.part(np.arange(len(examples)))
-        if len(kept) > POINTS:
-            kept = [kept[at] for at in np.unique(np.geomspace(1, len(kept), POINTS).astype(int) - 1)]
-        for seconds, others, weights in kept:
+        queries, truth = examples.part(np.arange(len(examples)))
+        if len(passes) > POINTS:
+            passes = [passes[at] for at in np.unique(np.geomspace(1, len(passes), POINTS).astype(int) - 1)]
+        for seconds, others, weights in passes:
             session.model.load_state_dict(weights)
-            (answers,) = strategy.answer(session.model, [asked])
+            (answers,) = strategy.answer(session.model, [queries])
             loss = session.task.loss(torch.from_numpy(answers), torch.from_numpy(truth), "mean")
             points.append(Point(seconds, others, float(loss)))
         if setting["task"] == "node-regression":
             known = {"persistence": 0, "age_persistence": 1}
             baselines = {
-                name: float(((asked.known[:, at] - truth) ** 2).mean()) for name, at in known.items()
+                name: float(((queries.known[:, at] - truth) ** 2).mean()) for name, at in known.items()
             }
     strategy.close()
     ranks.total([0.0])

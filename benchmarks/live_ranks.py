@@ -122,11 +122,11 @@ def run(folder: Path, bootstrap: str, given: Any) -> None:
         harness.kill(*processes)
     for name, value in series.items():
         print(f"{name} {value}")
-    judge(folder, samples, killed, sent.value, codes, given)
+    check(folder, samples, killed, sent.value, codes, given)
     require(None not in series.values(), "a panel asks for a series that rank 0 does not serve")
 
 
-def judge(folder: Path, samples: list[float], killed: int, sent: int, codes: list[int], given: Any) -> None:
+def check(folder: Path, samples: list[float], killed: int, sent: int, codes: list[int], given: Any) -> None:
     from stream.store.log.reader import LogReader
     from trainer.continual.drift import weighted_mean
     from trainer.continual.journal import ScoreFile

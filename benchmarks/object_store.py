@@ -14,6 +14,7 @@ from functools import partial
 from itertools import count
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 import harness
 import numpy as np
@@ -96,12 +97,8 @@ def window(store: str) -> None:
 
 def one_by_one(store: str) -> None:
     """Verify without fetching ahead."""
-    fetching = ahead._ahead
-    ahead._ahead = lambda _root, items, work, _size: (partial(work, item) for item in items)
-    try:
+    with patch.object(ahead, "MOST_AHEAD_BYTES", 0):
         verify(store)
-    finally:
-        ahead._ahead = fetching
 
 
 def rows(given: Any, address: Callable[..., str], folder: str) -> Iterator[list[str]]:

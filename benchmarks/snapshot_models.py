@@ -18,6 +18,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import harness
@@ -26,43 +27,22 @@ import torch
 from torch import Tensor, nn
 
 from trainer.models.interface import ModelShape, SnapshotModel, create_model
-from trainer.models.stages import CellStage, GraphStage
 from trainer.models.unroll import unroll
 from trainer.nn.aggregate import aggregate_normalised
 from trainer.nn.graph import CSRGraph, DirectedGraph
+from trainer.strategies.snapshots.whole import WholeLayout
 
 Step = Callable[[], Any]
 HIDDEN, SIGNATURE = 64, 32
 
 
-class Whole:
-    """All rows of a block, as strategy ``whole`` has them."""
+class Whole(WholeLayout):
+    """All rows of a block, as strategy ``whole`` has them, of graphs without a store; every node is there."""
 
     def __init__(self, graphs: list[CSRGraph], rows: Tensor) -> None:
-        self.steps, self._graphs, self._rows = len(graphs), graphs, rows
-        self._there = torch.ones(rows.shape[:2], dtype=torch.bool)
-
-    def inputs(self) -> Tensor:
-        return self._rows
-
-    def along_graph(self, stage: GraphStage, weights: list[Any], x: Tensor) -> Tensor:
-        return stage.each(self._graphs[self.steps - len(weights) :], x[len(x) - len(weights) :], weights)
-
-    def summaries(self, stage: GraphStage, x: Tensor) -> list[Tensor]:
-        return [stage.summary(graph, rows) for graph, rows in zip(self._graphs, x, strict=True)]
-
-    def along_both(self, stage: CellStage, x: Tensor, carry: Any) -> tuple[Tensor, Any]:
-        found = []
-        for graph, rows in zip(self._graphs, x, strict=True):
-            carry = stage(DirectedGraph(graph, graph), rows, carry)
-            found.append(carry)
-        return torch.stack(found), carry
-
-    def to_nodes(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return x, self._there[self.steps - len(x) :]
-
-    def to_snapshots(self, rows: Tensor) -> Tensor:
-        return rows
+        self.steps, self.rows, self._graphs, self._block = len(graphs), rows, graphs, range(len(graphs))
+        self.present = torch.ones(rows.shape[:2], dtype=torch.bool)
+        self._horizon: Any = SimpleNamespace(directed=[DirectedGraph(graph, graph) for graph in graphs])
 
 
 class IbmEvolveGcnO(nn.Module):
