@@ -93,7 +93,7 @@ def batches_of(session: Any, book: ExampleWindow, newest: Any, length: int, *, u
     for number in range(BATCHES):
         at = int(draws.integers(len(taus) - length))
         recipe = Recipe(4, taus[at], length, taus[at + length], number)
-        window = maker._lesson_window(at, length)
+        window = maker._example_sampler(at, length)
         if uniform:
             window.sampler = Uniform(len(window.nodes))
         found.append(maker.make(recipe).layout.edges)
