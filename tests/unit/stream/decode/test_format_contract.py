@@ -196,7 +196,7 @@ def test_a_format_declares_keys_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
     assert (padding(), padding(padding=3)) == (0, 3)
     for params, sentence in (
         ({"padding": 9}, "padding: must be at most 8, found 9"),
-        ({"pading": 1}, "unknown key pading. Did you mean padding?"),
+        ({"paddings": 1}, "unknown key paddings. Did you mean padding?"),
     ):
         with pytest.raises(
             Failure, match=re.escape(f"kafka.topics[edges].format: format_params of padded: {sentence}")
