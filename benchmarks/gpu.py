@@ -58,7 +58,8 @@ class Parts:
             os.sched_setaffinity(process.pid, cores)  # before it has threads
             try:
                 output, _ = process.communicate(timeout=limit_s)
-                ended = f"ended with {process.returncode}"
+                code = process.returncode
+                ended = f"WRONG: {' '.join(command[1:])}: ended with {code}" if code else "ended with 0"
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)  # with all that it has started
                 output, _ = process.communicate()
