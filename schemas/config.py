@@ -118,15 +118,15 @@ class Features(Section):
             return None
         ends = {"features.edge": (fields.src, self.edge), "features.node": (fields.node, self.node)}
         widths = {key: width for key, (path, width) in ends.items() if path is not None}
-        found = " and ".join(f"{key} is {width}" for key, width in widths.items())
+        sizes = " and ".join(f"{key} is {width}" for key, width in widths.items())
         where = f"kafka.topics: fields of topic {topic.name}"
         if isinstance(fields.features, list) and len(fields.features) not in widths.values():
             count = len(fields.features)
             return (
-                f"{where} lists {count} paths of features, but {found}. Set {' or '.join(widths)} to {count}"
+                f"{where} lists {count} paths of features, but {sizes}. Set {' or '.join(widths)} to {count}"
             )
         if fields.features is not None and not any(widths.values()):
-            return f"{where} names features, but {found}. Set {' or '.join(widths)} to their number"
+            return f"{where} names features, but {sizes}. Set {' or '.join(widths)} to their number"
         if fields.values is not None and not self.node:
             return f"{where} names values, but features.node is 0. Set it to the number of a node's features"
         return None

@@ -116,7 +116,7 @@ def must_be(error: Any) -> str:
 
 def _refusal(error: OSError, number: int) -> str:
     operation = vars(error).get("operation") or _library_call(error)
-    told = [
+    parts = [
         str(error.filename),
         *([operation] if operation else []),
         f"{os.strerror(number)} ({errno.errorcode.get(number, number)})",
@@ -125,7 +125,7 @@ def _refusal(error: OSError, number: int) -> str:
     if number == errno.EMFILE:
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         remedy = f"This process may have {limit} files open. Raise the limit (ulimit -n)"
-    return ": ".join(told) + (f". {remedy}" if remedy else "")
+    return ": ".join(parts) + (f". {remedy}" if remedy else "")
 
 
 def _library_call(error: OSError) -> str:

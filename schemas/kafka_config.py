@@ -123,7 +123,7 @@ class SchemaRegistry(Section):
                 "has a login before the @. Leave it out of the address, and give it as kafka.schema_registry.username and "
                 "kafka.schema_registry.password or password_file"
             )
-        if not all(_is_http(each.strip()) for each in url.split(",")):
+        if not all(_is_http(address.strip()) for address in url.split(",")):
             raise ValueError(
                 "must be an address such as http://registry:8081, or several with commas between them"
             )

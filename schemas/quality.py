@@ -73,5 +73,5 @@ class Quality:
     foreign_parts: float = _figure(lane=True, new=True)
 
 
-FIGURES: dict[str, FigureDisplay] = {each.name: each.metadata["shown"] for each in fields(Quality)}
+FIGURES: dict[str, FigureDisplay] = {figure.name: figure.metadata["shown"] for figure in fields(Quality)}
 """All figures, by name."""
