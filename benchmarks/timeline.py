@@ -100,7 +100,7 @@ class StoredPairs:
         self._pairs.fold(number - self._length + 1)
 
     def pairs(self, tau: int) -> Any:
-        keys, weight = self._pairs.at(self._number[tau])
+        keys, weight = self._pairs.as_of(self._number[tau])
         return *split_keys(keys), weight
 
     def changes(self, tau: int) -> Any:

@@ -59,14 +59,14 @@ def file_name(number: int, token: str, kind: str) -> str:
 
 def commit_number(name: str) -> int | None:
     """The number in a commit's file name; None: it has none."""
-    found = _COMMIT.fullmatch(name)
-    return int(found[1]) if found else None
+    match = _COMMIT.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def file_number(name: str) -> int | None:
     """The number in the name of a data file, complete or not; None: it has none."""
-    found = _FILE.fullmatch(name)
-    return int(found[1]) if found else None
+    match = _FILE.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 class ExportReader:
@@ -192,8 +192,8 @@ class ExportReader:
 
     def _listed(self) -> list[int]:
         """Numbers of the existing commits, ascending."""
-        found = (commit_number(entry) for entry in (self.root / COMMITS).names())
-        return sorted(number for number in found if number is not None)
+        numbers = (commit_number(entry) for entry in (self.root / COMMITS).names())
+        return sorted(number for number in numbers if number is not None)
 
     def _checked(self, number: int, commit: ExportCommit) -> ExportCommit:
         if commit.number != number:
@@ -204,7 +204,7 @@ class ExportReader:
 def _gap(numbers: list[int]) -> int | None:
     """The first number missing in an ascending sequence; None: it has no gap."""
     expected = enumerate(numbers, numbers[0] if numbers else 0)
-    return next((number for number, found in expected if number != found), None)
+    return next((number for number, present in expected if number != present), None)
 
 
 class ExportWriter:
@@ -219,7 +219,7 @@ class ExportWriter:
         self._next = len(self.reader.commits)
         self._clean_up = CleanUp(self.reader.root)
         self._swept = False
-        self._kept = 0
+        self._num_kept = 0
 
     def begin(self) -> "Export":
         """The next commit, to be filled with files and then committed; a context manager.
@@ -264,7 +264,7 @@ class ExportWriter:
         Records are removed first, so that none ever names a missing file. Failed removals are repeated after the next
         commit.
         """
-        first, self._kept = self.reader.commits.first, newest
+        first, self._num_kept = self.reader.commits.first, newest
         self._clean_up.add(self._remove_old)
         self._clean_up.run()
         return self.reader.commits.first - first
@@ -272,7 +272,7 @@ class ExportWriter:
     def _remove_old(self) -> None:
         commits = self.reader.commits
         waiting = self.reader.least_published()
-        before = len(commits) - self._kept
+        before = len(commits) - self._num_kept
         before = before if waiting is None else min(before, waiting)
         going = [commits[number] for number in range(commits.first, max(before, commits.first))]
         root = self.reader.root

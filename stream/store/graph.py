@@ -84,7 +84,7 @@ class SnapshotGraph:
         if self.features.shape[1]:
             nodes["features"] = list(self.features)
         ends = {"src_node": self.src, "dst_node": self.dst, "weight": self.weight}
-        named = {name: ids.to_numpy()[at] for name, at in (("src", self.src), ("dst", self.dst))}
+        named = {name: ids.to_numpy()[node] for name, node in (("src", self.src), ("dst", self.dst))}
         return Frames(nodes, pandas.DataFrame({**when, **named, **ends}))
 
     def to_networkx(self) -> "networkx.DiGraph[Any]":
@@ -192,10 +192,10 @@ def read_graphs(
 
 
 def _number(
-    log: LogReader, as_of: AsOf | None, kept: Numbered[SealedSnapshot] | Numbered[LaneManifest], of: str
+    log: LogReader, as_of: AsOf | None, items: Numbered[SealedSnapshot] | Numbered[LaneManifest], of: str
 ) -> int:
     """The number of the requested snapshot among those kept."""
-    first, end = kept.first, len(kept)
+    first, end = items.first, len(items)
     if end == first:
         raise RetainedError(f"{of} has no snapshots yet")
     number = end - 1 if as_of is None else log.count(as_of) - 1
@@ -238,11 +238,11 @@ def _from_lane(store: str | Place, name: str, window: int, as_of: AsOf | None) -
     number = _number(lane.log, as_of, lane.manifests, f"lane {name} of {store}")
     view = WindowView(lane, window)
     view.advance(lane.manifests[number])
-    ids, found = lane.log.external_ids().combine_chunks(), []
+    ids, graphs = lane.log.external_ids().combine_chunks(), []
     for tau in view.taus:
         src, dst, weight = view.pairs(tau)
         owner = view.owner(tau)
-        found.append(
+        graphs.append(
             SnapshotGraph(
                 tau=tau,
                 end_us=(tau + 1) * lane.log.header.interval_us,
@@ -254,7 +254,7 @@ def _from_lane(store: str | Place, name: str, window: int, as_of: AsOf | None) -
                 owner=owner,
             )
         )
-    return found
+    return graphs
 
 
 def package(name: str, wanted_by: str) -> ModuleType:

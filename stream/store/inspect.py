@@ -65,7 +65,7 @@ def _inspect(store: str | Place, as_of: AsOf | None) -> dict[str, Any]:
     end = log.count(as_of)
     totals = log.totals if as_of is None else _totals(log, end)
     first, newest = log.snapshots.first, log.snapshots[end - 1] if end else None
-    found = {
+    description = {
         "graph": log.header.graph,
         "interval_s": log.header.interval_us / 1_000_000,
         "snapshots": end,
@@ -91,7 +91,11 @@ def _inspect(store: str | Place, as_of: AsOf | None) -> dict[str, Any]:
         "assumptions": list(ASSUMPTIONS),
         "lanes": {lane.header.lane: _describe(lane, end, whole=as_of is None) for lane in lanes},
     }
-    return found if as_of is None else {key: value for key, value in found.items() if key not in _OF_NOW}
+    return (
+        description
+        if as_of is None
+        else {key: value for key, value in description.items() if key not in _OF_NOW}
+    )
 
 
 def _totals(log: LogReader, end: int) -> LogTotals:
@@ -154,16 +158,16 @@ def _live_edges(log: LogReader, lanes: list[LaneReader], end: int) -> int:
         live = np.sort(pair_keys(base["src_node"].to_numpy()[edge], base["dst_node"].to_numpy()[edge]))
     keys: list[Int64] = []
     inserted: list[Bool] = []
-    held = 0
+    num_events = 0
     for snapshot in log.snapshots[:end]:
         events = log.events(snapshot.tau)
         op = events["op"].to_numpy()
         edge = op != Op.NODE
         keys.append(pair_keys(events["src_node"].to_numpy()[edge], events["dst_node"].to_numpy()[edge]))
         inserted.append(op[edge] == Op.INSERT)
-        held += len(keys[-1])
-        if held >= _CHUNK_EVENTS:
-            live, keys, inserted, held = _after(live, keys, inserted), [], [], 0
+        num_events += len(keys[-1])
+        if num_events >= _CHUNK_EVENTS:
+            live, keys, inserted, num_events = _after(live, keys, inserted), [], [], 0
     return len(_after(live, keys, inserted)) if keys else len(live)
 
 

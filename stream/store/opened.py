@@ -37,7 +37,7 @@ class Window:
         """Nodes and edges of all snapshots, oldest first, distinguished by ``tau``: ΣN and ΣE rows."""
         frames = [graph.to_pandas() for graph in self.graphs]
         concat = package("pandas", "to_pandas").concat
-        return Frames(*(concat(each, ignore_index=True) for each in zip(*frames, strict=True)))
+        return Frames(*(concat(tables, ignore_index=True) for tables in zip(*frames, strict=True)))
 
     def to_networkx(self) -> "list[networkx.DiGraph[Any]]":
         """``SnapshotGraph.to_networkx`` of each snapshot, oldest first."""

@@ -132,11 +132,11 @@ def _measured(lane: LaneReader, window: int) -> dict[str, float | int | str]:
         counted += 1
         weighted = False
         for view in views:
-            held = view.held_bytes()
-            additive.features += held.features + held.spared
-            additive.edges += held.pairs
-            additive.other += held.placement
-            weighted = weighted or held.weighted
+            sizes = view.held_bytes()
+            additive.features += sizes.features + sizes.spared
+            additive.edges += sizes.pairs
+            additive.other += sizes.placement
+            weighted = weighted or sizes.weighted
         pair_bytes = PAIR_BYTES + (WEIGHT_BYTES if weighted else 0)
         for past in manifests[max(0, manifest.sequence + 1 - window) : manifest.sequence + 1]:
             _add_whole(full, past, lane.header.node_features, pair_bytes)
@@ -168,14 +168,14 @@ def _add_whole(full: _Bytes, manifest: LaneManifest, features: int, pair_bytes: 
 def _on_disk(lane: LaneReader) -> tuple[int, int]:
     """Bytes of the files of the differences, and of every snapshot as a base, both compressed."""
     width = segment_width(lane.header.node_features, lane.header.segments)
-    held = HeldParts(lane.root, lane.header)
+    content = HeldParts(lane.root, lane.header)
     added = whole = 0
     for manifest in lane.manifests:
-        held.advance(manifest)
+        content.advance(manifest)
         added += disk_bytes(manifest) - (manifest.base.bytes if manifest.base else 0)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, BUNDLE_SCHEMA) as writer:
-            for batch in bundle_batches(stored_batches(held.whole(manifest.sequence), width)):
+            for batch in bundle_batches(stored_batches(content.whole(manifest.sequence), width)):
                 writer.write_batch(batch)
         whole += sink.getvalue().size
     return added, whole

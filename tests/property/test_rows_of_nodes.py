@@ -34,7 +34,7 @@ def check(found: NodeRows, view: WindowView, tau: int, nodes: np.ndarray) -> Non
     np.testing.assert_array_equal(found.weight, weight[about])
     np.testing.assert_array_equal(found.features, view.features(nodes, tau))
     owner = np.append(view.owner(tau), [-1, -1])
-    np.testing.assert_array_equal(found.there, owner[nodes] >= 0)
+    np.testing.assert_array_equal(found.has_owner, owner[nodes] >= 0)
     assert (found.keys.dtype, found.weight.dtype, found.features.dtype) == (np.int64, np.float32, np.float32)
 
 

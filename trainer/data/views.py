@@ -252,7 +252,7 @@ def _named_rows(rows: NodeRows, nodes: Int64, ids: Int64, names: NodeNames) -> N
     kept = np.flatnonzero((src >= 0) & (dst >= 0))
     keys = pair_keys(src[kept], dst[kept])
     order = np.argsort(keys)
-    return NodeRows(nodes, rows.there[place], keys[order], rows.weight[kept[order]], rows.features[place])
+    return NodeRows(nodes, rows.has_owner[place], keys[order], rows.weight[kept[order]], rows.features[place])
 
 
 def _named_graph(graph: Csr, names: NodeNames) -> Csr:

@@ -12,7 +12,7 @@ _NAMED = re.compile(r"(ids|base)-[\d-]+\.arrow")  # both without the token of na
 
 def next_number(folder: Place) -> int:
     """Number of the first copy of the next index: even, so that an odd one shows that both copies exist."""
-    numbers = [int(found[1]) for name in folder.names() if (found := _NUMBERED.fullmatch(plain(name)))]
+    numbers = [int(match[1]) for name in folder.names() if (match := _NUMBERED.fullmatch(plain(name)))]
     return (max(numbers, default=-1) + COPIES) // COPIES * COPIES
 
 
@@ -36,10 +36,10 @@ def replaced(folder: Place, number: int, named: set[str]) -> list[Place]:
     records: list[Place] = []
     files: list[Place] = []
     for path in folder.iterdir():
-        found = _NUMBERED.fullmatch(plain(path.name))
-        if found is not None:
-            if int(found[1]) < number:
-                (records if found[2] == "json" else files).append(path)
+        match = _NUMBERED.fullmatch(plain(path.name))
+        if match is not None:
+            if int(match[1]) < number:
+                (records if match[2] == "json" else files).append(path)
         elif (
             _NAMED.fullmatch(plain(path.name)) and f"{folder.name}/{path.name}" not in named
         ) or path.name.endswith(TEMPORARY):

@@ -45,13 +45,14 @@ def index_lane(lane: LaneReader, first: int) -> int:
     manifests, root = lane.manifests, lane.root
     first = max(manifests.first, min(first, len(manifests) - 1))
     number = next_number(root / INDEX)
-    kept = manifests[first:]
+    indexed = manifests[first:]
     with root.stage() as staging:
         base = lane.index.base if lane.index is not None and lane.index.first == first else None
         if first > manifests.first:
             base = _stage_base(staging, lane, first)
         rows = [
-            staging.add_table(index_rows_name(number + copy), manifest_rows(kept)) for copy in range(COPIES)
+            staging.add_table(index_rows_name(number + copy), manifest_rows(indexed))
+            for copy in range(COPIES)
         ]
         staging.finish()
     for copy, reference in enumerate(rows):
@@ -65,7 +66,7 @@ def index_lane(lane: LaneReader, first: int) -> int:
         )
         put_record(root / index_name(number + copy), record)
         crash_point("compact.indexed" if copy == COPIES - 1 else "compact.copied")
-    return sweep_lane_index(root, kept[0].tau, number, base)
+    return sweep_lane_index(root, indexed[0].tau, number, base)
 
 
 def sweep_lane_index(root: Place, oldest: int, number: int, base: FileRef | None) -> int:
@@ -92,28 +93,30 @@ def lane_files_before(root: Place, oldest: int) -> Iterator[Iterable[Place]]:
     older = [last_step(manifest_name(tau)) for tau in sorted(manifest_taus(root)) if tau < oldest]
     yield present(root / COMMITS, older)
     states = (root / STATE).entries(lambda names: (name for name in names if name.endswith(".arrow")))
-    for found in ((root / SNAPSHOTS).iterdir(), states):
-        yield (path for path in found if (tau := number_in(path.name)) is not None and tau < oldest)
+    for entries in ((root / SNAPSHOTS).iterdir(), states):
+        yield (path for path in entries if (tau := number_in(path.name)) is not None and tau < oldest)
 
 
 def _stage_base(staging: Staging, lane: LaneReader, first: int) -> FileRef:
     """Stage the full content of the lane's parts at snapshot number ``first``."""
     manifest = lane.manifests[first]
-    held = _held(lane, manifest)
+    content = _content(lane, manifest)
     width = segment_width(lane.header.node_features, lane.header.segments)
-    return staging.add_table(index_base_name(first), bundle_batches(stored_batches(held.whole(first), width)))
+    return staging.add_table(
+        index_base_name(first), bundle_batches(stored_batches(content.whole(first), width))
+    )
 
 
-def _held(lane: LaneReader, wanted: LaneManifest) -> HeldParts:
+def _content(lane: LaneReader, wanted: LaneManifest) -> HeldParts:
     """The full content of the parts at a snapshot, from the newest base before it."""
-    held = HeldParts(lane.root, lane.header)
+    content = HeldParts(lane.root, lane.header)
     begin = wanted.sequence
     while begin > lane.manifests.first and lane.base_of(lane.manifests[begin]) is None:
         begin -= 1
     base = lane.base_of(lane.manifests[begin])
     if base is not None:
-        held.begin(lane.manifests[begin], base)
+        content.begin(lane.manifests[begin], base)
         begin += 1
     for manifest in lane.manifests[begin : wanted.sequence + 1]:
-        held.advance(manifest)
-    return held
+        content.advance(manifest)
+    return content

@@ -65,7 +65,7 @@ def index_log(log: LogReader, first: int, known: Callable[[], bool] = lambda: Tr
     assert last is not None, "a log with a snapshot has a commit"
     first = max(snapshots.first, min(first, len(snapshots) - 1))
     number = next_number(root / INDEX)
-    kept, gone = snapshots[first:], snapshots[:first]
+    indexed, gone = snapshots[first:], snapshots[:first]
     dropped = Dropped(
         events=log.dropped.events + sum(s.num_events for s in gone),
         inserts=log.dropped.inserts + sum(s.num_inserts for s in gone),
@@ -77,13 +77,14 @@ def index_log(log: LogReader, first: int, known: Callable[[], bool] = lambda: Tr
         if gone:
             base = _stage_base(staging, log, first)
         rows = [
-            staging.add_table(index_rows_name(number + copy), snapshot_rows(kept)) for copy in range(COPIES)
+            staging.add_table(index_rows_name(number + copy), snapshot_rows(indexed))
+            for copy in range(COPIES)
         ]
         staging.finish()
         if not known():
             staging.discard()
             return None
-    with_rejects = commits_with_rejects(root, log, first, kept[0].tau)
+    with_rejects = commits_with_rejects(root, log, first, indexed[0].tau)
     for copy, reference in enumerate(rows):
         record = LogIndex(
             number=number + copy,
@@ -99,7 +100,7 @@ def index_log(log: LogReader, first: int, known: Callable[[], bool] = lambda: Tr
         )
         put_record(root / index_name(number + copy), record)
         crash_point("compact.indexed" if copy == COPIES - 1 else "compact.copied")
-    return replace(sweep_log_index(root, record, kept[0].tau), snapshots=len(gone))
+    return replace(sweep_log_index(root, record, indexed[0].tau), snapshots=len(gone))
 
 
 def sweep_log_index(root: Place, index: LogIndex, oldest: int) -> Freed:
@@ -158,9 +159,9 @@ def _stage_ids(staging: Staging, log: LogReader, before: list[FileRef]) -> list[
 
 
 def _range(reference: FileRef) -> tuple[int, int]:
-    found = _IDS.fullmatch(plain(reference.path))
-    assert found is not None, f"{reference.path} is no name of a file of ids"
-    return int(found[1]), int(found[2])
+    match = _IDS.fullmatch(plain(reference.path))
+    assert match is not None, f"{reference.path} is no name of a file of ids"
+    return int(match[1]), int(match[2])
 
 
 def _stage_base(staging: Staging, log: LogReader, first: int) -> FileRef:

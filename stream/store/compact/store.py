@@ -241,9 +241,9 @@ def _compact(
             require()
             return {lane.header.lane for lane in lanes}.issuperset(lane_names(store))
 
-        if (found := index_log(log, bound if always or due else first, known)) is None:
+        if (log_freed := index_log(log, bound if always or due else first, known)) is None:
             return False
-        freed = found
+        freed = log_freed
         done.indexed.append("log")
     elif index is not None:
         freed = sweep_log_index(log.root, index, log.snapshots[first].tau)
@@ -300,14 +300,18 @@ def _foresee(store: str | Place, keep: Keep, remove: Collection[str]) -> Compact
     lanes = [LaneReader(store, name) for name in lane_names(store) if name not in remove]
     wanted = bound = keep.first(log, max((lane.header.window for lane in lanes), default=1))
     for lane in lanes:
-        kept = lane.manifests
-        first = max(kept.first, min(wanted, len(kept) - 1, droppable_before(lane))) if kept else kept.first
+        manifests = lane.manifests
+        first = (
+            max(manifests.first, min(wanted, len(manifests) - 1, droppable_before(lane)))
+            if manifests
+            else manifests.first
+        )
         if first < wanted:
             bound = min(bound, first)
             done.held_by.append(lane.header.lane)
-        if kept:
+        if manifests:
             done.indexed.append(lane.header.lane)
-            done.freed_bytes += _length(lane_files_before(lane.root, kept[first].tau))
+            done.freed_bytes += _length(lane_files_before(lane.root, manifests[first].tau))
     first = max(log.snapshots.first, min(bound, len(log.snapshots) - 1))
     done.dropped, done.first = first - log.snapshots.first, log.snapshots[first].tau
     done.indexed.append("log")

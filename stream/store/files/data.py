@@ -63,10 +63,10 @@ def require_bounded(buffer: pa.Buffer) -> None:
     """
     data = _Flat(buffer)
     allowed = FREE_BYTES + MAX_EXPANSION * len(data)
-    asked = sum(_decompressed(data, batch, body) for batch, body in _record_batches(data))
-    if asked > allowed:
+    decompressed_bytes = sum(_decompressed(data, batch, body) for batch, body in _record_batches(data))
+    if decompressed_bytes > allowed:
         raise ValueError(
-            f"its compressed buffers ask for {asked} bytes, {allowed} are allowed for {len(data)}"
+            f"its compressed buffers ask for {decompressed_bytes} bytes, {allowed} are allowed for {len(data)}"
         )
 
 
@@ -134,13 +134,13 @@ class _Flat:
     def __len__(self) -> int:
         return len(self._bytes)
 
-    def read(self, form: str, at: int) -> int:
-        if not 0 <= at <= len(self._bytes) - struct.calcsize(form):
+    def read(self, form: str, offset: int) -> int:
+        if not 0 <= offset <= len(self._bytes) - struct.calcsize(form):
             raise ValueError(_OUTSIDE)
-        return int(struct.unpack_from(form, self._bytes, at)[0])
+        return int(struct.unpack_from(form, self._bytes, offset)[0])
 
-    def root(self, at: int) -> int:
-        return at + self.read("<I", at)
+    def root(self, offset: int) -> int:
+        return offset + self.read("<I", offset)
 
     def field(self, table: int, number: int) -> int:
         """Position of a table's field; 0 if the field or the table is absent."""
@@ -155,20 +155,20 @@ class _Flat:
 
     def table(self, table: int, number: int) -> int:
         """Position of the table that a field refers to; 0 if it is absent."""
-        at = self.field(table, number)
-        return self.root(at) if at else 0
+        offset = self.field(table, number)
+        return self.root(offset) if offset else 0
 
-    def vector(self, at: int) -> tuple[int, int]:
-        """Length of the vector that the field at ``at`` refers to, and position of its first element."""
-        if at == 0:
+    def vector(self, offset: int) -> tuple[int, int]:
+        """Length of the vector that the field at ``offset`` refers to, and position of its first element."""
+        if offset == 0:
             return 0, 0
-        start = self.root(at)
+        start = self.root(offset)
         return self.read("<I", start), start + 4
 
-    def int64s(self, at: int, count: int) -> NDArray[np.int64]:
-        if not 0 <= at <= len(self._bytes) - 8 * count:
+    def int64s(self, offset: int, count: int) -> NDArray[np.int64]:
+        if not 0 <= offset <= len(self._bytes) - 8 * count:
             raise ValueError(_OUTSIDE)
-        return np.frombuffer(self._bytes, "<i8", count, at)
+        return np.frombuffer(self._bytes, "<i8", count, offset)
 
 
 MAPPED_BYTES = 1 << 18
@@ -220,13 +220,13 @@ def _open(path: Path, place: Place, reference: FileRef, verify: bool) -> pa.ipc.
     """Open a file of this machine that is the store's file at a place, or a copy of it."""
     try:
         with system_call("stat", path):
-            found = path.stat().st_size
+            num_bytes = path.stat().st_size
     except (FileNotFoundError, NotADirectoryError):
         raise _missing(place) from None
-    if found != reference.bytes:
-        raise CorruptError(f"{place} has {found} bytes, its record says {reference.bytes}{RESTORE}")
+    if num_bytes != reference.bytes:
+        raise CorruptError(f"{place} has {num_bytes} bytes, its record says {reference.bytes}{RESTORE}")
     try:
-        buffer = _content(path, found)
+        buffer = _content(path, num_bytes)
     except FileNotFoundError:  # removed since the look at its length
         raise _missing(place) from None
     if verify and xxhash.xxh64_hexdigest(buffer) != reference.checksum:

@@ -113,16 +113,16 @@ def follow(
         waiting_since = time.monotonic()
         while True:
             items = refreshed()
-            at = items.first if first is None else first
-            while at < len(items):
+            number = items.first if first is None else first
+            while number < len(items):
                 try:
-                    item = items[at]
+                    item = items[number]
                 except RetainedError:
                     if first is not None:
                         raise
                     break  # dropped before the first item was read: look for the oldest again
                 yield item
-                at = first = at + 1
+                number = first = number + 1
                 waiting_since = time.monotonic()
             if stop is not None and stop():
                 return

@@ -77,10 +77,10 @@ class Numbered(Generic[T]):
         return len(self) > self.first
 
     def __iter__(self) -> Iterator[T]:
-        return self._kept(range(self.first, len(self)))
+        return self._existing(range(self.first, len(self)))
 
     def __reversed__(self) -> Iterator[T]:
-        return self._kept(range(len(self) - 1, self.first - 1, -1))
+        return self._existing(range(len(self) - 1, self.first - 1, -1))
 
     @overload
     def __getitem__(self, key: int) -> T: ...
@@ -112,7 +112,7 @@ class Numbered(Generic[T]):
 
     __hash__ = None  # type: ignore[assignment]  # mutable
 
-    def _kept(self, numbers: range) -> Iterator[T]:
+    def _existing(self, numbers: range) -> Iterator[T]:
         """The items of a range without those dropped before or during the iteration."""
         for number in numbers:
             if number < self.first:
@@ -288,25 +288,25 @@ def put_or_agree(path: Place, wanted: R, what: str, *, begun: bool, changeable: 
         if begun:
             raise lost_header(path)
         return put_record(path, wanted)
-    found = read_record(path, type(wanted))
+    stored = read_record(path, type(wanted))
     if not begun:
-        same = found.checksum == seal_record(wanted).checksum
-        return found if same else put_record(path, wanted, replace=True)
-    require_agreement(path, found, wanted, what, changeable)
-    return found
+        same = stored.checksum == seal_record(wanted).checksum
+        return stored if same else put_record(path, wanted, replace=True)
+    require_agreement(path, stored, wanted, what, changeable)
+    return stored
 
 
-def require_agreement(path: Place, found: R, wanted: R, what: str, changeable: Collection[str] = ()) -> None:
+def require_agreement(path: Place, stored: R, wanted: R, what: str, changeable: Collection[str] = ()) -> None:
     """Check that a header with commits agrees with the configuration.
 
     Raises:
         MismatchError: They differ; the message names the key and both values.
     """
     for key, value in seal_record(wanted):
-        if key not in {"checksum", *changeable} and getattr(found, key) != value:
+        if key not in {"checksum", *changeable} and getattr(stored, key) != value:
             name = CONFIG_KEYS.get(key, f"lanes.{key}")
             raise MismatchError(
-                f"{path} has {name} = {_configured(key, getattr(found, key))}, the configuration asks for "
+                f"{path} has {name} = {_configured(key, getattr(stored, key))}, the configuration asks for "
                 f"{_configured(key, value)}. It is fixed for the life of {what}. Change the configuration back, or choose a "
                 f"new {'store' if what == 'a log' else 'name'}"
             )

@@ -96,8 +96,8 @@ TAU = re.compile(r"-?\d+")
 
 def number_in(name: str) -> int | None:
     """The number in the name of a file or folder, with or without a token; None: it has none."""
-    found = plain(name).removesuffix(".arrow")
-    return int(found) if TAU.fullmatch(found) else None
+    stem = plain(name).removesuffix(".arrow")
+    return int(stem) if TAU.fullmatch(stem) else None
 
 
 def require_own_folders(root: Place, names: Iterable[str]) -> None:
@@ -118,8 +118,8 @@ def present(folder: Place, names: Collection[str]) -> list[Place]:
     """The existing entries among ``names``, in their order; in a bucket with sizes and times from the listing."""
 
     def chosen(listed: list[str]) -> Iterable[str]:
-        there = set(listed)
-        return (name for name in names if name in there)
+        existing = set(listed)
+        return (name for name in names if name in existing)
 
     return folder.entries(chosen)
 
@@ -136,7 +136,7 @@ def unnamed(folder: Place, named: set[str], ours: re.Pattern[str]) -> list[Place
 
 def superseded(
     folder: Place,
-    kept: Collection[int],
+    numbers: Collection[int],
     named: Callable[[int], str],
     ours: re.Pattern[str],
     suffix: str = "",
@@ -145,26 +145,26 @@ def superseded(
 
     Args:
         folder: The folder.
-        kept: Numbers whose entries a record names.
+        numbers: Numbers whose entries a record names.
         named: Gives the name of a number's entry; called only if there are several.
         ours: The form of Freshet's names, without token.
         suffix: Their suffix.
     """
-    usual = {f"{number}{suffix}" for number in kept}
+    usual = {f"{number}{suffix}" for number in numbers}
 
     def chosen(names: list[str]) -> list[str]:
-        there: dict[int, list[str]] = {}
+        by_number: dict[int, list[str]] = {}
         left = []
         for name in set(names) - usual:
             if not _is_ours(name, ours):
                 continue
             number = number_in(name)
-            if number is not None and number in kept:
-                there.setdefault(number, []).append(name)
+            if number is not None and number in numbers:
+                by_number.setdefault(number, []).append(name)
             else:
                 left.append(name)
-        plainly = set(names) & usual if there else set()
-        for number, several in there.items():
+        plainly = set(names) & usual if by_number else set()
+        for number, several in by_number.items():
             several.extend({f"{number}{suffix}"} & plainly)
             if len(several) > 1:
                 left.extend(name for name in several if name != named(number))

@@ -144,8 +144,8 @@ def is_smaller_whole(changes: PairRows, pairs: int) -> bool:
         return False
     weight = changes.weight[changes.op >= 0]
     alike = len(weight) == 0 or bool((weight == weight[0]).all())
-    each = 0.0 if alike else WEIGHT_BYTES
-    return pairs * (ENDS_BYTES + each) < len(changes.op) * ENDS_BYTES + len(weight) * each
+    weight_bytes = 0.0 if alike else WEIGHT_BYTES
+    return pairs * (ENDS_BYTES + weight_bytes) < len(changes.op) * ENDS_BYTES + len(weight) * weight_bytes
 
 
 def by_part(part: Int32, op: Int8, keys: Int64, weight: Float32, batches: int) -> PairRows:
@@ -221,11 +221,11 @@ def pair_change(key, old, new, reweighted, w, n, part, op, keys, weight):  # typ
         p = new[i]
         if p < 0 or (i == 1 and p == new[0]):
             continue
-        held = p == old[0] or p == old[1]
-        if held and not reweighted:
+        was_stored = p == old[0] or p == old[1]
+        if was_stored and not reweighted:
             continue
         if fill:
-            part[n], op[n], keys[n], weight[n] = p, 0 if held else 1, key, w
+            part[n], op[n], keys[n], weight[n] = p, 0 if was_stored else 1, key, w
         n += 1
     return n
 

@@ -50,10 +50,10 @@ class ManifestRows:
         Raises:
             CorruptError: It isn't the one in the index.
         """
-        at = sequence - self.first
-        path = self._root / manifest_name(int(self.taus[at]))
+        row = sequence - self.first
+        path = self._root / manifest_name(int(self.taus[row]))
         manifest = read_record(path, LaneManifest)
-        expected = self.table["checksum"][at].as_py()
+        expected = self.table["checksum"][row].as_py()
         if manifest.checksum != expected:
             raise CorruptError(
                 f"{path} has the checksum {manifest.checksum}, the lane's index says {expected}{REBUILD}"

@@ -64,9 +64,9 @@ class LaneReader:
         self.manifests: Numbered[LaneManifest] = Numbered("lane snapshot")
         self.taus: set[int] = set()
         listed = manifest_taus(self.root)
-        if (found := newest_index(self.root, self.header)) is not None:
-            self.index, self.rows = found
-            self._take(*found)
+        if (newest := newest_index(self.root, self.header)) is not None:
+            self.index, self.rows = newest
+            self._take(*newest)
         self.refresh()
         self.require_whole(listed)
 
@@ -79,9 +79,9 @@ class LaneReader:
         """
         self.log.refresh()
         end = len(self.manifests)
-        found = newest_index(self.root, self.header, self.index.number if self.index else -1)
-        if found is not None:
-            self.index, self.rows = found
+        newest = newest_index(self.root, self.header, self.index.number if self.index else -1)
+        if newest is not None:
+            self.index, self.rows = newest
             if self.index.sequence >= len(self.manifests):
                 self._take(self.index, self.rows)
             else:
@@ -113,9 +113,9 @@ class LaneReader:
         """Bytes and seconds of all kept snapshots, from the index if there is one."""
         if self.rows is None:
             return LaneTotals().plus(manifest_rows(self.manifests[:]))
-        kept = self.rows.table.slice(self.manifests.first - self.rows.first)
+        indexed = self.rows.table.slice(self.manifests.first - self.rows.first)
         newer = self.manifests[self.rows.first + len(self.rows) :]
-        return LaneTotals().plus(kept).plus(manifest_rows(newer))
+        return LaneTotals().plus(indexed).plus(manifest_rows(newer))
 
     def base_of(self, manifest: LaneManifest) -> FileRef | None:
         """The file with the full state of the parts at a snapshot; None: it has none."""
@@ -161,20 +161,22 @@ class LaneReader:
         Raises:
             CorruptError: A file doesn't match the manifest; the message names it.
         """
-        return self.kept(manifest, change_tables(self.root, self.header, manifest, parts, discarded).changes)
+        return self.read_kept(
+            manifest, change_tables(self.root, self.header, manifest, parts, discarded).changes
+        )
 
     def base(self, manifest: LaneManifest, parts: list[int], *, discarded: bool = False) -> LaneChanges:
         """The full state of some parts at a snapshot with a base, as a change from nothing; raises as ``changes`` does."""
         base = self.base_of(manifest)
         assert base is not None, "only for snapshots with a base"
-        return self.kept(
+        return self.read_kept(
             manifest, base_tables(self.root, self.header, manifest, base, parts, discarded).changes
         )
 
     def tables(self, manifest: LaneManifest, *, base: bool) -> LaneTables:
         """The files of a snapshot with the rows of each part, read one by one: of its changes, or of its base.
 
-        A file that is no longer kept is a ``MissingError`` when it is read; ``kept`` makes a ``RetainedError`` of it.
+        A file that is no longer kept is a ``MissingError`` when it is read; ``read_kept`` makes a ``RetainedError`` of it.
         """
         every = list(range(self.header.parts))
         if not base:
@@ -192,7 +194,7 @@ class LaneReader:
         reference = manifest.event_parts
         if reference is None:
             return None
-        return self.kept(manifest, lambda: read_event_parts(self.root, reference))
+        return self.read_kept(manifest, lambda: read_event_parts(self.root, reference))
 
     def _require_there(self) -> None:
         """Check that a lane without new snapshots, or with missing or unexpected files, was not removed.
@@ -236,7 +238,7 @@ class LaneReader:
         oldest = int(self.rows.taus[0])
         self.taus = {tau for tau in self.taus if tau >= oldest}
 
-    def kept(self, manifest: LaneManifest, read: Callable[[], T]) -> T:
+    def read_kept(self, manifest: LaneManifest, read: Callable[[], T]) -> T:
         """Read a snapshot's files, or say that it is no longer kept.
 
         Raises:

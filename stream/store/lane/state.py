@@ -154,8 +154,8 @@ class Placement:
             home = self.home[nodes]
             return np.where(home >= 0, selected[home], False)
         bits = np.packbits(np.pad(selected, (0, self._masks.shape[1] * 64 - self.parts)), bitorder="little")
-        found: Bool = np.any(self._masks[nodes] & bits.view("<u8"), axis=1)
-        return found
+        is_in_any: Bool = np.any(self._masks[nodes] & bits.view("<u8"), axis=1)
+        return is_in_any
 
     def shared(self) -> Bool:
         """Nodes in more than one part, bool (num_nodes,)."""
@@ -366,9 +366,9 @@ class OwnedPairs:
             index.table, index.bits, index.records, index.weights, self._graph.snapshot_number,
         )  # fmt: skip
         before[transition.rehomed] = home[transition.rehomed]
-        found = by_part(part, op, keys, weight, len(self.count))
-        self.count += found.growth
-        return found
+        rows = by_part(part, op, keys, weight, len(self.count))
+        self.count += rows.growth
+        return rows
 
     def whole(self) -> WholePairs:
         """See ``StoredPairs.whole``."""
@@ -386,8 +386,8 @@ class OwnedPairs:
 
     def _refuse_homeless(self, delta: SnapshotDelta, transition: Transition) -> None:
         home = self._placement.home
-        asked = np.concatenate([delta.entered, transition.rehomed])
-        homeless = np.unique(asked[home[asked] < 0])
+        need_home = np.concatenate([delta.entered, transition.rehomed])
+        homeless = np.unique(need_home[home[need_home] < 0])
         homeless = homeless[self._graph.is_live(homeless)]
         if len(homeless):
             raise PartitionError(
@@ -408,9 +408,9 @@ class AssignedPairs:
         """See ``StoredPairs.advance``."""
         event_part = assignment.event_part
         if event_part is None or len(event_part) != len(delta.op):
-            found = "none" if event_part is None else len(event_part)
+            num_given = "none" if event_part is None else len(event_part)
             raise PartitionError(
-                f"{self._algorithm} gave {found} event parts for {len(delta.op)} events of snapshot "
+                f"{self._algorithm} gave {num_given} event parts for {len(delta.op)} events of snapshot "
                 f"{delta.tau}, which breaks the contract of edge partitioners"
             )
         changes = self._graph.changed()
@@ -675,8 +675,8 @@ class LaneState:
         rows = [full_rows(*entered, self.graph.features(entered[0]), self.header.segments)]
         changed = self.graph.segment_changes()
         node, part = self.placement.parts_of(changed.nodes)
-        kept = ~np.isin(node * parts + part, entered[0] * parts + entered[1])
-        node, part = node[kept], part[kept]
+        not_entered = ~np.isin(node * parts + part, entered[0] * parts + entered[1])
+        node, part = node[not_entered], part[not_entered]
         row, segment = np.nonzero(changed.changed[np.searchsorted(changed.nodes, node)])
         values = cut_segments(self.graph.features(node), self.header.segments)[row, segment]
         rows.append((part[row], node[row], segment.astype(np.int32), values))

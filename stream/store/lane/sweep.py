@@ -53,5 +53,5 @@ def newest_states(manifests: Numbered[LaneManifest]) -> list[LaneManifest]:
 
 def old_states(root: Place, manifests: Numbered[LaneManifest]) -> list[Place]:
     """Files of the state folder other than the newest two states."""
-    kept = {last_step(manifest.state.path) for manifest in newest_states(manifests) if manifest.state}
-    return unnamed(root / STATE, kept, _STATE)
+    newest = {last_step(manifest.state.path) for manifest in newest_states(manifests) if manifest.state}
+    return unnamed(root / STATE, newest, _STATE)

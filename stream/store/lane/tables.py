@@ -180,8 +180,8 @@ def read_bundle(root: Place, reference: FileRef) -> dict[str, pa.Table]:
     tables = {}
     for name, reader in open_bundle(root, reference).items():
         for field in reader.schema:
-            held = field.type.value_type if pa.types.is_large_list(field.type) else field.type
-            if not pa.types.is_primitive(held):
+            item_type = field.type.value_type if pa.types.is_large_list(field.type) else field.type
+            if not pa.types.is_primitive(item_type):
                 raise CorruptError(
                     f"{root / reference.path} has {field.type} in column {field.name} of {name}, which no release writes"
                 )

@@ -304,14 +304,14 @@ class LaneWriter:
 
     def _missing(self) -> list[SealedSnapshot]:
         """The log's snapshots that the lane lacks."""
-        kept, done = self._reader.log.snapshots, len(self.manifests)
-        if self.manifests and kept.first > done:
+        snapshots, done = self._reader.log.snapshots, len(self.manifests)
+        if self.manifests and snapshots.first > done:
             raise CorruptError(
-                f"{self.root} has snapshots up to number {done - 1}, but its log begins with number {kept.first}: a "
+                f"{self.root} has snapshots up to number {done - 1}, but its log begins with number {snapshots.first}: a "
                 "compaction that began before the lane did has dropped those between. Remove the lane with freshet-stream "
                 f"compact --remove-lane {self.header.lane}. The job then builds it again from what the log keeps"
             )
-        return kept[done:]
+        return snapshots[done:]
 
     def _restored(self) -> LaneState:
         """The state after the lane's last snapshot; without one, the state that the log begins with."""

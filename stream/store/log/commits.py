@@ -252,9 +252,9 @@ class CommitChain:
         Raises:
             CorruptError, FormatVersionError: The indexes are damaged.
         """
-        found = newest_index(self._root, -1 if self.index is None else self.index.number)
-        if found is not None and self.last is not None and found[0].n <= self.last.n:
-            self.index = found[0]
+        newest = newest_index(self._root, -1 if self.index is None else self.index.number)
+        if newest is not None and self.last is not None and newest[0].n <= self.last.n:
+            self.index = newest[0]
             self.drop_before(self.index.first)
 
     def drop_before(self, first: int) -> None:
@@ -267,10 +267,10 @@ class CommitChain:
         """Continue after the newest index if it is ahead; returns whether it was. An older one still says what is kept."""
         reached = -1 if self.last is None else self.last.n
         known = -1 if self.index is None else self.index.number
-        found = newest_index(self._root, known)
-        if found is None:
+        newest = newest_index(self._root, known)
+        if newest is None:
             return False
-        index, rows, commit = found
+        index, rows, commit = newest
         if index.n <= reached:
             self.index = index
             self.drop_before(index.first)
@@ -328,9 +328,9 @@ def agreed_header(root: Place, wanted: LogHeader, writer_id: str) -> LogHeader:
     """
     if not any(True for _ in numbers(root)):
         return put_or_agree(root / HEADER, wanted, "a log", begun=False)
-    found, last = require_header(root, wanted)
+    stored, last = require_header(root, wanted)
     if last is None:
-        return found
+        return stored
     changes = {"n": last.n + 1, "previous": last.checksum, "writer": writer_id, "rejects": None}
     fence = last.model_copy(update={**changes, "wall_time_us": time.time_ns() // 1_000})
     try:
@@ -340,7 +340,7 @@ def agreed_header(root: Place, wanted: LogHeader, writer_id: str) -> LogHeader:
             f"{root / commit_name(fence.n)} was made by another process while {writer_id} opened the log. "
             "Stop one of the two"
         ) from None
-    begun_as = found.begun_as or found.checksum
+    begun_as = stored.begun_as or stored.checksum
     header = wanted.model_copy(update={"format_version": FOLLOWED, "begun_as": begun_as})
     return put_record(root / HEADER, header, replace=True)
 
@@ -358,16 +358,16 @@ def require_header(root: Place, wanted: LogHeader) -> tuple[LogHeader, CommitRec
     path = root / HEADER
     if not path.exists():
         raise lost_header(path)
-    found = read_record(path, LogHeader)
+    stored = read_record(path, LogHeader)
     last = None
-    if any(getattr(found, key) != getattr(wanted, key) for key in FOLLOWING):
-        chain = CommitChain(root, found)
+    if any(getattr(stored, key) != getattr(wanted, key) for key in FOLLOWING):
+        chain = CommitChain(root, stored)
         chain.refresh()
         if chain.last is not None and not len(chain.sealed) and not chain.last.tail_events:
             last = chain.last
     changeable = _OF_THE_RECORD if last is None else (*_OF_THE_RECORD, *FOLLOWING)
-    require_agreement(path, found, wanted, "a log", changeable)
-    return found, last
+    require_agreement(path, stored, wanted, "a log", changeable)
+    return stored, last
 
 
 def sweep(root: Place, chain: CommitChain) -> list[Place]:

@@ -47,11 +47,11 @@ class ExternalIds:
         ends = np.cumsum([len(piece) for piece in pieces])
         of = np.searchsorted(ends, nodes, side="right")
         order = np.argsort(of, kind="stable")
-        found = [pa.array([], id_type(self._header.ids))]
+        taken = [pa.array([], id_type(self._header.ids))]
         for rows in np.split(order, np.flatnonzero(np.diff(of[order])) + 1) if len(nodes) else []:
             piece = int(of[rows[0]])
-            found.append(pieces[piece].take(pa.array(nodes[rows] - ends[piece] + len(pieces[piece]))))
-        return pa.concat_arrays(found).take(pa.array(np.argsort(order)))
+            taken.append(pieces[piece].take(pa.array(nodes[rows] - ends[piece] + len(pieces[piece]))))
+        return pa.concat_arrays(taken).take(pa.array(np.argsort(order)))
 
     def _read(self) -> None:
         index, sealed = self._chain.index, self._chain.sealed

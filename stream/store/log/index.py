@@ -95,16 +95,16 @@ def groups(base: pa.Table, edge_life: int | None) -> Iterator[tuple[int, pa.Tabl
 
 def _chunks(snapshots: Iterable[tuple[int, pa.Table]], schema: pa.Schema) -> Iterator[pa.Table]:
     pieces: list[pa.Table] = []
-    held = 0
+    num_rows = 0
     for tau, events in snapshots:
         pieces.append(
             events.append_column(schema.field("tau"), pa.array(np.full(events.num_rows, tau, np.int64)))
         )
-        held += events.num_rows
-        if held >= CHUNK_EVENTS:
+        num_rows += events.num_rows
+        if num_rows >= CHUNK_EVENTS:
             yield pa.concat_tables(pieces)
-            pieces, held = [], 0
-    if held:
+            pieces, num_rows = [], 0
+    if num_rows:
         yield pa.concat_tables(pieces)
 
 
@@ -114,8 +114,8 @@ def _latest(rows: pa.Table) -> pa.Table:
     src, dst, op = (rows[name].to_numpy()[edges] for name in ("src_node", "dst_node", "op"))
     _, backwards = np.unique(pair_keys(src, dst)[::-1], return_index=True)
     last = len(edges) - 1 - backwards
-    kept = edges[np.sort(last[op[last] == Op.INSERT])]
-    return rows.take(pa.array(kept))
+    live = edges[np.sort(last[op[last] == Op.INSERT])]
+    return rows.take(pa.array(live))
 
 
 def _node_events(header: LogHeader, features: NodeFeatures, ids: pa.ChunkedArray, tau: int) -> pa.Table:
@@ -320,12 +320,12 @@ def newest_index(root: Place, after: int = -1) -> tuple[LogIndex, SnapshotRows, 
         CorruptError: All are damaged, and the commits folded into them no longer exist.
     """
     # Its copy says the same as a damaged one; verify reports it.
-    found, problem = newest_readable(root, after, partial(read_index, root))
+    newest, problem = newest_readable(root, after, partial(read_index, root))
     if problem is not None and after < 0 and not (root / commit_name(0)).exists():
         raise CorruptError(
             f"{problem}. The commits folded into it are gone. Restore the index from a copy"
         ) from problem
-    return found
+    return newest
 
 
 def newest_readable(root: Place, after: int, read: Callable[[int], T]) -> tuple[T | None, StoreError | None]:

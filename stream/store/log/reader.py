@@ -130,16 +130,16 @@ class LogReader:
         Raises:
             RetainedError: No snapshot is that old, or it is no longer kept.
         """
-        kept = self.snapshots
+        snapshots = self.snapshots
         if as_of is None:
-            return len(kept)
+            return len(snapshots)
         tau = as_of.tau
         if tau is None:
             assert as_of.t_us is not None, "a moment is a snapshot or a time"
             tau = as_of.t_us // self.header.interval_us - 1
-        end = bisect_right(kept, tau, lo=kept.first, key=lambda s: s.tau)
-        if end == kept.first:
-            has = "keeps" if kept.first else "has"
+        end = bisect_right(snapshots, tau, lo=snapshots.first, key=lambda s: s.tau)
+        if end == snapshots.first:
+            has = "keeps" if snapshots.first else "has"
             raise RetainedError(f"{self.root} {has} no snapshot as old as {as_of}; {self._span()}")
         return end
 
@@ -231,10 +231,10 @@ class LogReader:
             self.refresh()
             return self.snapshots
 
-        kept, first = self.snapshots.first, None
+        oldest, first = self.snapshots.first, None
         if after is not None:
-            first = bisect_right(self.snapshots, after, lo=kept, key=lambda s: s.tau)
-            if first == kept and kept:
+            first = bisect_right(self.snapshots, after, lo=oldest, key=lambda s: s.tau)
+            if first == oldest and oldest:
                 self.number(after)
         return follow(self.root / COMMITS, refreshed, first, timeout_s=timeout_s, stop=stop)
 

@@ -47,13 +47,13 @@ def example_of(rejects: pa.Table, reason: str) -> str | None:
     Returns:
         ``topic[partition] offset: sentence``.
     """
-    at = pc.index(rejects["reason"], reason).as_py()
-    if at < 0:
+    index = pc.index(rejects["reason"], reason).as_py()
+    if index < 0:
         return None
-    (found,) = rejects.slice(at, 1).drop_columns(["raw"]).to_pylist()
-    row = "" if found["row"] is None else f" row {found['row']}"
-    place = f"{found['topic']}[{found['partition']}] offset {found['offset']}{row}"
-    text = f"{place}: {' '.join(found['sentence'].split())}"
+    (reject,) = rejects.slice(index, 1).drop_columns(["raw"]).to_pylist()
+    row = "" if reject["row"] is None else f" row {reject['row']}"
+    place = f"{reject['topic']}[{reject['partition']}] offset {reject['offset']}{row}"
+    text = f"{place}: {' '.join(reject['sentence'].split())}"
     return text if len(text) <= EXAMPLE_CHARACTERS else f"{text[: EXAMPLE_CHARACTERS - 1]}…"
 
 
@@ -70,11 +70,11 @@ def newest_refused(log: LogReader, counts: Mapping[str, int]) -> dict[str, Refus
     Raises:
         CorruptError: A file doesn't match its commit.
     """
-    found = {reason: Refused(count) for reason, count in counts.items()}
-    for reason, refused in found.items():
+    by_reason = {reason: Refused(count) for reason, count in counts.items()}
+    for reason, refused in by_reason.items():
         with suppress(ConfigMissingError, MissingError):  # dropped with the snapshots sealed then
             refused.example = _newest(log, reason)
-    return found
+    return by_reason
 
 
 def _newest(log: LogReader, reason: str) -> str | None:
@@ -84,10 +84,10 @@ def _newest(log: LogReader, reason: str) -> str | None:
     def total(n: int) -> int:
         return _record(log, n).refused.get(reason, 0)
 
-    at = bisect_left(log.with_rejects, log.last.refused.get(reason, 0), key=total)
-    if at == len(log.with_rejects):
+    index = bisect_left(log.with_rejects, log.last.refused.get(reason, 0), key=total)
+    if index == len(log.with_rejects):
         return None
-    reference = _record(log, log.with_rejects[at]).rejects
+    reference = _record(log, log.with_rejects[index]).rejects
     assert reference is not None, "the commits listed have rejects"
     return example_of(read_table(log.root, reference, schema=REJECT_SCHEMA), reason)
 

@@ -321,14 +321,14 @@ class LogWriter:
                 ]
                 through = [self.sealed_through, *(snapshot.tau for snapshot in sealed), sealed_through]
                 closed = max((tau for tau in through if tau is not None), default=None)
-                kept, added = self._stage_tail(staging, n, tail, closed)
+                kept_files, added = self._stage_tail(staging, n, tail, closed)
                 rejected = None
                 if rejects is not None and rejects.num_rows:
                     rejected = staging.add_table(
                         rejects_name(n), rejects.cast(REJECT_SCHEMA).combine_chunks()
                     )
                 staging.finish()
-                files = list(kept)
+                files = list(kept_files)
                 if added is not None:
                     files.append(load_tail_file(self._root, added, self.header.ids, verify=False))
         except BaseException:
@@ -363,7 +363,7 @@ class LogWriter:
                 self._dictionary.truncate(ids_before)
             raise
         self._clean_up.add_removal(
-            self._root / file.reference.path for file in self._tail if file not in kept
+            self._root / file.reference.path for file in self._tail if file not in kept_files
         )
         self.positions, self._tail, self._last, self._usable = moved, files, record, True
         # The commit stands: from here on nothing may fail it.

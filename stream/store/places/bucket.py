@@ -97,7 +97,7 @@ class Bucket:
             except ValueError:  # no object can have this key: it is from a damaged record
                 raise FileNotFoundError(key) from None
 
-        return _found(self._do(head, key))
+        return _entry(self._do(head, key))
 
     def read(self, key: str) -> tuple[bytes, Found]:
         """A whole object, at one moment; raises as ``stat`` does."""
@@ -105,7 +105,7 @@ class Bucket:
 
         def get(store: "S3Store") -> tuple[bytes, Found]:
             answer = obstore.get(store, key)
-            return bytes(answer.bytes()), _found(answer.meta)
+            return bytes(answer.bytes()), _entry(answer.meta)
 
         return self._do(get, key)
 
@@ -126,14 +126,14 @@ class Bucket:
 
         pages = iter(self._do(lambda store: obstore.list(store, prefix, chunk_size=1000), prefix))
         while (page := self._do(lambda _: next(pages, None), prefix)) is not None:
-            yield from map(_found, page)
+            yield from map(_entry, page)
 
     def folder(self, prefix: str) -> tuple[list[str], list[Found]]:
         """Prefixes one step longer, and objects, directly under a prefix that ends in a slash."""
         import obstore
 
         listed = self._do(lambda store: obstore.list_with_delimiter(store, prefix), prefix)
-        return list(listed["common_prefixes"]), [_found(meta) for meta in listed["objects"]]
+        return list(listed["common_prefixes"]), [_entry(meta) for meta in listed["objects"]]
 
     def put(self, key: str, content: bytes | Path) -> None:
         """Put an object in place of any other, under a key that only one writer ever uses."""
@@ -205,16 +205,16 @@ class Bucket:
             FileExistsError, StaleError: It is another object.
         """
         try:
-            there, found = self.read(key)
+            stored, entry = self.read(key)
         except FileNotFoundError:
             if etag is None:
                 return None
             raise StaleError(f"{self.address}/{key} was removed by another process") from None
-        if there == content:
-            return found.etag
+        if stored == content:
+            return entry.etag
         if etag is None:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), f"{self.address}/{key}")
-        if found.etag == etag:
+        if entry.etag == etag:
             return None
         raise StaleError(f"{self.address}/{key} was changed by another process")
 
@@ -328,14 +328,14 @@ def _profile() -> Any:
         raise ObjectStoreError(f"the profile that AWS_PROFILE names gives no credentials: {error}") from None
 
 
-def _found(meta: Any) -> Found:
+def _entry(meta: Any) -> Found:
     return Found(meta["path"], meta["size"], str(meta["e_tag"]), meta["last_modified"].timestamp())
 
 
 def _code(error: Exception) -> str:
     """The service's code of an error, such as ``NoSuchBucket``."""
-    found = re.search(r"<Code>(\w+)</Code>", str(error))
-    return found[1] if found else ""
+    match = re.search(r"<Code>(\w+)</Code>", str(error))
+    return match[1] if match else ""
 
 
 def _cause(text: str) -> str:

@@ -54,12 +54,12 @@ class FolderStaging(Staging):
         if not self._staged:
             return
         temporaries = [path.with_name(path.name + TEMPORARY) for path in self._staged]
-        _each(sync_file, temporaries)
+        _sync_all(sync_file, temporaries)
         crash_point("file.synced")
         for temporary, path in zip(temporaries, self._staged, strict=True):
             temporary.rename(path)
             crash_point("file.renamed")
-        _each(sync_folder, list(self._folders))
+        _sync_all(sync_folder, list(self._folders))
         crash_point("files.named")
 
     def discard(self) -> None:
@@ -70,7 +70,7 @@ class FolderStaging(Staging):
         durable.remove_empty(self._made)
 
 
-def _each(sync: Callable[[Path], None], paths: list[Path]) -> None:
+def _sync_all(sync: Callable[[Path], None], paths: list[Path]) -> None:
     if len(paths) <= 2:
         for path in paths:
             sync(path)

@@ -270,8 +270,8 @@ def with_token(relative: str, token: str) -> str:
 
 def token_of(relative: str) -> str:
     """The token in a data file's path; empty if it has none."""
-    found = _TOKEN.search(relative) if "_" in relative else None
-    return found[0][1:] if found else ""
+    match = _TOKEN.search(relative) if "_" in relative else None
+    return match[0][1:] if match else ""
 
 
 def plain(relative: str) -> str:

@@ -123,20 +123,20 @@ class Lease:
         since_s, seen = now_s(), ""
         while True:
             try:
-                raw, found = self._bucket.read(self._key)
+                raw, entry = self._bucket.read(self._key)
             except FileNotFoundError:  # removed with its lane just now
                 return self._taken()
             holder = _read(raw)
-            silent_s = now_s() - since_s if seen == found.etag else 0.0
+            silent_s = now_s() - since_s if seen == entry.etag else 0.0
             if not holder or _is_gone(holder) or silent_s >= max(self._lease_s, _lease_s(holder)):
                 self._held_s = now_s()
                 try:
-                    return self._bucket.replace(self._key, content, found.etag)
+                    return self._bucket.replace(self._key, content, entry.etag)
                 except StaleError:
                     raise self._busy(self._holder()) from None
-            if (seen and seen != found.etag) or _is_here(holder):
+            if (seen and seen != entry.etag) or _is_here(holder):
                 raise self._busy(str(holder.get("writer", "")))
-            seen = found.etag
+            seen = entry.etag
             time.sleep(min(1.0, self._lease_s / 10))
 
     def _require_conditions(self) -> None:

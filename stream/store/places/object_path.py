@@ -125,22 +125,22 @@ class Cache:
 
     def _evict(self, used: Path) -> None:
         """Remove the least recently used files until an eighth is free, except one that is about to be opened."""
-        kept: list[tuple[float, int, Path]] = []
+        files: list[tuple[float, int, Path]] = []
         total = 0
         forgotten_s = time.time() - FORGOTTEN_S
         for path in self.folder.iterdir():
             with suppress(FileNotFoundError):  # evicted by another process
-                found = path.stat()
+                status = path.stat()
                 if path == used:
-                    total += found.st_size
+                    total += status.st_size
                 elif not path.name.startswith(SCRATCH):
-                    kept.append((found.st_mtime, found.st_size, path))
-                elif found.st_mtime < forgotten_s:
+                    files.append((status.st_mtime, status.st_size, path))
+                elif status.st_mtime < forgotten_s:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
-        total += sum(size for _, size, _ in kept)
+        total += sum(size for _, size, _ in files)
         if total <= self.limit_bytes:
             return
-        for _, size, path in sorted(kept):
+        for _, size, path in sorted(files):
             path.unlink(missing_ok=True)
             total -= size
             if total <= self.limit_bytes * 7 // 8:
@@ -306,8 +306,8 @@ class ObjectPath:
 
     def stat(self) -> ObjectStat:
         """Length and time of a file, as listed or as of now; raises FileNotFoundError."""
-        found = self.listed or self.bucket.stat(self.key)
-        return ObjectStat(found.bytes, found.modified_s)
+        entry = self.listed or self.bucket.stat(self.key)
+        return ObjectStat(entry.bytes, entry.modified_s)
 
     def read_bytes(self) -> bytes:
         """See ``Place.read_bytes``."""
@@ -318,13 +318,13 @@ class ObjectPath:
         folders, files = self.bucket.folder(self._prefix())
         for prefix in folders:
             yield ObjectPath(self.bucket, prefix.rstrip("/"))
-        for found in files:
-            yield ObjectPath(self.bucket, found.key, found)
+        for entry in files:
+            yield ObjectPath(self.bucket, entry.key, entry)
 
     def rglob(self, pattern: str) -> Iterator["ObjectPath"]:
         """See ``Place.rglob``: files only."""
-        for found in self.bucket.below(self._prefix()):
-            path = ObjectPath(self.bucket, found.key, found)
+        for entry in self.bucket.below(self._prefix()):
+            path = ObjectPath(self.bucket, entry.key, entry)
             if fnmatchcase(path.name, pattern):
                 yield path
 

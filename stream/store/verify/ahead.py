@@ -60,17 +60,17 @@ def results_ahead(
             yield partial(work, item)
         return
     waiting: deque[tuple[Future[V], int]] = deque()
-    held = 0
+    bytes_ahead = 0
     pool = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="verify")
     try:
         for item in items:
             num_bytes = size(item)
-            while waiting and (len(waiting) >= MOST_AHEAD or held + num_bytes > most):
+            while waiting and (len(waiting) >= MOST_AHEAD or bytes_ahead + num_bytes > most):
                 done, taken = waiting.popleft()
                 yield done.result
-                held -= taken
+                bytes_ahead -= taken
             waiting.append((pool.submit(work, item), num_bytes))
-            held += num_bytes
+            bytes_ahead += num_bytes
         while waiting:
             yield waiting.popleft()[0].result
     finally:

@@ -104,7 +104,7 @@ def readable_indexes(root: Place, check: Check, read: Callable[[int], T]) -> Ite
         path = root / index_name(number)
         check.read(path)
         try:
-            found = read(number)
+            index = read(number)
         except StoreError as error:
             gone = isinstance(error, ConfigMissingError | MissingError)
             if path.exists() and not (
@@ -113,7 +113,7 @@ def readable_indexes(root: Place, check: Check, read: Callable[[int], T]) -> Ite
                 check.report(str(error))
             continue
         newest = max(newest, number)
-        yield number, found
+        yield number, index
 
 
 def _is_replaced(root: Place, number: int, newest: int) -> bool:

@@ -40,11 +40,11 @@ class StoredLane:
     def __init__(self, root: Place, header: LaneHeader) -> None:
         self._root = root
         self._header = header
-        self._held = HeldParts(root, header)
+        self._content = HeldParts(root, header)
 
     def advance(self, manifest: LaneManifest, delta: SnapshotDelta, graph: LiveGraph) -> Iterator[str]:
         """Apply a snapshot's files and yield differences from the live graph; a base must agree too."""
-        affected = np.union1d(self._held.advance(manifest), delta.feature_nodes)
+        affected = np.union1d(self._content.advance(manifest), delta.feature_nodes)
         yield from self._wrong_nodes(manifest, delta)
         yield from self._wrong_pairs(manifest, graph)
         yield from self._wrong_features(affected, graph)
@@ -55,7 +55,7 @@ class StoredLane:
         self, manifest: LaneManifest, base: FileRef, delta: SnapshotDelta, graph: LiveGraph
     ) -> Iterator[str]:
         """Start from a base and yield differences from the live graph."""
-        self._held.begin(manifest, base)
+        self._content.begin(manifest, base)
         everything = np.arange(manifest.num_nodes, dtype=np.int64)
         wrong = [
             *self._wrong_nodes(manifest, delta),
@@ -65,10 +65,10 @@ class StoredLane:
         yield from (f"its base: {problem}" for problem in wrong)
 
     def _wrong_nodes(self, manifest: LaneManifest, delta: SnapshotDelta) -> Iterator[str]:
-        homeless = delta.live[self._held.placement.home[delta.live] < 0]
+        homeless = delta.live[self._content.placement.home[delta.live] < 0]
         if len(homeless):
             yield f"{len(homeless)} live nodes have no home, such as node {homeless[0]}"
-        _, part = self._held.placement.all()
+        _, part = self._content.placement.all()
         counts = np.bincount(part, minlength=self._header.parts).tolist()
         recorded = [summary.nodes for summary in manifest.parts]
         if counts != recorded:
@@ -77,16 +77,18 @@ class StoredLane:
     def _wrong_pairs(
         self, manifest: LaneManifest, graph: LiveGraph, *, check_events: bool = True
     ) -> Iterator[str]:
-        held = [pairs.at(manifest.sequence) for pairs in self._held.pairs]
-        keys = np.concatenate([k for k, _ in held])
-        weight = np.concatenate([w for _, w in held])
-        part = np.repeat(np.arange(len(self._held.pairs), dtype=np.int32), [len(k) for k, _ in held])
+        pairs_by_part = [pairs.as_of(manifest.sequence) for pairs in self._content.pairs]
+        keys = np.concatenate([k for k, _ in pairs_by_part])
+        weight = np.concatenate([w for _, w in pairs_by_part])
+        part = np.repeat(
+            np.arange(len(self._content.pairs), dtype=np.int32), [len(k) for k, _ in pairs_by_part]
+        )
         order = np.lexsort((part, keys))
         keys, weight, part = keys[order], weight[order], part[order]
         live = graph.pairs()
         live_keys = pair_keys(live.src, live.dst)
         if self._header.kind == "vertex":
-            expected = WholePairs.by_owner(live_keys, live.weight, self._held.placement.home)
+            expected = WholePairs.by_owner(live_keys, live.weight, self._content.placement.home)
             both = np.sort(np.stack([expected.first, expected.second], axis=1), axis=1).ravel()
             wanted = both >= 0
             same = (
@@ -102,7 +104,7 @@ class StoredLane:
             yield f"its parts hold {len(keys)} pairs that aren't the {len(live_keys)} live ones, {rule}"
         elif manifest.event_parts is not None and check_events:
             yield from self._wrong_event_parts(manifest, graph, keys, part)
-        counts = np.bincount(part, minlength=len(self._held.pairs)).tolist()
+        counts = np.bincount(part, minlength=len(self._content.pairs)).tolist()
         recorded = [summary.edges for summary in (*manifest.parts, manifest.discarded) if summary is not None]
         if counts != recorded:
             yield f"its parts have {counts} pairs, the manifest says {recorded}"
@@ -119,18 +121,18 @@ class StoredLane:
             yield f"{manifest.event_parts.path} has {len(event_part)} rows, fewer than the snapshot's edge events"
             return
         chosen = event_part[rows]
-        at = np.searchsorted(keys, pair_keys(changed.src[inserted], changed.dst[inserted]))
-        if not np.array_equal(part[at], np.where(chosen < 0, self._header.parts, chosen)):
+        place = np.searchsorted(keys, pair_keys(changed.src[inserted], changed.dst[inserted]))
+        if not np.array_equal(part[place], np.where(chosen < 0, self._header.parts, chosen)):
             yield "a pair isn't stored in the part of its latest insert"
 
     def _wrong_features(self, nodes: Int64, graph: LiveGraph) -> Iterator[str]:
         if self._header.node_features == 0:
             return
-        node, part = self._held.placement.parts_of(nodes)
-        for k, features in enumerate(self._held.features):
+        node, part = self._content.placement.parts_of(nodes)
+        for k, features in enumerate(self._content.features):
             mine = node[part == k]
-            found, expected = features.read(mine, 0), graph.features(mine)
-            wrong = mine[(found != expected).any(axis=1)]
+            stored, expected = features.read(mine, 0), graph.features(mine)
+            wrong = mine[(stored != expected).any(axis=1)]
             if len(wrong):
                 yield f"part {k} has other features than the log for {len(wrong)} nodes, such as node {wrong[0]}"
 
@@ -216,15 +218,15 @@ def _index(root: Place, header: LaneHeader, check: Check) -> _Index | None:
         stored = records_ahead(root, paths, LaneManifest)
         for tau, checksum, read in zip(taus, rows.table["checksum"].to_pylist(), stored, strict=True):
             try:
-                found = read().checksum
+                actual = read().checksum
             except ConfigMissingError:
-                found = "no such record"
+                actual = "no such record"
             except StoreError:
                 continue  # reported with the manifests
-            if found != checksum:
+            if actual != checksum:
                 check.report(
                     f"{root / index_name(number)} says that {root / manifest_name(tau)} has the checksum {checksum}, "
-                    f"found {found}"
+                    f"found {actual}"
                 )
     return newest
 
@@ -238,7 +240,7 @@ def _manifests(
     indexed: _Index | None,
 ) -> list[LaneManifest]:
     """All readable manifests in order; problems with them and between them are reported."""
-    found: list[LaneManifest] = []
+    readable: list[LaneManifest] = []
     first = indexed.first if indexed is not None else 0
     if indexed is None and taus and log is not None:
         first = log.snapshots.first  # a lane that was begun after the log had dropped snapshots
@@ -257,7 +259,7 @@ def _manifests(
             check.report(str(error))
             continue
         after_damage = (
-            len(found) < index - first
+            len(readable) < index - first
         )  # the previous one couldn't be read, which is reported already
         expected = manifest.log_events_checksum
         if log is not None:
@@ -270,18 +272,18 @@ def _manifests(
                             f"{path} says {name} is {getattr(manifest, name)}, the log has {getattr(sealed[0], name)}"
                         )
             elif not after_damage:
-                there = f"snapshot {log.snapshots[index].tau}" if index < len(log.snapshots) else "nothing"
-                check.report(f"{path} is manifest {index} of its lane, but the log has {there} there")
+                logged = f"snapshot {log.snapshots[index].tau}" if index < len(log.snapshots) else "nothing"
+                check.report(f"{path} is manifest {index} of its lane, but the log has {logged} there")
         try:
-            before = found[-1:]
+            before = readable[-1:]
             if indexed is not None and index == first and manifest.sequence == first:
                 before = [manifest.model_copy(update={"checksum": manifest.previous})]  # no longer there
             check_successor(path, manifest, header, before, index, expected)
         except CorruptError as error:
             if not after_damage or manifest.lane_checksum != header.checksum:
                 check.report(str(error))
-        found.append(manifest)
-    return found
+        readable.append(manifest)
+    return readable
 
 
 def _first_sequence(root: Place, tau: int) -> int:
@@ -308,16 +310,18 @@ def _files(root: Place, manifest: LaneManifest, check: Check) -> None:
 
 def _states(root: Place, manifests: list[LaneManifest], check: Check) -> None:
     """Check the newest states; they are gone if a writer has committed since and swept them."""
-    kept = [manifest for manifest in manifests if manifest.state is not None][-KEPT_STATES:]
-    found = Check()
-    for manifest in kept:
+    with_state = [manifest for manifest in manifests if manifest.state is not None][-KEPT_STATES:]
+    state_check = Check()
+    for manifest in with_state:
         assert manifest.state is not None
         if plain(manifest.state.path) != state_name(manifest.tau):
-            found.report(f"{root / manifest_name(manifest.tau)} names {manifest.state.path} as its state")
-        _file(root, manifest.state, found)
+            state_check.report(
+                f"{root / manifest_name(manifest.tau)} names {manifest.state.path} as its state"
+            )
+        _file(root, manifest.state, state_check)
     newest = manifests[-1].tau if manifests else None
     if max(manifest_taus(root), default=None) == newest:
-        check.add(found)
+        check.add(state_check)
 
 
 def _file(root: Place, reference: FileRef, check: Check) -> None:

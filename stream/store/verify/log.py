@@ -56,9 +56,9 @@ def taken_again(path: Place, before: CommitRecord, after: CommitRecord) -> Itera
         "duplicates": after.duplicates - before.duplicates,
         "in the history": after.in_history - before.in_history,
     }
-    found = ", ".join(f"{what} {count:,}" for what, count in taken.items() if count > 0)
-    if found:
-        yield f"{path} took events in ({found}), though its offsets are those of commit {before.n}: {REMEDY}"
+    summary = ", ".join(f"{what} {count:,}" for what, count in taken.items() if count > 0)
+    if summary:
+        yield f"{path} took events in ({summary}), though its offsets are those of commit {before.n}: {REMEDY}"
     if taken["accepted"] < 0:
         yield f"{path} has {-taken['accepted']} events fewer than commit {before.n}. Read the topics into a new store"
 
@@ -102,14 +102,14 @@ class TailOffsets:
         starts = np.flatnonzero(np.concatenate(([True], source[1:] != source[:-1])))[: len(source)]
         for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(source)], strict=True):
             key = topics[source[start] >> 32], int(source[start] & 0xFFFFFFFF)
-            own = offset[start:end]
-            back = np.flatnonzero(own[1:] < own[:-1])
-            reached = self._reached.get(key, int(own[0]))
-            if own[0] < reached or len(back):
-                at = int(own[0] if own[0] < reached else own[back[0] + 1])
-                before = reached if own[0] < reached else int(own[back[0]]) + 1
-                yield f"{path} has offset {at} of {key[0]}[{key[1]}] after offset {before - 1}: {REMEDY}"
-            self._reached[key] = max(reached, int(own.max()) + 1)
+            of_source = offset[start:end]
+            back = np.flatnonzero(of_source[1:] < of_source[:-1])
+            reached = self._reached.get(key, int(of_source[0]))
+            if of_source[0] < reached or len(back):
+                wrong_offset = int(of_source[0] if of_source[0] < reached else of_source[back[0] + 1])
+                before = reached if of_source[0] < reached else int(of_source[back[0]]) + 1
+                yield f"{path} has offset {wrong_offset} of {key[0]}[{key[1]}] after offset {before - 1}: {REMEDY}"
+            self._reached[key] = max(reached, int(of_source.max()) + 1)
 
 
 def verify_log(store: str | Place, doubt: Compaction | None = None) -> Check:
@@ -155,8 +155,8 @@ def verify_log(store: str | Place, doubt: Compaction | None = None) -> Check:
     snapshots = _Snapshots(root, header, indexed, check)
     if indexed is not None:
         through = indexed.commit.sealed_through
-        kept = map(indexed.rows.load, range(indexed.index.first, indexed.index.end))
-        for sealed in files_ahead(root, kept, lambda sealed: [sealed.events, sealed.nodes]):
+        indexed_snapshots = map(indexed.rows.load, range(indexed.index.first, indexed.index.end))
+        for sealed in files_ahead(root, indexed_snapshots, lambda sealed: [sealed.events, sealed.nodes]):
             snapshots.check(sealed, indexed.index.n, through)
         snapshots.require_ids(indexed.ids)
     for record, newer in files_ahead(root, _steps(records, begin, indexed), _files):

@@ -66,7 +66,7 @@ def run_columns(segments: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def write(slots, segment, values, bounds, table, held, undo):  # type: ignore[no-untyped-def]  # compiled
+def write(slots, segment, values, bounds, table, run_count, undo):  # type: ignore[no-untyped-def]  # compiled
     """Set segments of rows (ascending by node); returns the runs of replaced segments, and their values."""
     columns = MASK + (len(bounds) - 1 + WORD - 1) // WORD
     runs = np.zeros((len(slots) if undo else 0, columns), np.int32)
@@ -76,7 +76,7 @@ def write(slots, segment, values, bounds, table, held, undo):  # type: ignore[no
     for i in range(len(slots)):
         row, start = slots[i], bounds[segment[i]]
         width = bounds[segment[i] + 1] - start
-        if not undo or held[row] == BEGUN:  # the node was zeros before it had its row
+        if not undo or run_count[row] == BEGUN:  # the node was zeros before it had its row
             for j in range(width):
                 table[row, start + j] = values[i, j]
             continue
@@ -151,11 +151,11 @@ def sort_by_row(runs, rows):  # type: ignore[no-untyped-def]  # compiled
         begin[row + 1] += begin[row]
     for number in range(len(runs)):
         row = runs[number, ROW]
-        at = begin[row]
-        begin[row] = at + 1
-        by_row[at, NUMBER] = number
+        place = begin[row]
+        begin[row] = place + 1
+        by_row[place, NUMBER] = number
         for column in range(START, runs.shape[1]):
-            by_row[at, column] = runs[number, column]
+            by_row[place, column] = runs[number, column]
     for row in range(rows, 0, -1):  # each begins where its predecessor has ended
         begin[row] = begin[row - 1]
     begin[0] = 0
@@ -194,7 +194,7 @@ class Slots:
         slots[node >= len(self._of)] = NONE
         return slots
 
-    def at(self, node: Int64, sequence: int) -> Int32:
+    def as_of(self, node: Int64, sequence: int) -> Int32:
         """Slots at snapshot ``sequence``, int32 of the shape of ``node``; O(nodes and their changes since).
 
         The first call for an older snapshot after a change sorts the notes, in O(dense ids + changes of the window).
@@ -314,8 +314,8 @@ TO, AT, LENGTH = 0, 1, 2
 
 
 @intrinsic
-def _move(_typing: Any, target: Any, at: Any, source: Any, start: Any, count: Any) -> Any:
-    """Compiled ``target[at : at + count] = source[start : start + count]``.
+def _move(_typing: Any, target: Any, begin: Any, source: Any, start: Any, count: Any) -> Any:
+    """Compiled ``target[begin : begin + count] = source[start : start + count]``.
 
     1-d contiguous arrays of one type, without bounds checks. A copy of slices would make two arrays first, and a loop checks
     every index for being negative, which prevents vector moves.
@@ -331,7 +331,7 @@ def _move(_typing: Any, target: Any, at: Any, source: Any, start: Any, count: An
         cgutils.raw_memcpy(builder, *pointers, builder.sext(length, ir.IntType(64)), size)
         return context.get_dummy_value()
 
-    return types.void(target, at, source, start, count), generate
+    return types.void(target, begin, source, start, count), generate
 
 
 @njit(cache=True, nogil=True)
@@ -376,8 +376,8 @@ def read(slots, since, begin, runs, bounds, table, values, small, out):  # type:
             start, last = low[i] * columns, high[i] * columns - 1
             start = max(start, last - _LINES_AHEAD * _LINE)
             prefetch(records, start)
-            for at in range(last, start, -_LINE):
-                prefetch(records, at)
+            for cursor in range(last, start, -_LINE):
+                prefetch(records, cursor)
         n_rows = n_table = n_ranges = n_values = n_small = n_bytes = 0
         for i in range(count):
             slot, to = slots[first + i], (first + i) * features
@@ -385,15 +385,15 @@ def read(slots, since, begin, runs, bounds, table, values, small, out):  # type:
                 for j in range(features):
                     out[first + i, j] = 0
                 continue
-            at, end = high[i], high[i]
-            while at > low[i] and records[(at - 1) * columns + NUMBER] >= since:
-                at -= 1
+            cursor, end = high[i], high[i]
+            while cursor > low[i] and records[(cursor - 1) * columns + NUMBER] >= since:
+                cursor -= 1
             missing = segments
             for word in range(words):
                 known[word] = 0
-            while at < end and missing > 0:
-                record = at * columns
-                at += 1
+            while cursor < end and missing > 0:
+                record = cursor * columns
+                cursor += 1
                 entry = np.int64(records[record + START])
                 for word in range(words):
                     mask = np.uint64(np.uint32(records[record + MASK + word]))
@@ -496,19 +496,19 @@ def _copy_segments(copies, source, width, target):  # type: ignore[no-untyped-de
 def _widen_segments(copies, source, width, target):  # type: ignore[no-untyped-def]  # compiled
     if width == 4:
         for k in range(len(copies)):
-            to, at = np.uint64(copies[k, TO]), np.uint64(copies[k, AT])
+            to, origin = np.uint64(copies[k, TO]), np.uint64(copies[k, AT])
             for j in range(np.uint64(4)):
-                target[to + j] = source[at + j]
+                target[to + j] = source[origin + j]
     elif width == 32:
         for k in range(len(copies)):
-            to, at = np.uint64(copies[k, TO]), np.uint64(copies[k, AT])
+            to, origin = np.uint64(copies[k, TO]), np.uint64(copies[k, AT])
             for j in range(np.uint64(32)):
-                target[to + j] = source[at + j]
+                target[to + j] = source[origin + j]
     else:
         for k in range(len(copies)):
-            to, at = np.uint64(copies[k, TO]), np.uint64(copies[k, AT])
+            to, origin = np.uint64(copies[k, TO]), np.uint64(copies[k, AT])
             for j in range(np.uint64(width)):
-                target[to + j] = source[at + j]
+                target[to + j] = source[origin + j]
 
 
 class FeatureVersions:
@@ -524,7 +524,7 @@ class FeatureVersions:
         self._bounds = segment_bounds(features, segments)
         self._slots = Slots()
         self._table: Float32 = np.empty((0, features), np.float32)
-        self._held: Int32 = np.empty(0, np.int32)  # runs of each row
+        self._run_count: Int32 = np.empty(0, np.int32)  # runs of each row
         # The pool: run r is at place r − _first; runs keep their numbers, so that marks stay valid.
         self._first = 0
         self._marks: list[tuple[int, int]] = []  # (sequence, number of its first run)
@@ -566,16 +566,16 @@ class FeatureVersions:
         has_slot = slots >= 0  # the others are zeros over zeros
         if not has_slot.all():
             slots, segment, values = slots[has_slot], segment[has_slot], values[has_slot]
-        self._held[fresh] = BEGUN
-        runs, replaced = write(slots, segment, values, self._bounds, self._table, self._held, undo)
-        self._held[fresh] = 0
+        self._run_count[fresh] = BEGUN
+        runs, replaced = write(slots, segment, values, self._bounds, self._table, self._run_count, undo)
+        self._run_count[fresh] = 0
         if undo and len(runs):
             self._marks.append((sequence, end))
             numbers, small = pack(runs, replaced, self.segments, len(self._values), len(self._small))
             self._runs = np.concatenate([self._runs, runs])
             self._values = joined(self._values, numbers)
             self._small = joined(self._small, small)
-            self._held[runs[:, ROW]] += 1
+            self._run_count[runs[:, ROW]] += 1
             self._by_row = None
 
     def clear(self, sequence: int, node: Int64, *, undo: bool) -> None:
@@ -600,9 +600,9 @@ class FeatureVersions:
         """
         out = on_lines(len(ids), self.features, np.float32)
         since = self._through(sequence)
-        begin, runs = self._sorted() if since < len(self._runs) else (self._held[:0], self._runs[:0])
+        begin, runs = self._sorted() if since < len(self._runs) else (self._run_count[:0], self._runs[:0])
         read(
-            self._slots.at(ids, sequence), since, begin, runs, self._bounds, self._table, self._values, self._small,
+            self._slots.as_of(ids, sequence), since, begin, runs, self._bounds, self._table, self._values, self._small,
             out,
         )  # fmt: skip
         return out
@@ -616,7 +616,7 @@ class FeatureVersions:
             return
         self._by_row = None
         rows, counts = np.unique(self._runs[:dropped, ROW], return_counts=True)
-        self._held[rows] -= counts.astype(np.int32)
+        self._run_count[rows] -= counts.astype(np.int32)
         self._first += dropped
         self._runs = self._runs[dropped:].copy()
         start = self._runs[:, START]
@@ -628,16 +628,16 @@ class FeatureVersions:
         self._values = joined(self._values[large_rows:], self._values[:0])
         self._small = joined(self._small[small_rows:], self._small[:0])
         # A slot with a zero vector and no version is not needed.
-        idle = rows[(self._held[rows] == 0) & ~self._table[rows].any(axis=1)]
+        idle = rows[(self._run_count[rows] == 0) & ~self._table[rows].any(axis=1)]
         self._slots.free_idle(idle)
 
     @property
     def memory_bytes(self) -> int:
         """Bytes held, index structures included."""
-        held = self._table.nbytes + self._held.nbytes + self._runs.nbytes
-        held += self._values.nbytes + self._small.nbytes
+        total = self._table.nbytes + self._run_count.nbytes + self._runs.nbytes
+        total += self._values.nbytes + self._small.nbytes
         by_row = sum(array.nbytes for array in self._by_row or ())
-        return held + by_row + self._slots.memory_bytes + 16 * len(self._marks)
+        return total + by_row + self._slots.memory_bytes + 16 * len(self._marks)
 
     @property
     def spared_bytes(self) -> int:
@@ -652,17 +652,17 @@ class FeatureVersions:
     def _sorted(self) -> tuple[Int32, Int32]:
         """Where each row's runs begin, and the runs by row."""
         if self._by_row is None:
-            self._by_row = sort_by_row(self._runs, len(self._held))
+            self._by_row = sort_by_row(self._runs, len(self._run_count))
         return self._by_row
 
     def _make_room(self, fresh: Int32) -> None:
         """Provide rows of zeros without a version for newly taken slots."""
         used = self._slots.used
-        if used > len(self._held):
-            room = used if len(self._held) == 0 else used + used // 16 + 64
-            more = room - len(self._held)
+        if used > len(self._run_count):
+            room = used if len(self._run_count) == 0 else used + used // 16 + 64
+            more = room - len(self._run_count)
             self._table = joined(self._table, np.zeros((more, self.features), np.float32))
-            self._held = np.concatenate([self._held, np.zeros(more, np.int32)])
+            self._run_count = np.concatenate([self._run_count, np.zeros(more, np.int32)])
             self._by_row = None
         self._table[fresh] = 0
 

@@ -61,9 +61,9 @@ class HeldParts:
     def whole(self, sequence: int) -> Stored:
         """The full content at the last snapshot applied, ``sequence``, as a change from nothing: a base."""
         node, part = self.placement.all()
-        held = [pairs.at(sequence) for pairs in self.pairs]
-        keys = np.concatenate([keys for keys, _ in held])
-        offsets = np.concatenate([[0], np.cumsum([len(keys) for keys, _ in held])]).astype(np.int64)
+        pairs_by_part = [pairs.as_of(sequence) for pairs in self.pairs]
+        keys = np.concatenate([keys for keys, _ in pairs_by_part])
+        offsets = np.concatenate([[0], np.cumsum([len(keys) for keys, _ in pairs_by_part])]).astype(np.int64)
         rows = []
         for k, features in enumerate(self.features if self._header.node_features else []):
             mine = node[part == k]
@@ -76,7 +76,10 @@ class HeldParts:
             part,
             np.where(home, int(Why.NEW), int(Why.REPLICATED)).astype(np.int8),
             PairRows(
-                offsets, np.ones(len(keys), np.int8), keys, np.concatenate([weight for _, weight in held])
+                offsets,
+                np.ones(len(keys), np.int8),
+                keys,
+                np.concatenate([weight for _, weight in pairs_by_part]),
             ),
             segment_changes(rows, self._header.parts, width),
         )

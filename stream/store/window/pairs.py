@@ -23,16 +23,16 @@ from stream.kernels.node_sets import distinct
 @njit(cache=True, nogil=True)
 def oldest(run, start, gone, keys, rows):  # type: ignore[no-untyped-def]  # compiled
     """Set ``rows[i]``, if it is −1, to the first row of ``keys[i]`` in the run that isn't gone; each row is taken once."""
-    at = 0
+    place = 0
     for i in range(len(keys)):
         if rows[i] >= 0:
             continue
-        at = _first_not_below(run, keys[i], at)
-        while at < len(run) and run[at] == keys[i] and _bit(gone, start + at):
-            at += 1
-        if at < len(run) and run[at] == keys[i]:
-            rows[i] = start + at
-            at += 1
+        place = _first_not_below(run, keys[i], place)
+        while place < len(run) and run[place] == keys[i] and _bit(gone, start + place):
+            place += 1
+        if place < len(run) and run[place] == keys[i]:
+            rows[i] = start + place
+            place += 1
 
 
 @njit(cache=True, nogil=True)
@@ -41,12 +41,12 @@ def newest(run, start, gone, later, keys, rows):  # type: ignore[no-untyped-def]
 
     Rows in ``later``, ascending, are not gone yet at the snapshot that is asked about.
     """
-    at = 0
+    place = 0
     for i in range(len(keys)):
         if rows[i] >= 0:
             continue
-        at = _first_not_below(run, keys[i], at)
-        last = at
+        place = _first_not_below(run, keys[i], place)
+        last = place
         while last + 1 < len(run) and run[last + 1] == keys[i]:
             last += 1
         if last < len(run) and run[last] == keys[i]:
@@ -94,25 +94,25 @@ def _bit(bits, row):  # type: ignore[no-untyped-def]  # compiled
 
 @njit(cache=True, nogil=True)
 def _has(ascending, number):  # type: ignore[no-untyped-def]  # compiled
-    at = np.searchsorted(ascending, number)
-    return at < len(ascending) and ascending[at] == number
+    place = np.searchsorted(ascending, number)
+    return place < len(ascending) and ascending[place] == number
 
 
 @njit(cache=True, nogil=True)
-def _first_not_below(run, key, at):  # type: ignore[no-untyped-def]  # compiled
-    step, end = 1, at
+def _first_not_below(run, key, begin):  # type: ignore[no-untyped-def]  # compiled
+    step, end = 1, begin
     while end < len(run) and run[end] < key:
-        at = end + 1
+        begin = end + 1
         end += step
         step *= 2
     end = min(end, len(run))
-    while at < end:
-        middle = (at + end) >> 1
+    while begin < end:
+        middle = (begin + end) >> 1
         if run[middle] < key:
-            at = middle + 1
+            begin = middle + 1
         else:
             end = middle
-    return at
+    return begin
 
 
 _BITS_A_NUMBER = 32
@@ -206,9 +206,9 @@ class _Change:
         start: The row of the first new pair; leaving and altered rows are below it.
         gone: Rows that leave.
         come: New keys, ascending.
-        come_weight: Their weights, as ``_held``.
+        come_weight: Their weights, as ``_stored``.
         altered: Rows with a new weight.
-        weight: Their weights, as ``_held``.
+        weight: Their weights, as ``_stored``.
         count: Number of changes given.
     """
 
@@ -258,8 +258,8 @@ class PairWindow:
         altered, first = altered[altered >= 0], first[altered >= 0]
         change = _Change(
             sequence, start,
-            RowSet.of(going, start), keys[come], _held(weight[come]),
-            RowSet.of(altered, start), _held(weight[new[first]]),
+            RowSet.of(going, start), keys[come], _stored(weight[come]),
+            RowSet.of(altered, start), _stored(weight[new[first]]),
             len(keys),
         )  # fmt: skip
         self._changes.append(change)
@@ -273,13 +273,13 @@ class PairWindow:
         if always or sum(change.count for change in past) * _FOLD_SHARE > len(self._keys):
             later = self._changes[len(past) :]
             self._keys, weight, place = self._joined(past, places=bool(later))
-            self._weight = _held(weight)
+            self._weight = _stored(weight)
             self._changes = _moved(later, place, len(self._keys))
             self._gone = np.zeros(_bytes_of_bits(self._end(self._changes)), np.uint8)
             for change in self._changes:
                 change.gone.mark_bits(self._gone)
 
-    def at(self, sequence: int) -> tuple[Int64, Float32]:
+    def as_of(self, sequence: int) -> tuple[Int64, Float32]:
         """The pairs at a snapshot of the window.
 
         Returns:
@@ -304,15 +304,15 @@ class PairWindow:
         gone, altered = change.gone.rows(), change.altered.rows()
         keys = distinct(self._keys_of(gone), change.come, self._keys_of(altered))
         rows = self._newest_rows(keys, number)
-        there = np.flatnonzero(rows >= 0)
-        rows = rows[there]
+        present = np.flatnonzero(rows >= 0)
+        rows = rows[present]
         before = np.full(len(keys), np.nan, np.float32)
-        before[there] = self._weights_of(rows, number)
+        before[present] = self._weights_of(rows, number)
         after = before.copy()
         # The oldest copy leaves first: if the newest is gone, all are.
-        after[there[_located(gone, rows)[1]]] = np.nan
-        at, found = _located(altered, rows)
-        after[there[found]] = _chosen(change.weight, len(altered), at[found])
+        after[present[_located(gone, rows)[1]]] = np.nan
+        place, is_altered = _located(altered, rows)
+        after[present[is_altered]] = _chosen(change.weight, len(altered), place[is_altered])
         # All copies that come with a snapshot have the same weight.
         after[_located(keys, change.come)[0]] = _of_each(change.come_weight, len(change.come))
         differs = before.view(np.int32) != after.view(np.int32)
@@ -331,8 +331,11 @@ class PairWindow:
     @property
     def weighted(self) -> bool:
         """Whether pairs have different weights, so that each has its own."""
-        held = [self._weight, *(w for change in self._changes for w in (change.come_weight, change.weight))]
-        return any(len(weight) > 1 for weight in held)
+        weights = [
+            self._weight,
+            *(w for change in self._changes for w in (change.come_weight, change.weight)),
+        ]
+        return any(len(weight) > 1 for weight in weights)
 
     def _end(self, changes: list[_Change]) -> int:
         """Number of rows of the table and of the given oldest changes."""
@@ -378,15 +381,15 @@ class PairWindow:
         """The weights of rows after the first ``number`` changes."""
         weight = np.empty(len(rows), np.float32)
         changes = self._changes[:number]
-        for (start, run), held in zip(
+        for (start, run), stored in zip(
             self._runs(), [self._weight, *(change.come_weight for change in changes)], strict=False
         ):
             inside = (rows >= start) & (rows < start + len(run))
-            weight[inside] = _chosen(held, len(run), rows[inside] - start)
+            weight[inside] = _chosen(stored, len(run), rows[inside] - start)
         for change in changes:
             altered = change.altered.rows()
-            at, found = _located(altered, rows)
-            weight[found] = _chosen(change.weight, len(altered), at[found])
+            place, is_altered = _located(altered, rows)
+            weight[is_altered] = _chosen(change.weight, len(altered), place[is_altered])
         return weight
 
     def _joined(self, changes: list[_Change], *, places: bool = False) -> tuple[Int64, Float32, Int64]:
@@ -444,11 +447,11 @@ def _difference(
     both = np.union1d(before, after)
     was, now = np.zeros(len(both), np.int64), np.zeros(len(both), np.int64)
     old, new = np.zeros(len(both), np.float32), np.zeros(len(both), np.float32)
-    at = np.searchsorted(both, before)
-    was += np.bincount(at, minlength=len(both))
-    old[at] = weight_before  # the newest copy's, which is the last
-    at = np.searchsorted(both, after)
-    now[at], new[at] = number, weight[first]
+    place = np.searchsorted(both, before)
+    was += np.bincount(place, minlength=len(both))
+    old[place] = weight_before  # the newest copy's, which is the last
+    place = np.searchsorted(both, after)
+    now[place], new[place] = number, weight[first]
     more = now - was
     reweighted = (was > 0) & (now > 0) & (more <= 0) & (old != new)
     row = np.repeat(np.arange(len(both)), np.abs(more))
@@ -461,25 +464,25 @@ def _bytes_of_bits(rows: int) -> int:
     return (rows + 7) // 8
 
 
-def _held(weight: Float32) -> Float32:
+def _stored(weight: Float32) -> Float32:
     """Weights as held: a single one if all are equal."""
     bits = weight.view(np.int32)
     return weight[:1].copy() if len(weight) > 1 and (bits == bits[0]).all() else weight
 
 
-def _of_each(held: Float32, count: int) -> Float32:
+def _of_each(stored: Float32, count: int) -> Float32:
     """The weights of ``count`` pairs, from those held."""
-    return held if len(held) == count else np.full(count, held[0], np.float32)
+    return stored if len(stored) == count else np.full(count, stored[0], np.float32)
 
 
-def _chosen(held: Float32, count: int, at: Int64) -> Float32:
+def _chosen(stored: Float32, count: int, place: Int64) -> Float32:
     """Some of the weights of ``count`` pairs, from those held."""
-    return held[at] if len(held) == count else np.full(len(at), held[0], np.float32)
+    return stored[place] if len(stored) == count else np.full(len(place), stored[0], np.float32)
 
 
-def _located(ascending: Int64, asked: Int64) -> tuple[Int64, Bool]:
+def _located(ascending: Int64, numbers: Int64) -> tuple[Int64, Bool]:
     """Places of numbers among ascending ones, int64 (n,), and bool (n,), whether they are there."""
-    at = np.searchsorted(ascending, asked)
+    place = np.searchsorted(ascending, numbers)
     if len(ascending) == 0:
-        return at, np.zeros(len(asked), np.bool_)
-    return at, ascending[np.minimum(at, len(ascending) - 1)] == asked
+        return place, np.zeros(len(numbers), np.bool_)
+    return place, ascending[np.minimum(place, len(ascending) - 1)] == numbers

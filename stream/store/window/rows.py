@@ -24,15 +24,15 @@ class NodeRows:
 
     Attributes:
         nodes: int64 (n,), ascending: the nodes.
-        there: bool (n,), whether a node has an owner in the snapshot.
+        has_owner: bool (n,), whether a node has an owner in the snapshot.
         keys: int64 (m,), the directed pairs with an end among the nodes, as ``stream.snapshots.pairs.pair_keys``, ascending and
             distinct, self-loops included.
         weight: float32 (m,), their weights.
-        features: float32 (n, F), zeros for nodes that are not there.
+        features: float32 (n, F), zeros for nodes without an owner.
     """
 
     nodes: Int64
-    there: Bool
+    has_owner: Bool
     keys: Int64
     weight: Float32
     features: Float32
@@ -78,31 +78,31 @@ def read_rows(lane: LaneReader, wanted: Sequence[Wanted]) -> Iterator[NodeRows]:
     if not wanted:
         return
     manifests, last = lane.manifests, wanted[-1].sequence
-    parts = np.unique(np.concatenate([each.owner for each in wanted]))
+    parts = np.unique(np.concatenate([snapshot.owner for snapshot in wanted]))
     pairs = [_PairsOf(part, wanted) for part in parts[parts >= 0].tolist()]
     vectors = _Vectors(lane, wanted) if lane.header.node_features else None
-    due = {each.sequence: each for each in wanted}
+    due = {snapshot.sequence: snapshot for snapshot in wanted}
     begin = _first(lane, wanted[0].sequence)
     for number in range(begin, last + 1):
         manifest = manifests[number]
         from_base = number == begin and lane.base_of(manifest) is not None
         tables = lane.tables(manifest, base=from_base)
-        for each in pairs:
-            rows = lane.kept(manifest, partial(tables.pairs, each.part))
-            each.take(rows, manifest.num_nodes, whole=from_base or manifest.whole_pairs)
+        for of_part in pairs:
+            rows = lane.read_kept(manifest, partial(tables.pairs, of_part.part))
+            of_part.take(rows, manifest.num_nodes, whole=from_base or manifest.whole_pairs)
         if vectors is not None:
-            lane.kept(manifest, partial(vectors.take, tables, [each.part for each in pairs]))
+            lane.read_kept(manifest, partial(vectors.take, tables, [of_part.part for of_part in pairs]))
         if number in due:
             now = due[number]
-            found = [each.at(now) for each in pairs]
-            keys = np.concatenate([np.empty(0, np.int64), *(keys for keys, _ in found)])
+            pairs_by_part = [of_part.of(now) for of_part in pairs]
+            keys = np.concatenate([np.empty(0, np.int64), *(keys for keys, _ in pairs_by_part)])
             keys, once = np.unique(keys, return_index=True)  # a pair of nodes of two parts is in both
-            weight = np.concatenate([np.empty(0, np.float32), *(weight for _, weight in found)])[once]
-            there = now.owner >= 0
+            weight = np.concatenate([np.empty(0, np.float32), *(weight for _, weight in pairs_by_part)])[once]
+            has_owner = now.owner >= 0
             features = np.zeros((len(now.nodes), lane.header.node_features), np.float32)
             if vectors is not None:
-                features[there] = vectors.at(now.nodes[there])
-            yield NodeRows(now.nodes, there, keys, weight, features)
+                features[has_owner] = vectors.of(now.nodes[has_owner])
+            yield NodeRows(now.nodes, has_owner, keys, weight, features)
 
 
 def _first(lane: LaneReader, sequence: int) -> int:
@@ -119,7 +119,7 @@ class _PairsOf:
 
     def __init__(self, part: int, wanted: Sequence[Wanted]) -> None:
         self.part = part
-        self._mask = _mask([each.nodes[each.owner == part] for each in wanted])
+        self._mask = _mask([snapshot.nodes[snapshot.owner == part] for snapshot in wanted])
         self._keys: Int64 = np.empty(0, np.int64)
         self._weight: Float32 = np.empty(0, np.float32)
         self._later: list[tuple[Int8, Int64, Float32]] = []
@@ -131,11 +131,11 @@ class _PairsOf:
             self._keys, self._weight, self._later = self._keys[:0], self._weight[:0], []
         if len(self._mask) < num_nodes:
             self._mask = np.concatenate([self._mask, np.zeros(num_nodes - len(self._mask), np.bool_)])
-        kept = np.flatnonzero(self._mask[src] | self._mask[dst])
-        if len(kept):
-            self._later.append((op[kept], pair_keys(src[kept], dst[kept]), weight[kept]))
+        chosen = np.flatnonzero(self._mask[src] | self._mask[dst])
+        if len(chosen):
+            self._later.append((op[chosen], pair_keys(src[chosen], dst[chosen]), weight[chosen]))
 
-    def at(self, wanted: Wanted) -> tuple[Int64, Float32]:
+    def of(self, wanted: Wanted) -> tuple[Int64, Float32]:
         """Keys and weights of the pairs of a snapshot's nodes in this part; the snapshot is the last one taken in."""
         if self._later:
             op = np.concatenate([np.zeros(len(self._keys), np.int8), *(op for op, _, _ in self._later)])
@@ -148,15 +148,15 @@ class _PairsOf:
         mine = np.zeros(len(self._mask), np.bool_)
         mine[wanted.nodes[wanted.owner == self.part]] = True
         src, dst = split_keys(self._keys)
-        kept = mine[src] | mine[dst]
-        return self._keys[kept], self._weight[kept]
+        chosen = mine[src] | mine[dst]
+        return self._keys[chosen], self._weight[chosen]
 
 
 class _Vectors:
     """Feature vectors of the wanted nodes; a node that enters a part brings its vector, starting from zeros."""
 
     def __init__(self, lane: LaneReader, wanted: Sequence[Wanted]) -> None:
-        self._nodes = np.unique(np.concatenate([each.nodes for each in wanted]))
+        self._nodes = np.unique(np.concatenate([snapshot.nodes for snapshot in wanted]))
         self._bounds = segment_bounds(lane.header.node_features, lane.header.segments)
         self._part = np.full(len(self._nodes), -1, np.int32)
         self._table = np.zeros((len(self._nodes), lane.header.node_features), np.float32)
@@ -166,29 +166,29 @@ class _Vectors:
         node, part, _ = tables.placed()
         first = np.flatnonzero(np.diff(node, prepend=-1))  # as ``Placement.apply``
         node, part = node[first], part[first]
-        at, known = self._located(node)
-        moved = at[known][self._part[at[known]] != part[known]]
+        place, known = self._located(node)
+        moved = place[known][self._part[place[known]] != part[known]]
         self._table[moved] = 0
-        self._part[at[known]] = part[known]
-        for each in parts:
-            node, segment, values = tables.segments(each)
-            at, known = self._located(node)
-            known &= self._part[np.minimum(at, len(self._nodes) - 1)] == each
-            at, segment, values = at[known], segment[known], values[known]
+        self._part[place[known]] = part[known]
+        for part_number in parts:
+            node, segment, values = tables.segments(part_number)
+            place, known = self._located(node)
+            known &= self._part[np.minimum(place, len(self._nodes) - 1)] == part_number
+            place, segment, values = place[known], segment[known], values[known]
             for s in np.unique(segment).tolist():
                 start, end = self._bounds[s], self._bounds[s + 1]
                 of = segment == s
-                self._table[at[of], start:end] = values[of, : end - start]
+                self._table[place[of], start:end] = values[of, : end - start]
 
-    def at(self, nodes: Int64) -> Float32:
+    def of(self, nodes: Int64) -> Float32:
         """Vectors of some of the nodes after the last snapshot taken in."""
         return self._table[np.searchsorted(self._nodes, nodes)]
 
     def _located(self, nodes: Int64) -> tuple[Int64, Bool]:
-        at = np.searchsorted(self._nodes, nodes)
+        place = np.searchsorted(self._nodes, nodes)
         if len(self._nodes) == 0:
-            return at, np.zeros(len(nodes), np.bool_)
-        return at, self._nodes[np.minimum(at, len(self._nodes) - 1)] == nodes
+            return place, np.zeros(len(nodes), np.bool_)
+        return place, self._nodes[np.minimum(place, len(self._nodes) - 1)] == nodes
 
 
 def _mask(nodes: Sequence[Int64]) -> Bool:

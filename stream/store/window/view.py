@@ -136,7 +136,7 @@ class WindowView:
         if snapshot.csr is None:
             num_nodes, (keys, weight) = (
                 snapshot.manifest.num_nodes,
-                self._pairs.at(snapshot.manifest.sequence),
+                self._pairs.as_of(snapshot.manifest.sequence),
             )
             snapshot.csr = Csr(*build_adjacency(num_nodes, keys, weight))
         return snapshot.csr
@@ -147,7 +147,7 @@ class WindowView:
         Returns:
             int64 src and dst (E,), sorted by (src, dst), and float32 weights (E,); new arrays.
         """
-        keys, weight = self._pairs.at(self._snapshots[self._index(tau)].manifest.sequence)
+        keys, weight = self._pairs.as_of(self._snapshots[self._index(tau)].manifest.sequence)
         return *split_keys(keys), weight.copy()
 
     def changes(self, tau: int) -> ChangedPairs:
@@ -208,18 +208,18 @@ class WindowView:
             CorruptError: A file doesn't match its manifest.
             RetainedError: The window doesn't have a snapshot, or its files are no longer kept.
         """
-        found = []
+        requests = []
         for tau in sorted(wanted):
             sequence = self._snapshots[self._index(tau)].manifest.sequence
             home, nodes = self.owner(tau), wanted[tau]
             owner = np.full(len(nodes), -1, np.int32)
             owner[nodes < len(home)] = home[nodes[nodes < len(home)]]
-            found.append(Wanted(sequence, nodes, owner))
+            requests.append(Wanted(sequence, nodes, owner))
 
         def read() -> dict[int, NodeRows]:
-            return dict(zip(sorted(wanted), read_rows(self.lane, found), strict=True))
+            return dict(zip(sorted(wanted), read_rows(self.lane, requests), strict=True))
 
-        return self._while_kept(read, found[0].sequence) if found else {}
+        return self._while_kept(read, requests[0].sequence) if requests else {}
 
     def owner(self, tau: int) -> Int32:
         """Home of every dense id at τ, over all parts of the lane.
@@ -362,6 +362,6 @@ class WindowView:
     def _index(self, tau: int) -> int:
         taus = self.taus
         if tau not in taus:
-            held = f"it holds {taus}" if taus else "it is empty until the first advance"
-            raise RetainedError(f"snapshot {tau} is not in the window of {self.window}: {held}")
+            content = f"it holds {taus}" if taus else "it is empty until the first advance"
+            raise RetainedError(f"snapshot {tau} is not in the window of {self.window}: {content}")
         return taus.index(tau)

@@ -163,7 +163,7 @@ def test_slots_of_any_snapshot_with_nodes_that_come_go_and_come_back():
         ids = rng.integers(0, nodes + 3, 50)
         for then in range(max(0, sequence - 6), sequence + 1):
             expected = [history[then].get(node, -1) for node in ids.tolist()]
-            assert slots.at(ids, then).tolist() == expected
+            assert slots.as_of(ids, then).tolist() == expected
 
 
 def test_looking_up_slots_equals_its_plain_twin():

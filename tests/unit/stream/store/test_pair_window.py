@@ -31,7 +31,7 @@ def test_every_snapshot_of_the_window_is_read_as_it_was(window):
         history[sequence] = {p: weights[p] for part in held for p in part}
         pairs.fold(sequence - window + 1)
         for then in range(max(0, sequence - window + 1), sequence + 1):
-            keys, found = pairs.at(then)
+            keys, found = pairs.as_of(then)
             expected = sorted(history[then])
             assert keys.tolist() == pair_keys(np.array(expected, int), np.array(expected, int)).tolist()
             assert dict(zip(expected, found.tolist(), strict=True)) == history[then]
@@ -43,12 +43,12 @@ def test_a_list_of_all_pairs_changes_copies_and_weights_at_once():
     pairs.append(0, np.ones(5, np.int8), pair_keys(both, both), np.full(5, 1, np.float32))
     one = np.array([0, 1, 1, 2])
     pairs.append(1, None, pair_keys(one, one), np.array([7, 8, 8, 1], np.float32), whole=True)
-    keys, weight = pairs.at(1)
+    keys, weight = pairs.as_of(1)
     assert keys.tolist() == pair_keys(np.arange(3), np.arange(3)).tolist()
     assert weight.tolist() == [7, 8, 1]
     none = np.array([1, 2])  # one of each copy goes: of pair 1 one is left
     pairs.append(2, np.full(2, -1, np.int8), pair_keys(none, none), np.zeros(2, np.float32))
-    assert pairs.at(2)[0].tolist() == pair_keys(np.arange(2), np.arange(2)).tolist()
+    assert pairs.as_of(2)[0].tolist() == pair_keys(np.arange(2), np.arange(2)).tolist()
 
 
 @pytest.mark.parametrize("a_snapshot", [5, 400])
@@ -72,7 +72,7 @@ def test_few_and_many_changes_of_a_large_table_are_read_as_they_were(a_snapshot)
         history[sequence] = dict(live)
         for then in range(max(0, sequence - window + 1), sequence + 1):
             expected = np.array(sorted(history[then]))
-            keys, found = pairs.at(then)
+            keys, found = pairs.as_of(then)
             assert keys.tolist() == pair_keys(expected, expected).tolist()
             assert found.tolist() == [history[then][pair] for pair in expected.tolist()]
 
