@@ -57,22 +57,22 @@ def _inspect(value: bytes | memoryview, limits: Limits) -> None:
             NOT_ARROW,
             "an Arrow stream behind Confluent's header. Write messages as bytes, without that serializer",
         )
-    at = 0
+    offset = 0
     rows = {_DICTIONARY_BATCH: 0, _RECORD_BATCH: 0}
-    while at < len(value):
-        mark, size = _FRAME.unpack_from(value, at)
+    while offset < len(value):
+        mark, size = _FRAME.unpack_from(value, offset)
         if mark != _CONTINUATION or size < 0:
-            raise RefusedError(NOT_ARROW, f"not an Arrow IPC stream: no frame begins at byte {at}")
-        at += _FRAME.size
+            raise RefusedError(NOT_ARROW, f"not an Arrow IPC stream: no frame begins at byte {offset}")
+        offset += _FRAME.size
         if size == 0:
-            if at < len(value):
+            if offset < len(value):
                 raise RefusedError(
                     NOT_ARROW,
-                    f"{len(value) - at} bytes after the end of its stream. Write one stream per message",
+                    f"{len(value) - offset} bytes after the end of its stream. Write one stream per message",
                 )
             return
-        kind, more, body = _check_message(bytes(value[at : at + size]))
-        at += size + body
+        kind, more, body = _check_message(bytes(value[offset : offset + size]))
+        offset += size + body
         if more:
             rows[kind] += more
             _check_rows(rows[kind], len(value), limits)
@@ -122,8 +122,8 @@ def _root(metadata: bytes) -> int:
     return _follow(metadata, 0)
 
 
-def _follow(metadata: bytes, at: int) -> int:
-    return at + int(struct.unpack_from("<I", metadata, at)[0])
+def _follow(metadata: bytes, offset: int) -> int:
+    return offset + int(struct.unpack_from("<I", metadata, offset)[0])
 
 
 def _field(metadata: bytes, table: int, position: int) -> int:
@@ -137,8 +137,8 @@ def _field(metadata: bytes, table: int, position: int) -> int:
     return table + offset if offset else 0
 
 
-def _signed(metadata: bytes, at: int, width: int) -> int:
-    return int(struct.unpack_from("<i" if width == 4 else "<q", metadata, at)[0])
+def _signed(metadata: bytes, offset: int, width: int) -> int:
+    return int(struct.unpack_from("<i" if width == 4 else "<q", metadata, offset)[0])
 
 
 _NAMES = {"node": "src", "offset": "feature_offset", "values": "features"}
@@ -177,22 +177,22 @@ def _renamed(batch: pa.RecordBatch, mapping: Mapping) -> pa.RecordBatch:
     columns: dict[str, pa.Array] = {}
     parts: list[pa.Array] = []
     for (name, part), keys in mapping.paths:
-        found = _at(batch, keys)
+        column = _column_at(batch, keys)
         if name == "features" and mapping.feature_parts:
-            parts.append(_numbers(mapping.shown(name, part), found))
+            parts.append(_numbers(mapping.shown(name, part), column))
         else:
-            columns[_NAMES.get(name, name)] = found
+            columns[_NAMES.get(name, name)] = column
     if parts:
         columns["features"] = _together(parts, batch.num_rows)
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
-def _at(batch: pa.RecordBatch, keys: PathKeys) -> pa.Array:
+def _column_at(batch: pa.RecordBatch, keys: PathKeys) -> pa.Array:
     shown = ".".join(keys)
     places = batch.schema.get_all_field_indices(keys[0])
     if not places:
-        found = ", ".join(batch.schema.names) or "none"
-        raise RefusedError(Reason.MISSING_FIELD, f"column {shown} is missing; found {found}")
+        names = ", ".join(batch.schema.names) or "none"
+        raise RefusedError(Reason.MISSING_FIELD, f"column {shown} is missing; found {names}")
     if len(places) > 1:
         raise RefusedError(Reason.WRONG_TYPE, f"column {keys[0]} stands {len(places)} times")
     column = batch.column(places[0])
@@ -202,8 +202,8 @@ def _at(batch: pa.RecordBatch, keys: PathKeys) -> pa.Array:
             raise RefusedError(Reason.WRONG_TYPE, f"column {above} is {column.type}, expected a struct")
         inside = column.type.get_all_field_indices(key)
         if len(inside) != 1:
-            found = ", ".join(field.name for field in column.type) or "none"
-            raise RefusedError(Reason.MISSING_FIELD, f"column {shown} is missing; {above} has {found}")
+            names = ", ".join(field.name for field in column.type) or "none"
+            raise RefusedError(Reason.MISSING_FIELD, f"column {shown} is missing; {above} has {names}")
         column = pc.struct_field(column, inside)
         if pt.is_dictionary(column.type):  # only text of columns is limited once written out
             raise RefusedError(
@@ -455,8 +455,8 @@ def _rows(run: list[Message], ids: IdKind, unit: TimeUnit, mapping: Mapping) -> 
     # More than one batch is left only if a column exceeds 2 GiB.
     for batch in one_table([batch for _, batch, _ in run]).to_batches():
         span = slice(first, first + batch.num_rows)
-        found = batch if mapping == NATIVE else mapped(batch, mapping)
-        draft = canonical(found, ids, unit, shown=mapping.column, time_texts=mapping.time_texts)
+        mapped_batch = batch if mapping == NATIVE else mapped(batch, mapping)
+        draft = canonical(mapped_batch, ids, unit, shown=mapping.column, time_texts=mapping.time_texts)
         together.append(DecodedRows(draft, messages[span], rows[span]))
         first += batch.num_rows
     return together

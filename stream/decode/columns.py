@@ -107,21 +107,21 @@ def canonical(
     faults = Faults.none(batch.num_rows) if faults is None else faults
     require_columns(batch.schema)
     names = {name: shown(name) for name in draft_schema(ids).names}
-    found = {name: _column(batch, name, told) for name, told in names.items()}
+    arrays = {name: _column(batch, name, shown_name) for name, shown_name in names.items()}
     read_id = _ints if ids == "int" else _texts
-    src = read_id(names["src"], found["src"], faults, Reason.BAD_ID)
-    dst = read_id(names["dst"], found["dst"], faults, Reason.BAD_ID)
+    src = read_id(names["src"], arrays["src"], faults, Reason.BAD_ID)
+    dst = read_id(names["dst"], arrays["dst"], faults, Reason.BAD_ID)
     rows = batch.num_rows
     columns = {
-        "op": _ops(names["op"], found["op"], dst, faults),
+        "op": _ops(names["op"], arrays["op"], dst, faults),
         "src": src,
         "dst": dst,
-        "t": _times(names["t"], found["t"], unit, faults, time_texts or unit == "rfc3339"),
-        "weight": _weights(names["weight"], found["weight"], rows),
-        "features": _features(names["features"], found["features"], rows),
-        "feature_offset": _int32(names["feature_offset"], found["feature_offset"], rows, faults),
-        "label": _int32(names["label"], found["label"], rows, faults),
-        "event_id": _event_ids(names["event_id"], found["event_id"], rows, faults),
+        "t": _times(names["t"], arrays["t"], unit, faults, time_texts or unit == "rfc3339"),
+        "weight": _weights(names["weight"], arrays["weight"], rows),
+        "features": _features(names["features"], arrays["features"], rows),
+        "feature_offset": _int32(names["feature_offset"], arrays["feature_offset"], rows, faults),
+        "label": _int32(names["label"], arrays["label"], rows, faults),
+        "event_id": _event_ids(names["event_id"], arrays["event_id"], rows, faults),
     }
     schema = draft_schema(ids)
     return Draft(pa.RecordBatch.from_arrays([columns[n] for n in schema.names], schema=schema), faults)
@@ -135,8 +135,8 @@ def require_columns(schema: pa.Schema) -> None:
     """
     for name in REQUIRED:
         if name not in schema.names:
-            found = ", ".join(schema.names) or "none"
-            raise RefusedError(Reason.MISSING_FIELD, f"column {name} is missing; found {found}")
+            names = ", ".join(schema.names) or "none"
+            raise RefusedError(Reason.MISSING_FIELD, f"column {name} is missing; found {names}")
 
 
 def id_kind(schema: pa.Schema) -> IdKind:
@@ -173,8 +173,10 @@ def decoded(name: str, column: pa.DictionaryArray) -> pa.Array:
     return column.dictionary_decode()
 
 
-def _wrong(name: str, found: pa.Array, expected: Iterable[str]) -> RefusedError:
-    return RefusedError(Reason.WRONG_TYPE, f"column {name} is {found.type}, expected {' or '.join(expected)}")
+def _wrong(name: str, column: pa.Array, expected: Iterable[str]) -> RefusedError:
+    return RefusedError(
+        Reason.WRONG_TYPE, f"column {name} is {column.type}, expected {' or '.join(expected)}"
+    )
 
 
 def _integers(

@@ -51,8 +51,8 @@ def _texts(column: pa.Array) -> pa.Array | str:
 
 def _spelled(texts: pa.Array) -> pa.Array:
     """Numbers without a JSON form, as Python writes them."""
-    for found, word in (("nan", "NaN"), ("-nan", "NaN"), ("inf", "Infinity"), ("-inf", "-Infinity")):
-        texts = pc.if_else(pc.equal(texts, found), word, texts)
+    for spelling, word in (("nan", "NaN"), ("-nan", "NaN"), ("inf", "Infinity"), ("-inf", "-Infinity")):
+        texts = pc.if_else(pc.equal(texts, spelling), word, texts)
     return texts
 
 
@@ -262,17 +262,17 @@ class Decoder:
                 )
         beat()
         half = len(values) // 2
-        found = self._answers(values[:half], at_once, rules)
+        first_half = self._answers(values[:half], at_once, rules)
         if at_once is not None:
-            rows = sum(batch.num_rows for batch, *_ in found.events)
+            rows = sum(batch.num_rows for batch, *_ in first_half.events)
             at_once = Limits(
-                at_once.rows - rows, at_once.bytes - sum(batch.nbytes for batch, *_ in found.events)
+                at_once.rows - rows, at_once.bytes - sum(batch.nbytes for batch, *_ in first_half.events)
             )
             if min(at_once.rows, at_once.bytes) <= 0:
-                return found
-        if found.looked_at < half:
-            return found
-        return found.followed_by(self._answers(values[half:], at_once, rules))
+                return first_half
+        if first_half.looked_at < half:
+            return first_half
+        return first_half.followed_by(self._answers(values[half:], at_once, rules))
 
     def _read(self, values: pa.LargeBinaryArray, at_once: Limits | None, rules: Rules) -> _DecodedMessages:
         read = self._format.read(values, at_once)
@@ -354,7 +354,9 @@ def _rejects(raw: RawBatch, offsets: Int64, refusals: list[pa.Table]) -> pa.Reco
         pc.sort_indices(table, [("message", "ascending"), ("row", "ascending")])
     ).combine_chunks()
     messages, whole = table["message"], table["raw"].is_null().combine_chunks()
-    own = pc.binary_slice(raw.values.take(messages.filter(whole).combine_chunks()), 0, RAW_LIMIT_BYTES)
+    message_bytes = pc.binary_slice(
+        raw.values.take(messages.filter(whole).combine_chunks()), 0, RAW_LIMIT_BYTES
+    )
     first_bytes = pc.binary_slice(table["raw"].combine_chunks(), 0, RAW_LIMIT_BYTES)
     columns = {
         "topic": pa.repeat(raw.topic, len(table)),
@@ -363,7 +365,7 @@ def _rejects(raw: RawBatch, offsets: Int64, refusals: list[pa.Table]) -> pa.Reco
         "row": table["row"],
         "reason": table["reason"],
         "sentence": table["sentence"],
-        "raw": pc.replace_with_mask(first_bytes, whole, own.cast(pa.binary())),
+        "raw": pc.replace_with_mask(first_bytes, whole, message_bytes.cast(pa.binary())),
     }
-    found = pa.table([columns[field.name] for field in REJECT_SCHEMA], schema=REJECT_SCHEMA)
-    return found.combine_chunks().to_batches()[0]
+    rejects = pa.table([columns[field.name] for field in REJECT_SCHEMA], schema=REJECT_SCHEMA)
+    return rejects.combine_chunks().to_batches()[0]

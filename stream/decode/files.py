@@ -62,7 +62,7 @@ class FileColumns:
             names[name] = column
         return cls(names)
 
-    def found(self, header: Sequence[str]) -> dict[str, str]:
+    def event_columns(self, header: Sequence[str]) -> dict[str, str]:
         """The event's column for each column of a file that is read, in the file's order.
 
         Raises:
@@ -74,11 +74,11 @@ class FileColumns:
         by_name = {name: column for column, name in events.items()}
         for name in (*REQUIRED, *self.names):
             if name not in by_name or by_name[name] not in header:
-                there = ", ".join(header) or "none"
+                header_names = ", ".join(header) or "none"
                 raise RefusedError(
                     Reason.MISSING_FIELD,
-                    f"column {self.names.get(name, name)} is missing; found {there}. Name the columns of the file, such as "
-                    "--columns src=user,dst=item,t=ts",
+                    f"column {self.names.get(name, name)} is missing; found {header_names}. Name the columns of the file, "
+                    "such as --columns src=user,dst=item,t=ts",
                 )
         read = {column: events[column] for column in header if column in events}
         twice = next((column for column in read if header.count(column) > 1), None)
@@ -140,7 +140,7 @@ def csv_rows(
     options = pacsv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=False)  # or rows have no numbers
     with pacsv.open_csv(path, read_options=options, parse_options=separated) as reader:
         header = reader.schema.names
-    events = columns.found(header)
+    events = columns.event_columns(header)
     uneven.clear()
     reader = pacsv.open_csv(
         path,
@@ -246,8 +246,8 @@ def _typed(
     start: int,
     columns: FileColumns,
 ) -> Iterator[FileRows]:
-    for at, (batch, uneven) in enumerate(batches):
-        if at == 0:
+    for batch_number, (batch, uneven) in enumerate(batches):
+        if batch_number == 0:
             _require_readable(path, batch, schema, columns)
         if start < batch.num_rows:
             wanted = batch.slice(start)
@@ -461,16 +461,18 @@ def open_rows(
         return csv_rows(path, ids, start=start, columns=columns)
     parquet = pq.ParquetFile(path, memory_map=True)
     header = parquet.schema_arrow
-    found = columns.found(header.names)
-    wanted = [column for column, name in found.items() if only is None or name in only]
+    event_names = columns.event_columns(header.names)
+    wanted = [column for column, name in event_names.items() if only is None or name in only]
     group, metadata = 0, parquet.metadata
     while group < metadata.num_row_groups and start >= metadata.row_group(group).num_rows:
         start -= metadata.row_group(group).num_rows
         group += 1
     groups = list(range(group, metadata.num_row_groups))
     batches = parquet.iter_batches(_ROWS_A_BATCH, columns=wanted, row_groups=groups)
-    renamed = (batch.rename_columns([found[column] for column in batch.schema.names]) for batch in batches)
-    schema = pa.schema([header.field(column).with_name(name) for column, name in found.items()])
+    renamed = (
+        batch.rename_columns([event_names[column] for column in batch.schema.names]) for batch in batches
+    )
+    schema = pa.schema([header.field(column).with_name(name) for column, name in event_names.items()])
     return _without(renamed, start, columns), schema, header.names
 
 
@@ -486,7 +488,7 @@ def warn_of_columns(
         columns: Names of its columns.
         latest_us: Its latest time, microseconds.
     """
-    read = columns.found(header)
+    read = columns.event_columns(header)
     unread = [name for name in header if name not in read]
     if unread:
         more = f" and {len(unread) - _NAMED} more" if len(unread) > _NAMED else ""
@@ -516,12 +518,17 @@ def _without(batches: Iterator[pa.RecordBatch], start: int, columns: FileColumns
 def _with_times(batch: pa.RecordBatch, columns: FileColumns) -> FileRows:
     """Rows of Parquet with textual times read."""
     faults = Faults.none(batch.num_rows)
-    at = batch.schema.get_field_index("t")
-    if not (pa.types.is_string(batch.schema.types[at]) or pa.types.is_large_string(batch.schema.types[at])):
+    time_column = batch.schema.get_field_index("t")
+    if not (
+        pa.types.is_string(batch.schema.types[time_column])
+        or pa.types.is_large_string(batch.schema.types[time_column])
+    ):
         return FileRows(batch, faults)
-    texts = batch.column(at)
+    texts = batch.column(time_column)
     t = read_times(columns.shown("t"), texts, faults)
-    return FileRows(batch.set_column(at, "t", t), faults, {"t": pc.if_else(t.is_null(), texts, None)})
+    return FileRows(
+        batch.set_column(time_column, "t", t), faults, {"t": pc.if_else(t.is_null(), texts, None)}
+    )
 
 
 def _drafts(read: Iterator[FileRows], ids: IdKind, columns: FileColumns) -> Iterator[Draft]:

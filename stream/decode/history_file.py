@@ -128,13 +128,13 @@ def _poll(
 ) -> MicroBatch:
     rows = draft.batch.num_rows
     t = draft.batch["t"].fill_null(_LOWEST).to_numpy(zero_copy_only=False)
-    kept = (t < until_us) | (t > rules.max_us)
+    is_taken = (t < until_us) | (t > rules.max_us)
     events = draft.events()
     offsets = np.arange(offset, offset + rows)[draft.faults.accepted]
     schema = event_schema(rules.ids).append(pa.field("offset", pa.int64(), nullable=False))
     events = events.append_column(schema.field("offset"), pa.array(offsets))
-    if not kept.all():
-        events = events.filter(pa.array(kept[draft.faults.accepted]))
+    if not is_taken.all():
+        events = events.filter(pa.array(is_taken[draft.faults.accepted]))
     refused = draft.faults.refused_rows()
     return MicroBatch(
         topic=key[0],
@@ -143,7 +143,7 @@ def _poll(
         end_offset=offset + rows,
         high_watermark=offset + rows + 1,  # never idle: its reader ends the file
         events=events,
-        rejects=_rejects(draft, texts, refused[kept[refused]], key, offset),
+        rejects=_rejects(draft, texts, refused[is_taken[refused]], key, offset),
     )
 
 
@@ -151,7 +151,7 @@ def _rejects(
     draft: Draft, texts: Mapping[str, pa.Array], rows: np.ndarray, key: tuple[str, int], offset: int
 ) -> pa.RecordBatch:
     """Refused rows as JSON; cells that could not be read are as in the file."""
-    told = [draft.faults.of(int(row)) for row in rows]
+    refusals = [draft.faults.of(int(row)) for row in rows]
     taken = pa.array(rows, pa.int64())
     contents = draft.batch.take(taken).to_pylist() if len(rows) else []
     for name, column in texts.items():
@@ -163,8 +163,8 @@ def _rejects(
         "partition": [key[1]] * len(rows),
         "offset": (rows + offset).tolist(),
         "row": [None] * len(rows),
-        "reason": [reason for reason, _ in told],
-        "sentence": [sentence for _, sentence in told],
+        "reason": [reason for reason, _ in refusals],
+        "sentence": [sentence for _, sentence in refusals],
         "raw": [json.dumps(content).encode()[:RAW_LIMIT_BYTES] for content in contents],
     }
     arrays = [pa.array(columns[field.name], field.type) for field in REJECT_SCHEMA]
@@ -178,5 +178,5 @@ def _times(rows: FileRows, rules: Rules) -> np.ndarray:
     named = pa.RecordBatch.from_arrays([none, none, batch["t"]], names=["src", "dst", "t"])
     draft = canonical(named, rules.ids, "s")
     t = draft.batch["t"]
-    there = draft.faults.accepted & t.is_valid().to_numpy(zero_copy_only=False)
-    return t.fill_null(_LOWEST).to_numpy(zero_copy_only=False)[there]
+    has_time = draft.faults.accepted & t.is_valid().to_numpy(zero_copy_only=False)
+    return t.fill_null(_LOWEST).to_numpy(zero_copy_only=False)[has_time]

@@ -35,7 +35,7 @@ MINUS, PLUS, POINT, ZERO, NINE = 45, 43, 46, 48, 57
 
 
 @njit(cache=True, nogil=True, inline="always")
-def at(data: UInt8, i: int, end: int) -> int:
+def byte_at(data: UInt8, i: int, end: int) -> int:
     """The byte at i; 0, which JSON never has, from the end on."""
     return int(np.int64(data[i])) if i < end else 0
 
@@ -71,7 +71,7 @@ def is_hex(c: int) -> bool:
 @njit(cache=True, nogil=True)
 def _skip_string(data: UInt8, i: int, end: int) -> int:
     """Past a string whose opening quote is at i."""
-    if at(data, i, end) != QUOTE:
+    if byte_at(data, i, end) != QUOTE:
         return -1
     i += 1
     while i < end:
@@ -83,11 +83,11 @@ def _skip_string(data: UInt8, i: int, end: int) -> int:
         i += 1
         if c != BACKSLASH:
             continue
-        escape = at(data, i, end)
+        escape = byte_at(data, i, end)
         i += 1
         if escape == 117:  # \uXXXX
             for _ in range(4):
-                if not is_hex(at(data, i, end)):
+                if not is_hex(byte_at(data, i, end)):
                     return -1
                 i += 1
         elif escape not in (QUOTE, BACKSLASH, 47, 98, 102, 110, 114, 116):  # / b f n r t
@@ -102,13 +102,13 @@ def _skip_key(data: UInt8, i: int, end: int) -> int:
     if i < 0:
         return -1
     i = skip_space(data, i, end)
-    return i + 1 if at(data, i, end) == COLON else -1
+    return i + 1 if byte_at(data, i, end) == COLON else -1
 
 
 @njit(cache=True, nogil=True)
 def skip_word(data: UInt8, i: int, end: int) -> int:
     """Past true, false or null."""
-    c = at(data, i, end)
+    c = byte_at(data, i, end)
     if c == 110:
         return _skip_letters(data, i, end, 110, 117, 108, 108, 0)
     if c == 116:
@@ -122,7 +122,7 @@ def _skip_letters(data: UInt8, i: int, end: int, a: int, b: int, c: int, d: int,
         return -1
     if e == 0:
         return i + 4
-    return i + 5 if at(data, i + 4, end) == e else -1
+    return i + 5 if byte_at(data, i + 4, end) == e else -1
 
 
 @njit(cache=True, nogil=True)
@@ -132,13 +132,13 @@ def skip_value(data: UInt8, i: int, end: int) -> int:
     objects = 0  # bit d: level d is an object
     while True:
         i = skip_space(data, i, end)
-        c = at(data, i, end)
+        c = byte_at(data, i, end)
         if c in (OPEN_OBJECT, OPEN_ARRAY):
             if depth == MAX_SKIPPED_DEPTH:
                 return -1
             is_object = c == OPEN_OBJECT
             i = skip_space(data, i + 1, end)
-            if at(data, i, end) == (CLOSE_OBJECT if is_object else CLOSE_ARRAY):
+            if byte_at(data, i, end) == (CLOSE_OBJECT if is_object else CLOSE_ARRAY):
                 i += 1
             else:
                 depth += 1
@@ -163,7 +163,7 @@ def skip_value(data: UInt8, i: int, end: int) -> int:
             if depth == 0:
                 return i
             i = skip_space(data, i, end)
-            c = at(data, i, end)
+            c = byte_at(data, i, end)
             in_object = (objects >> depth) & 1
             i += 1
             if c == COMMA:
@@ -186,18 +186,18 @@ def scan_number(data: UInt8, i: int, end: int) -> tuple[int, bool, int, int, boo
         they are to be multiplied with; whether no digit but zeros is left out; whether it is written as an
         integer (without point and exponent).
     """
-    negative = at(data, i, end) == MINUS
+    negative = byte_at(data, i, end) == MINUS
     if negative:
         i += 1
     digits = 0
     count = power = 0
     exact = True
-    c = at(data, i, end)
+    c = byte_at(data, i, end)
     if c < ZERO or c > NINE:
         return -1, False, 0, 0, False, False
     if c == ZERO:
         i += 1
-        c = at(data, i, end)
+        c = byte_at(data, i, end)
         if ZERO <= c <= NINE:
             return -1, False, 0, 0, False, False
     while ZERO <= c <= NINE:
@@ -208,12 +208,12 @@ def scan_number(data: UInt8, i: int, end: int) -> tuple[int, bool, int, int, boo
             power += 1
             exact &= c == ZERO
         i += 1
-        c = at(data, i, end)
+        c = byte_at(data, i, end)
     integer = True
     if c == POINT:
         integer = False
         i += 1
-        c = at(data, i, end)
+        c = byte_at(data, i, end)
         if c < ZERO or c > NINE:
             return -1, False, 0, 0, False, False
         while ZERO <= c <= NINE:
@@ -224,21 +224,21 @@ def scan_number(data: UInt8, i: int, end: int) -> tuple[int, bool, int, int, boo
             else:
                 exact &= c == ZERO
             i += 1
-            c = at(data, i, end)
+            c = byte_at(data, i, end)
     if c in (101, 69):  # e E
         integer = False
         i += 1
-        c = at(data, i, end)
+        c = byte_at(data, i, end)
         sign = -1 if c == MINUS else 1
         if c in (MINUS, PLUS):
             i += 1
-            c = at(data, i, end)
+            c = byte_at(data, i, end)
         exponent = 0
         first = i
         while ZERO <= c <= NINE:
             exponent = exponent * 10 + (c - ZERO)
             i += 1
-            c = at(data, i, end)
+            c = byte_at(data, i, end)
         if i == first or i - first > 4:
             return -1, False, 0, 0, False, False
         power += sign * exponent
@@ -294,7 +294,7 @@ def to_us(negative: bool, digits: int, power: int, exact: bool) -> tuple[bool, i
 
 @njit(cache=True, nogil=True)
 def _two_digits(data: UInt8, i: int, end: int) -> int:
-    tens, ones = at(data, i, end), at(data, i + 1, end)
+    tens, ones = byte_at(data, i, end), byte_at(data, i + 1, end)
     if tens < ZERO or tens > NINE or ones < ZERO or ones > NINE:
         return -1
     return (tens - ZERO) * 10 + ones - ZERO
@@ -336,7 +336,7 @@ def rfc3339(data: UInt8, i: int, end: int) -> tuple[bool, int]:
     if data[i] == POINT:
         i += 1
         first = i
-        c = at(data, i, end)
+        c = byte_at(data, i, end)
         while ZERO <= c <= NINE:
             place = i - first
             if place < 6:
@@ -344,16 +344,16 @@ def rfc3339(data: UInt8, i: int, end: int) -> tuple[bool, int]:
             elif place == 6:
                 micros += c >= ZERO + 5
             i += 1
-            c = at(data, i, end)
+            c = byte_at(data, i, end)
         if i == first:
             return no
     ahead = 0
-    c = at(data, i, end)
+    c = byte_at(data, i, end)
     if c in (90, 122):  # Z z
         i += 1
     elif c in (PLUS, MINUS):
         hours, minutes = _two_digits(data, i + 1, end), _two_digits(data, i + 4, end)
-        if at(data, i + 3, end) != COLON or not (0 <= hours <= 23 and 0 <= minutes <= 59):
+        if byte_at(data, i + 3, end) != COLON or not (0 <= hours <= 23 and 0 <= minutes <= 59):
             return no
         ahead = hours * 3600 + minutes * 60
         if c == MINUS:
@@ -397,7 +397,7 @@ def unescape(data: UInt8, i: int, end: int, out: UInt8, used: int) -> tuple[int,
             break
         i += 1
         if c == BACKSLASH:
-            c = at(data, i, end)
+            c = byte_at(data, i, end)
             i += 1
             if c == 117:
                 c = _code_unit(data, i - 2, end)
@@ -478,7 +478,7 @@ def is_utf8(data: UInt8, i: int, end: int) -> bool:
         else:
             return False
         for k in range(1, more + 1):
-            follower = at(data, i + k, end)
+            follower = byte_at(data, i + k, end)
             if follower < low or follower > high:
                 return False
             low, high = 0x80, 0xBF
@@ -508,22 +508,22 @@ def gather_text(
         offsets[i + 1] = offsets[i] + lengths[i] + (len(other) if is_other[i] else len(prefix))
     text = np.empty(offsets[-1], np.uint8)
     for i in range(len(starts)):
-        at_ = offsets[i]
+        place = offsets[i]
         if is_other[i]:
             for k in range(len(other)):
-                text[at_ + k] = other[k]
-            at_ += len(other)
+                text[place + k] = other[k]
+            place += len(other)
         else:
             for k in range(len(prefix)):
-                text[at_ + k] = prefix[k]
-            at_ += len(prefix)
+                text[place + k] = prefix[k]
+            place += len(prefix)
         start = starts[i] - len(data)
         if start < 0:
             for k in range(lengths[i]):
-                text[at_ + k] = data[starts[i] + k]
+                text[place + k] = data[starts[i] + k]
         else:
             for k in range(lengths[i]):
-                text[at_ + k] = unescaped[start + k]
+                text[place + k] = unescaped[start + k]
     return offsets, text
 
 
@@ -765,10 +765,10 @@ def scan(data: UInt8, ends: Int64, plan: ScanPlan, *, text_ids: bool, unit: Time
 @njit(cache=True, nogil=True)
 def _read_floats(data: UInt8, i: int, end: int, values: Float32, count: int) -> tuple[int, int]:
     """Read an array of numbers at i into ``values[count:]``; position after it or −1, and the new count."""
-    if at(data, i, end) != OPEN_ARRAY:
+    if byte_at(data, i, end) != OPEN_ARRAY:
         return -1, count
     i = skip_space(data, i + 1, end)
-    if at(data, i, end) == CLOSE_ARRAY:
+    if byte_at(data, i, end) == CLOSE_ARRAY:
         return i + 1, count
     while True:
         i, negative, digits, power, exact, _ = scan_number(data, i, end)
@@ -780,7 +780,7 @@ def _read_floats(data: UInt8, i: int, end: int, values: Float32, count: int) -> 
         values[count] = value
         count += 1
         i = skip_space(data, i, end)
-        c = at(data, i, end)
+        c = byte_at(data, i, end)
         if c == CLOSE_ARRAY:
             return i + 1, count
         if c != COMMA:
@@ -797,7 +797,7 @@ def _read_text(
     Returns:
         Position after it or −1, its start (for ``gather_text``), its bytes, and the bytes now used of ``unescaped``.
     """
-    c = at(data, i, end)
+    c = byte_at(data, i, end)
     if c == QUOTE:
         close = plain_string_end(data, i, end)
         if close >= 0:
@@ -865,13 +865,13 @@ def _scan(
         for k in range(i, end):
             high_bits |= data[k]
         i = skip_space(data, i, end)
-        ok = at(data, i, end) == OPEN_OBJECT and (high_bits < 128 or is_utf8(data, i, end))
+        ok = byte_at(data, i, end) == OPEN_OBJECT and (high_bits < 128 or is_utf8(data, i, end))
         i += 1
         closed = False
         op[m] = _INSERT
         while ok and not closed:
             i = skip_space(data, i, end)
-            close = plain_string_end(data, i, end) if at(data, i, end) == QUOTE else -1
+            close = plain_string_end(data, i, end) if byte_at(data, i, end) == QUOTE else -1
             if close < 0:  # also {}, which has no event
                 ok = False
                 break
@@ -879,11 +879,11 @@ def _scan(
                 data, i + 1, close, keys, entries, levels[level], levels[level + 1], guesses[level]
             )
             i = skip_space(data, close + 1, end)
-            if at(data, i, end) != COLON:
+            if byte_at(data, i, end) != COLON:
                 ok = False
                 break
             i = skip_space(data, i + 1, end)
-            c = at(data, i, end)
+            c = byte_at(data, i, end)
             if e < 0:
                 i = skip_value(data, i, end)
             else:
@@ -899,7 +899,7 @@ def _scan(
                         ok = False
                         break
                     i = skip_space(data, i + 1, end)
-                    if at(data, i, end) != CLOSE_OBJECT:
+                    if byte_at(data, i, end) != CLOSE_OBJECT:
                         above[depth] = level
                         depth += 1
                         level = entries[e, CHILD]
@@ -975,7 +975,7 @@ def _scan(
                 break
             while True:
                 i = skip_space(data, i, end)
-                c = at(data, i, end)
+                c = byte_at(data, i, end)
                 i += 1
                 if c != CLOSE_OBJECT or depth == 0:
                     break

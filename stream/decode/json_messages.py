@@ -176,10 +176,10 @@ def _scanned(columns: Columns, data: npt.NDArray[np.uint8], ids: IdKind, mapping
     known = columns.known
     every = bool(known.all())
 
-    def kept(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def of_known(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return values if every else values[known]
 
-    given = kept(columns.given)
+    given = of_known(columns.given)
 
     def given_bits(bits: int) -> npt.NDArray[np.bool_]:
         return np.asarray((given & bits) != 0)
@@ -195,7 +195,7 @@ def _scanned(columns: Columns, data: npt.NDArray[np.uint8], ids: IdKind, mapping
     ) -> pa.Array:
         before, other = (np.frombuffer(text.encode(), np.uint8) for text in (prefix, of_nodes))
         offsets, text = gather_text(
-            data, columns.unescaped, kept(starts), kept(lengths), before, other, is_node
+            data, columns.unescaped, of_known(starts), of_known(lengths), before, other, is_node
         )
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text)]
         array = pa.Array.from_buffers(pa.string(), len(offsets) - 1, buffers)
@@ -205,7 +205,7 @@ def _scanned(columns: Columns, data: npt.NDArray[np.uint8], ids: IdKind, mapping
         present = given_bits(bit)
         if not present.any():
             return pa.nulls(len(given), pa.from_numpy_dtype(values.dtype))
-        return pa.array(kept(values), mask=~present)
+        return pa.array(of_known(values), mask=~present)
 
     no_dst = is_node if is_node.any() else None
     if ids == "string":
@@ -213,31 +213,31 @@ def _scanned(columns: Columns, data: npt.NDArray[np.uint8], ids: IdKind, mapping
         src = texts(columns.src, columns.src_bytes, None, prefix.src, prefix.node)
         dst = texts(columns.dst, columns.dst_bytes, no_dst, prefix.dst)
     else:
-        src = pa.array(kept(columns.src))
-        dst = pa.array(kept(columns.dst), mask=no_dst)
+        src = pa.array(of_known(columns.src))
+        dst = pa.array(of_known(columns.dst), mask=no_dst)
     has_features, has_event_id = given_bits(FEATURES | VALUES), given_bits(EVENT_ID)
     features = pa.nulls(len(given), pa.list_(pa.float32()))
     if has_features.any():
         # Unknown messages left no values, so the ends of known ones are running ends.
-        ends = np.concatenate(([0], kept(columns.feature_ends))).astype(np.int32)
+        ends = np.concatenate(([0], of_known(columns.feature_ends))).astype(np.int32)
         flat = pa.array(columns.values[: ends[-1]].copy())
         features = pa.ListArray.from_arrays(ends, flat, mask=pa.array(~has_features))
     event_id = pa.nulls(len(given), pa.string())
     if has_event_id.any():
         event_id = texts(columns.event_id, columns.event_id_bytes, ~has_event_id)
     schema = draft_schema(ids)
-    found = {
-        "op": pa.array(kept(columns.op)),
+    arrays = {
+        "op": pa.array(of_known(columns.op)),
         "src": src,
         "dst": dst,
-        "t": pa.array(kept(columns.t)),
-        "weight": pa.array(kept(columns.weight)),
+        "t": pa.array(of_known(columns.t)),
+        "weight": pa.array(of_known(columns.weight)),
         "features": features,
         "feature_offset": optional(columns.feature_offset, OFFSET),
         "label": optional(columns.label, LABEL),
         "event_id": event_id,
     }
-    return pa.RecordBatch.from_arrays([found[name] for name in schema.names], schema=schema)
+    return pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
 
 
 def _read(rows: list[JsonRow], ids: IdKind) -> pa.RecordBatch:
@@ -376,10 +376,10 @@ def _parsed(raw: bytes) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) == len(pairs):
-        return found
-    repeating = _Repeating(found)
+    content = dict(pairs)
+    if len(content) == len(pairs):
+        return content
+    repeating = _Repeating(content)
     counts = Counter(key for key, _ in pairs)
     repeating.repeated = frozenset(key for key, count in counts.items() if count > 1)
     return repeating
@@ -395,18 +395,18 @@ def _keys_in(value: dict[str, Any] | list[Any]) -> int:
 
 
 def _collect(
-    found: dict[str, Any],
+    content: dict[str, Any],
     level: Level,
     above: str,
     values: dict[str, Any],
     parts: dict[int, Any] | None,
 ) -> None:
     """Put the values at the keys of one object into ``values``, and pieces of features into ``parts``."""
-    if isinstance(found, _Repeating):
+    if isinstance(content, _Repeating):
         for key in level:
-            if key in found.repeated:
+            if key in content.repeated:
                 _refuse(NOT_JSON, f"the key {above}{key} stands twice")
-    for key, value in found.items():
+    for key, value in content.items():
         below = level.get(key)
         if below is None or value is None:
             continue
@@ -502,7 +502,7 @@ def _values(fields: _Fields, name: str) -> npt.NDArray[np.float32] | None:
     for i, item in enumerate(value):
         if not _is_number(item):
             shown = fields.mapping.shown(name, i) if listed else f"{fields.shown(name)}[{i}]"
-            _refuse(Reason.WRONG_TYPE, f"{shown} is {_found(item)}, expected a number")
+            _refuse(Reason.WRONG_TYPE, f"{shown} is {_quoted(item)}, expected a number")
     return _float32(value)
 
 
@@ -574,7 +574,7 @@ def _kind_of(value: Any) -> str:
     return "object" if isinstance(value, dict) else "null"
 
 
-def _found(value: Any) -> str:
+def _quoted(value: Any) -> str:
     """A value for a sentence."""
     kind = _kind_of(value)
     if kind == "boolean":
@@ -585,7 +585,7 @@ def _found(value: Any) -> str:
 
 
 def _wrong(name: str, value: Any, expected: str) -> NoReturn:
-    _refuse(Reason.WRONG_TYPE, f"{name} is {_found(value)}, expected {expected}")
+    _refuse(Reason.WRONG_TYPE, f"{name} is {_quoted(value)}, expected {expected}")
 
 
 def _refuse(reason: str, sentence: str) -> NoReturn:

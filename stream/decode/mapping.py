@@ -100,8 +100,8 @@ class Mapping:
         given = [field for field in candidates if field in known]
         if not self.mapped or len(given) != 1 or (name == "features" and self.feature_parts):
             return name
-        found = self.shown(given[0])
-        return name if found == given[0] else f"{name} {found[found.index('(') :]}"
+        shown_name = self.shown(given[0])
+        return name if shown_name == given[0] else f"{name} {shown_name[shown_name.index('(') :]}"
 
 
 NATIVE = Mapping()

@@ -115,10 +115,10 @@ def in_order(parts: Sequence[DecodedRows]) -> list[DecodedRows]:
     faults = Faults.none(len(order))
     first = 0
     for part in parts:
-        found, last = part.draft.faults, first + len(part.messages)
-        given = found.code > 0
-        faults.code[first:last][given] = found.code[given] + len(faults.kinds)
-        for reason, sentence in found.kinds:
+        part_faults, last = part.draft.faults, first + len(part.messages)
+        given = part_faults.code > 0
+        faults.code[first:last][given] = part_faults.code[given] + len(faults.kinds)
+        for reason, sentence in part_faults.kinds:
             faults.kinds.append((reason, _moved(sentence, order, first) if callable(sentence) else sentence))
         first = last
     faults.code = faults.code[order]

@@ -59,7 +59,7 @@ class AvroReader:
         self._preparing = Lock()
         self._schemas: OrderedDict[int, AvroSchema | RefusedError] = OrderedDict()
         self._unknown: dict[int, tuple[float, str]] = {}  # when they were asked for, and what was said
-        self._asked: set[int] = set()  # the unknown ids that the poll in hand has asked for
+        self._requested: set[int] = set()  # the unknown ids that the poll in hand has asked for
 
     def prepare(self, values: pa.LargeBinaryArray) -> str | None:
         """Fetch the schemas of messages, those of the most messages first; see ``MessageFormat.prepare``.
@@ -75,29 +75,29 @@ class AvroReader:
 
     def _fetch(self, wanted: list[int]) -> str | None:
         began_s = time.monotonic()
-        self._asked &= set(wanted)
+        self._requested &= set(wanted)
         for number, (asked_s, _) in list(self._unknown.items()):
-            if began_s - asked_s >= UNKNOWN_S and number not in self._asked:
+            if began_s - asked_s >= UNKNOWN_S and number not in self._requested:
                 del self._unknown[number]
         for number in wanted:
             if number in self._schemas:
                 self._schemas.move_to_end(number)
         missing = [n for n in wanted if n not in self._schemas and n not in self._unknown]
         for fetched, number in enumerate(missing):
-            if len(self._asked) >= UNKNOWN_AT_ONCE:
+            if len(self._requested) >= UNKNOWN_AT_ONCE:
                 break
             if fetched and time.monotonic() - began_s >= PREPARE_S:
-                there = len(wanted) - len(missing) + fetched
-                return f"{there:,} of the {len(wanted):,} schemas of its messages were fetched so far"
+                num_known = len(wanted) - len(missing) + fetched
+                return f"{num_known:,} of the {len(wanted):,} schemas of its messages were fetched so far"
             beat()
             try:
                 self._schemas[number] = AvroSchema.of(self.client.schema(number), self._paths)
             except UnknownSchemaError as error:
                 self._unknown[number] = time.monotonic(), str(error)
-                self._asked.add(number)
+                self._requested.add(number)
             except RefusedError as error:
                 self._schemas[number] = error
-        self._asked.clear()
+        self._requested.clear()
         while len(self._schemas) > max(KEPT_SCHEMAS, len(wanted)):
             self._schemas.popitem(last=False)
         return None
@@ -124,16 +124,16 @@ class AvroReader:
         return read, refused
 
     def _schema(self, number: int) -> AvroSchema:
-        found = self._schemas.get(number)
-        if found is None:
+        schema = self._schemas.get(number)
+        if schema is None:
             not_asked = (
                 f"schema {number} was not asked for: {UNKNOWN_AT_ONCE} ids of this poll were unknown already"
             )
             _, sentence = self._unknown.get(number, (0.0, not_asked))
             raise RefusedError(UNKNOWN_SCHEMA, sentence)
-        if isinstance(found, RefusedError):
-            raise RefusedError(found.reason, str(found))
-        return found
+        if isinstance(schema, RefusedError):
+            raise RefusedError(schema.reason, str(schema))
+        return schema
 
     def _read_part(
         self,
@@ -249,9 +249,9 @@ def event_rows(
     place = batch.schema.get_field_index("op")
     has_words = not mapping.mapped and place >= 0 and pa.types.is_string(batch.schema.field(place).type)
     mapping = replace(mapping, own_ops=True) if has_words else mapping
-    found = mapped(batch, mapping)
+    mapped_batch = mapped(batch, mapping)
     return DecodedRows(
-        canonical(found, ids, unit, shown=mapping.column, time_texts=mapping.time_texts), messages
+        canonical(mapped_batch, ids, unit, shown=mapping.column, time_texts=mapping.time_texts), messages
     )
 
 

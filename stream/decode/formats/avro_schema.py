@@ -94,7 +94,7 @@ class AvroSchema:
         if names.measure(top, (), "").spare < -FREE_VALUES:
             raise _refused(f"has messages of more than {VALUES_PER_BYTE} values per byte")
         columns = names.columns(top, wanted)
-        whole, part = _Writer(named, None), _Writer(named, names.kept)
+        whole, part = _Writer(named, None), _Writer(named, names.wanted_fields)
         writer = parse_schema(whole.of(top))
         reader = parse_schema(part.of(top)) if names.lists_elsewhere(top, wanted) or names.mixed else None
         return cls(writer, reader, columns)
@@ -133,7 +133,7 @@ class _Names:
         self._measured: dict[str, _Size] = {}
         self.mixed = False
         """Whether a wanted field is a union of whole and other numbers, which are read as doubles."""
-        self.kept: dict[str, set[str]] = {}
+        self.wanted_fields: dict[str, set[str]] = {}
         """Wanted fields of each record."""
 
     def resolved(self, schema: Any) -> Any:
@@ -176,7 +176,9 @@ class _Names:
         else:
             spare = VALUES_PER_BYTE * {"null": 0, "float": 4, "double": 8}.get(kind, 1) - 1
         size = _Size(
-            1 + sum(each.types for each in inner), 1 + max((each.depth for each in inner), default=0), spare
+            1 + sum(inner_size.types for inner_size in inner),
+            1 + max((inner_size.depth for inner_size in inner), default=0),
+            spare,
         )
         if size.types > MOST_TYPES:
             raise _refused(f"has more than {MOST_TYPES} types")
@@ -194,14 +196,14 @@ class _Names:
         return self._record(schema, wanted, "")
 
     def _record(self, schema: Any, wanted: Wanted, above: str) -> pa.StructType:
-        kept = self.kept.setdefault(schema["name"], set())
-        found = []
+        wanted_names = self.wanted_fields.setdefault(schema["name"], set())
+        fields = []
         for field in schema["fields"]:
             name = field["name"]
             if name in wanted:
-                kept.add(name)
-                found.append(pa.field(name, self._type(field["type"], wanted[name], f"{above}{name}")))
-        return pa.struct(found)
+                wanted_names.add(name)
+                fields.append(pa.field(name, self._type(field["type"], wanted[name], f"{above}{name}")))
+        return pa.struct(fields)
 
     def _type(self, schema: Any, wanted: Wanted, path: str) -> pa.DataType:
         schema = self.resolved(schema)
@@ -258,20 +260,20 @@ class _Names:
         if kind != "record":
             return False
         return any(
-            self.lists_elsewhere(each["type"], None if wanted is None else wanted.get(each["name"]))
-            for each in schema["fields"]
+            self.lists_elsewhere(field["type"], None if wanted is None else wanted.get(field["name"]))
+            for field in schema["fields"]
         )
 
 
 class _Writer:
     """A schema reduced to types, for ``fastavro``.
 
-    ``kept`` are the fields of records to keep, by the record's name: with them it is a reader's schema, in which a union of
-    numbers is a double.
+    ``wanted_fields`` are the fields of records to keep, by the record's name: with them it is a reader's schema, in which a
+    union of numbers is a double.
     """
 
-    def __init__(self, named: dict[str, Any], kept: dict[str, set[str]] | None) -> None:
-        self._named, self._kept = named, kept
+    def __init__(self, named: dict[str, Any], wanted_fields: dict[str, set[str]] | None) -> None:
+        self._named, self._wanted_fields = named, wanted_fields
         self._written: set[str] = set()
 
     def of(self, schema: Any) -> Any:
@@ -280,7 +282,7 @@ class _Writer:
             branches = [self.of(branch) for branch in schema]
             others = [branch for branch in branches if branch != "null"]
             numbers = len(others) > 1 and all(branch in _NUMBERS for branch in others)
-            if self._kept is not None and numbers and ("float" in others or "double" in others):
+            if self._wanted_fields is not None and numbers and ("float" in others or "double" in others):
                 return [*(branch for branch in branches if branch == "null"), "double"]
             return branches
         if isinstance(schema, str):
@@ -301,7 +303,7 @@ class _Writer:
         return self.of(kind)
 
     def _fields(self, schema: Any) -> Iterator[dict[str, Any]]:
-        kept = None if self._kept is None else self._kept.get(schema["name"], set())
+        wanted_names = None if self._wanted_fields is None else self._wanted_fields.get(schema["name"], set())
         for field in schema["fields"]:
-            if kept is None or field["name"] in kept:
+            if wanted_names is None or field["name"] in wanted_names:
                 yield {"name": field["name"], "type": self.of(field["type"])}

@@ -45,9 +45,9 @@ Paths = tuple[tuple[Target, PathKeys], ...]
 
 def _paths(columns: dict[str, str]) -> Paths:
     """Paths of a topic without ``fields``: in the row, by column."""
-    own = (("t", 0), ("source", "ts_ms")), (("op", 0), ("op",))
+    time_and_op = (("t", 0), ("source", "ts_ms")), (("op", 0), ("op",))
     return (
-        *own,
+        *time_and_op,
         *(((name, 0), (AFTER, column)) for name, column in columns.items() if name not in ("t", "op")),
     )
 
@@ -163,18 +163,20 @@ def _without_nodes(rows: DecodedRows) -> DecodedRows:
 
 def _moved_pairs(before: DecodedRows, after: DecodedRows) -> DecodedRows:
     """Rows before updates whose pair differs afterwards, with the time and the id of the update."""
-    _, here, there = np.intersect1d(before.messages, after.messages, assume_unique=True, return_indices=True)
-    old = before.draft.batch.take(pa.array(here))
-    new = after.draft.batch.take(pa.array(there))
+    _, rows_before, rows_after = np.intersect1d(
+        before.messages, after.messages, assume_unique=True, return_indices=True
+    )
+    old = before.draft.batch.take(pa.array(rows_before))
+    new = after.draft.batch.take(pa.array(rows_after))
     same = pc.and_(pc.equal(old["src"], new["src"]), pc.equal(old["dst"], new["dst"])).fill_null(True)
-    same = same.to_numpy(zero_copy_only=False) | ~before.draft.faults.accepted[here]
+    same = same.to_numpy(zero_copy_only=False) | ~before.draft.faults.accepted[rows_before]
     moved = np.flatnonzero(~same)
     for name in ("t", "event_id"):
         place = old.schema.get_field_index(name)
         old = old.set_column(place, old.schema.field(place), new[name])
     batch = old.take(pa.array(moved))
     faults = type(before.draft.faults).none(len(moved))
-    return DecodedRows(replace(before.draft, batch=batch, faults=faults), before.messages[here[moved]])
+    return DecodedRows(replace(before.draft, batch=batch, faults=faults), before.messages[rows_before[moved]])
 
 
 @FORMATS.register
@@ -201,8 +203,8 @@ class DebeziumFormat(Envelope):
         inserted, refused = self._pass(values, rest, AFTER, words, form)
         # A deletion without its row has no row after either: the first pass names the cause.
         refused = _preferred(not_deleted, refused, unless=Reason.UNKNOWN_OP)
-        there = np.concatenate([np.empty(0, np.int64), *(rows.messages for rows in inserted)])
-        may_move = np.intersect1d(_may_hold(values, UPDATED), there, assume_unique=True)
+        inserted_messages = np.concatenate([np.empty(0, np.int64), *(rows.messages for rows in inserted)])
+        may_move = np.intersect1d(_may_hold(values, UPDATED), inserted_messages, assume_unique=True)
         replaced, _ = self._pass(values, may_move, BEFORE, {UPDATED: Op.INSERT}, form)
         return Images(inserted, deleted, replaced), [refused] if len(refused) else []
 
@@ -214,23 +216,25 @@ class DebeziumFormat(Envelope):
         A message that is read in one ``form``, or refused for its op there, has that form. The others are read in both.
         """
         perhaps = which[form[which] != _PLAIN]
-        found, refused = self._read_json(values, perhaps, self._mapping(image, words, ("payload",)))
-        _note(form, _WRAPPED, found, refused)
+        wrapped_rows, refused = self._read_json(values, perhaps, self._mapping(image, words, ("payload",)))
+        _note(form, _WRAPPED, wrapped_rows, refused)
         plain = which[form[which] != _WRAPPED]
         more, refused_plain = self._read_json(values, plain, self._mapping(image, words))
         _note(form, _PLAIN, more, refused_plain)
         wrapped = refused.filter(pa.array(form[refused["message"].to_numpy()] == _WRAPPED))
-        return in_order([*found, *more]), pa.concat_tables([wrapped, _preferred(refused, refused_plain)])
+        return in_order([*wrapped_rows, *more]), pa.concat_tables(
+            [wrapped, _preferred(refused, refused_plain)]
+        )
 
     def _read_json(
         self, values: pa.LargeBinaryArray, which: Int64, mapping: Mapping
     ) -> tuple[list[DecodedRows], pa.Table]:
         wanted = values if len(which) == len(values) else values.take(pa.array(which))
-        found, refused = read_json(wanted, self.ids, self.unit, mapping)
+        decoded, refused = read_json(wanted, self.ids, self.unit, mapping)
         table = pa.concat_tables([REFUSAL_SCHEMA.empty_table(), *refused])
         places = pa.array(which[table["message"].to_numpy()], pa.int64())
         table = table.set_column(0, REFUSAL_SCHEMA.field("message"), places)
-        return [DecodedRows(rows.draft, which[rows.messages]) for rows in found], table
+        return [DecodedRows(rows.draft, which[rows.messages]) for rows in decoded], table
 
     def encode(self, events: pa.RecordBatch) -> Iterator[tuple[bytes, int | None]]:
         """See ``MessageFormat.encode``: a row's columns are the event's fields, and updates are inserts."""
@@ -324,7 +328,7 @@ class DebeziumAvroFormat(AvroMessages, Envelope):
         if len(other):
             words = ", ".join([*INSERTS, DELETED])
             sentences = [
-                f"op is {each!r}, expected one of {words}" for each in op.take(pa.array(other)).to_pylist()
+                f"op is {word!r}, expected one of {words}" for word in op.take(pa.array(other)).to_pylist()
             ]
             refused.append(refused_alike(messages[other], Reason.UNKNOWN_OP, sentences))
         for rows, which, image in (
@@ -343,10 +347,10 @@ class DebeziumAvroFormat(AvroMessages, Envelope):
 
     def _rows(self, messages: Int64, batch: pa.RecordBatch, image: str) -> DecodedRows:
         mapping = replace(self._mapping(image, {}), own_ops=False)
-        paths = [each for each in mapping.paths if each[0][0] != "op"]
+        paths = [path for path in mapping.paths if path[0][0] != "op"]
         if self._optional:  # the fields of a topic that names none: those that its rows have
             paths = [
-                each for each in paths if _has(batch.schema, each[1]) or each[0][0] in ("src", "dst", "t")
+                path for path in paths if _has(batch.schema, path[1]) or path[0][0] in ("src", "dst", "t")
             ]
         rows = event_rows(batch, messages, self.ids, self.unit, replace(mapping, paths=tuple(paths)))
         is_of_edges = self.topic.fields is not None and self.topic.fields.src is not None
@@ -394,9 +398,9 @@ def _may_hold(values: pa.LargeBinaryArray, word: str) -> Int64:
     return np.flatnonzero(pc.or_(plain, escaped).to_numpy(zero_copy_only=False))
 
 
-def _note(form: Int8, kind: int, found: list[DecodedRows], refused: pa.Table) -> None:
+def _note(form: Int8, kind: int, decoded: list[DecodedRows], refused: pa.Table) -> None:
     """Note the form of messages that have rows in it, or an op that is none, or are no JSON in either."""
-    for rows in found:
+    for rows in decoded:
         form[rows.messages] = kind
     known = refused.filter(pc.is_in(refused["reason"], pa.array([str(Reason.UNKNOWN_OP), NOT_JSON])))
     form[known["message"].to_numpy()] = kind
@@ -404,7 +408,7 @@ def _note(form: Int8, kind: int, found: list[DecodedRows], refused: pa.Table) ->
 
 def _preferred(first: pa.Table, second: pa.Table, *, unless: str = "") -> pa.Table:
     """The refusals of a second pass, each replaced by the first pass's refusal of the message unless that has a given reason."""
-    told = first.filter(pc.not_equal(first["reason"], str(unless)))
-    told = told.filter(pc.is_in(told["message"], second["message"].combine_chunks()))
-    others = second.filter(pc.invert(pc.is_in(second["message"], told["message"].combine_chunks())))
-    return pa.concat_tables([told, others])
+    preferred = first.filter(pc.not_equal(first["reason"], str(unless)))
+    preferred = preferred.filter(pc.is_in(preferred["message"], second["message"].combine_chunks()))
+    others = second.filter(pc.invert(pc.is_in(second["message"], preferred["message"].combine_chunks())))
+    return pa.concat_tables([preferred, others])

@@ -124,9 +124,9 @@ class MessageFormat(ABC):
         """The schema of messages for producers, with ids of one kind, or (None) of either if the format can express it."""
 
 
-def _require_format(found: Any) -> None:
-    if not (isinstance(found, type) and issubclass(found, MessageFormat)):
-        raise TypeError(f"{found!r} is no subclass of MessageFormat")
+def _require_format(candidate: Any) -> None:
+    if not (isinstance(candidate, type) and issubclass(candidate, MessageFormat)):
+        raise TypeError(f"{candidate!r} is no subclass of MessageFormat")
 
 
 FORMATS: Registry[type[MessageFormat]] = Registry(
@@ -146,8 +146,8 @@ def create_format(topic: Topic, kafka: Kafka, ids: IdKind) -> MessageFormat:
         Failure: It or a parameter is unknown, or it cannot read such a topic; the sentence names the topic.
     """
     try:
-        found = FORMATS.find(topic.format)
+        format_class = FORMATS.find(topic.format)
         options = FORMATS.options(topic.format, topic.format_params)
     except Failure as error:
         raise Failure(f"kafka.topics[{topic.name}].format: {error}") from error
-    return found(topic, kafka, ids, options)
+    return format_class(topic, kafka, ids, options)

@@ -66,9 +66,9 @@ class RegistryClient:
         kind = answer.get("schemaType", "AVRO")
         if kind != "AVRO":
             raise UnknownSchemaError(f"schema {number} of {where} is {kind}, expected AVRO")
-        found: dict[tuple[str, int], Any] = {}
-        self._follow(answer, found, number, until_s)
-        return [*found.values(), self._parsed(answer, number)]
+        references: dict[tuple[str, int], Any] = {}
+        self._follow(answer, references, number, until_s)
+        return [*references.values(), self._parsed(answer, number)]
 
     def register(self, subject: str, schema: dict[str, Any]) -> int:
         """The id of a schema under a subject, registered if it is new.
@@ -84,21 +84,24 @@ class RegistryClient:
         return int(answer["id"])
 
     def _follow(
-        self, schema: dict[str, Any], found: dict[tuple[str, int], Any], number: int, until_s: float
+        self, schema: dict[str, Any], references: dict[tuple[str, int], Any], number: int, until_s: float
     ) -> None:
         """Fetch what a schema refers to, what that refers to first."""
         try:
-            keys = [(str(each["subject"]), int(each["version"])) for each in schema.get("references") or []]
+            keys = [
+                (str(reference["subject"]), int(reference["version"]))
+                for reference in schema.get("references") or []
+            ]
         except (LookupError, TypeError, ValueError):
             raise UnknownSchemaError(
                 f"schema {number} refers to others without subject and version"
             ) from None
         for key in keys:
-            if key in found:
+            if key in references:
                 continue
-            if len(found) >= REFERENCES:
+            if len(references) >= REFERENCES:
                 raise UnknownSchemaError(f"schema {number} refers to more than {REFERENCES} others")
-            found[key] = None  # a circle ends here
+            references[key] = None  # a circle ends here
             answer = self._ask(
                 f"/subjects/{quote(key[0], safe='')}/versions/{key[1]}", "schema", str, until_s
             )
@@ -106,9 +109,9 @@ class RegistryClient:
                 raise UnknownSchemaError(
                     f"schema {number} refers to {key[0]} version {key[1]}: {_reason(answer)}"
                 )
-            self._follow(answer, found, number, until_s)
-            del found[key]
-            found[key] = self._parsed(answer, number)
+            self._follow(answer, references, number, until_s)
+            del references[key]
+            references[key] = self._parsed(answer, number)
 
     def _parsed(self, answer: dict[str, Any], number: int) -> Any:
         try:
@@ -127,13 +130,13 @@ class RegistryClient:
         for left in range(len(self._urls), 0, -1):
             share_s = (until_s - time.monotonic()) / left
             try:
-                return self._asked(path, key, kind, time.monotonic() + share_s, body)
+                return self._ask_one(path, key, kind, time.monotonic() + share_s, body)
             except UnavailableError as error:
                 silent.append(str(error))
                 self._urls.rotate(-1)
         raise UnavailableError("; ".join(silent))
 
-    def _asked(
+    def _ask_one(
         self, path: str, key: str, kind: type, until_s: float, body: dict[str, Any] | None
     ) -> dict[str, Any]:
         where = f"the schema registry at {self._urls[0]}"
@@ -146,10 +149,10 @@ class RegistryClient:
             HTTPException,
         ) as error:  # time-outs, refused connections, broken answers
             self._context = None  # its file may have been replaced
-            told = one_line(
+            cause = one_line(
                 error.reason if isinstance(error, URLError) and isinstance(error.reason, Exception) else error
             )
-            raise UnavailableError(f"{where} does not answer: {told}{via}") from error
+            raise UnavailableError(f"{where} does not answer: {cause}{via}") from error
         if len(raw) > ANSWER_BYTES:
             raise UnavailableError(
                 f"{where} answers {path} with more than {ANSWER_BYTES >> 20} MiB. It is asked again{via}"
@@ -158,13 +161,13 @@ class RegistryClient:
             answer = json.loads(raw)
         except (ValueError, RecursionError):
             answer = None
-        found = answer if isinstance(answer, dict) else {}
-        code = found.get("error_code")
-        if status == HTTPStatus.OK and code is None and isinstance(found.get(key), kind):
-            return found
+        content = answer if isinstance(answer, dict) else {}
+        code = content.get("error_code")
+        if status == HTTPStatus.OK and code is None and isinstance(content.get(key), kind):
+            return content
         gone = status == HTTPStatus.NOT_FOUND and (code == _UNKNOWN_SCHEMA or "/subjects/" in path)
         if code is not None and (gone or status in (HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)):
-            return found
+            return content
         remedy = {
             200: f"It has no {key}. Check kafka.schema_registry.url",
             401: "Check kafka.schema_registry.username and its password",
@@ -181,10 +184,10 @@ class RegistryClient:
         )  # with HTTP only: neither files, nor redirections that take a login along
         opener.add_handler(urllib.request.ProxyHandler())
         opener.add_handler(_Timely(until_s, self._tls))
-        login, own = self._login(), _origin(url)
+        login, first_origin = self._login(), _origin(url)
         for _ in range(REDIRECTIONS + 1):
             headers = {"Accept": f"{_TYPE}, application/json", "Content-Type": _TYPE}
-            if _origin(url) == own:
+            if _origin(url) == first_origin:
                 headers |= login
             request = urllib.request.Request(url, data, headers)  # noqa: S310  http or https, by _origin
             with opener.open(request, timeout=max(until_s - time.monotonic(), _SOON_S)) as answer:
