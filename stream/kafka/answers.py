@@ -53,11 +53,11 @@ class BrokerAnswers:
     def missed(self, error: Exception) -> None:
         """Brokers were asked and have not answered. A ``Failure`` is the sentence of a new connection, which knows why."""
         self._tried_s = time.monotonic()
-        told = one_line(error)
+        cause = one_line(error)
         if not self.out:
             self.out = True
-            _log.warning("no broker answers, waiting for them", bootstrap=self._bootstrap, error=told)
-        elif isinstance(error, Failure) and told != self._cause:
-            _log.warning("brokers can't be reached", bootstrap=self._bootstrap, error=told)
+            _log.warning("no broker answers, waiting for them", bootstrap=self._bootstrap, error=cause)
+        elif isinstance(error, Failure) and cause != self._cause:
+            _log.warning("brokers can't be reached", bootstrap=self._bootstrap, error=cause)
         if isinstance(error, Failure):
-            self._cause = told
+            self._cause = cause

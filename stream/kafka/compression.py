@@ -42,14 +42,14 @@ def decompressed(codec: int, data: memoryview, limit: int) -> bytes:
 
 
 def _gzip(data: memoryview, limit: int) -> bytes:
-    found, left = b"", bytes(data)
+    content, left = b"", bytes(data)
     while left:  # one member after the other
         reader = zlib.decompressobj(wbits=31)
-        found += _within(reader.decompress(left, limit + 1 - len(found)), limit - len(found))
+        content += _within(reader.decompress(left, limit + 1 - len(content)), limit - len(content))
         if not reader.eof:
             raise DamagedError("it can't be decompressed (its end is missing)")
         left = reader.unused_data
-    return found
+    return content
 
 
 def _snappy(data: memoryview, limit: int) -> bytes:
@@ -57,14 +57,14 @@ def _snappy(data: memoryview, limit: int) -> bytes:
     if data[: len(_XERIAL)] != _XERIAL:
         return _snappy_block(data, limit)
     blocks: list[bytes] = []
-    at, left = _XERIAL_HEADER, limit
-    while at < len(data):
-        (size,) = _BLOCK.unpack_from(data, at)
-        at += _BLOCK.size
-        if not 0 <= size <= len(data) - at:
+    offset, left = _XERIAL_HEADER, limit
+    while offset < len(data):
+        (size,) = _BLOCK.unpack_from(data, offset)
+        offset += _BLOCK.size
+        if not 0 <= size <= len(data) - offset:
             raise DamagedError("it can't be decompressed (a block points outside it)")
-        blocks.append(_snappy_block(data[at : at + size], left))
-        at, left = at + size, left - len(blocks[-1])
+        blocks.append(_snappy_block(data[offset : offset + size], left))
+        offset, left = offset + size, left - len(blocks[-1])
     return b"".join(blocks)
 
 
@@ -82,10 +82,10 @@ def _snappy_block(block: memoryview, limit: int) -> bytes:
 
 def _lz4(data: memoryview, limit: int) -> bytes:
     reader = lz4.frame.LZ4FrameDecompressor()
-    found = _within(cast(bytes, reader.decompress(bytes(data), max_length=limit + 1)), limit)
+    content = _within(cast(bytes, reader.decompress(bytes(data), max_length=limit + 1)), limit)
     if not reader.eof:
         raise DamagedError("it can't be decompressed (its end is missing)")
-    return found
+    return content
 
 
 def _zstd(data: memoryview, limit: int) -> bytes:
@@ -93,10 +93,10 @@ def _zstd(data: memoryview, limit: int) -> bytes:
         return _within(reader.read(limit + 1), limit)
 
 
-def _within(found: bytes, limit: int) -> bytes:
-    if len(found) > limit:
+def _within(content: bytes, limit: int) -> bytes:
+    if len(content) > limit:
         raise TooLongError
-    return found
+    return content
 
 
 _READERS = {GZIP: _gzip, SNAPPY: _snappy, LZ4: _lz4, ZSTD: _zstd}

@@ -56,7 +56,7 @@ class TopicWatch:
         self._reading: frozenset[Key] | None = None
         self._missing: Counter[str] = Counter()
         self._over = False
-        self._asked = self._tried = self._answered = 0  # questions of ``confirm``
+        self._requested = self._tried = self._answered = 0  # questions of ``confirm``
         self._until_s = 0.0  # of the last of them
         self._changed = threading.Condition()
         self._client: KafkaAdminClient | None = None
@@ -88,10 +88,10 @@ class TopicWatch:
             OffsetGapError: A topic was made again.
         """
         with self._changed:
-            self._asked += 1
-            asked, self._until_s = self._asked, time.monotonic() + CONFIRM_S
+            self._requested += 1
+            request, self._until_s = self._requested, time.monotonic() + CONFIRM_S
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._over or self._answered >= asked, CONFIRM_S)
+            self._changed.wait_for(lambda: self._over or self._answered >= request, CONFIRM_S)
         if isinstance(self.lost, OffsetGapError):
             raise self.lost
 
@@ -108,12 +108,12 @@ class TopicWatch:
     def _run(self) -> None:
         while True:
             with self._changed:
-                waited_for = self._asked > self._answered and time.monotonic() < self._until_s
+                waited_for = self._requested > self._answered and time.monotonic() < self._until_s
                 pause_s = LOOK_AGAIN_S if waited_for else self._kafka.metadata_refresh_s
-                self._changed.wait_for(lambda: self._over or self._asked > self._tried, pause_s)
+                self._changed.wait_for(lambda: self._over or self._requested > self._tried, pause_s)
                 if self._over:
                     break
-                self._tried = self._asked
+                self._tried = self._requested
             if self._try() is None:
                 with self._changed:
                     self._answered = self._tried
@@ -155,7 +155,7 @@ class TopicWatch:
             client.close()
 
     def _look(self, client: KafkaAdminClient) -> None:
-        reading, found = self._reading, set()
+        reading, partitions = self._reading, set()
         for topic in client.describe_topics(self._names):
             name, code = topic["name"], topic["error_code"]
             self._missing[name] = self._missing[name] + 1 if code == UNKNOWN_TOPIC_OR_PARTITION else 0
@@ -167,11 +167,11 @@ class TopicWatch:
             if code != NONE:
                 continue
             self._compare(name, topic.get("topic_id"))
-            found |= {
+            partitions |= {
                 (name, part["partition_index"]) for part in topic["partitions"] if part["leader_id"] >= 0
             }
         if reading is not None and reading is self._reading:
-            self.added = found - reading
+            self.added = partitions - reading
 
     def _compare(self, name: str, topic_id: str | None) -> None:
         self._identified.add(name)

@@ -84,8 +84,8 @@ def _is_finite(score: float | None) -> bool:
 
 def _plain(table: pa.Table) -> pa.Table:
     """The table with its dictionary written out, so that message sizes follow from rows."""
-    at = table.schema.get_field_index("model_version")
-    return table.set_column(at, "model_version", table["model_version"].cast(pa.string()))
+    column = table.schema.get_field_index("model_version")
+    return table.set_column(column, "model_version", table["model_version"].cast(pa.string()))
 
 
 RETRY_S = 5.0
@@ -204,8 +204,8 @@ class ExportPublisher:
             return 0
         messages = MESSAGES[self._to.format]
         with kafka_failures(self._kafka.bootstrap, f"writing to topic {self._to.topic}", "Write"):
-            found = messages(self._to.exports, self._to.kind, commit, table)
-            return send_all(producer, self._to.topic, found, FLUSH_S)
+            encoded = messages(self._to.exports, self._to.kind, commit, table)
+            return send_all(producer, self._to.topic, encoded, FLUSH_S)
 
 
 class ExportPublishers:

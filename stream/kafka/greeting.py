@@ -118,8 +118,8 @@ def _first(kafka: Kafka, servers: Sequence[str], context: ssl.SSLContext | None)
     answers: queue.SimpleQueue[tuple[str, list[str]] | Exception] = queue.SimpleQueue()
     silent = dict.fromkeys(servers, f"its name does not resolve within {PATIENCE_S:g} s")
     for server in servers:  # only a thread can be left while it resolves a name
-        asked = (kafka, server, context, until_s, silent, answers)
-        threading.Thread(target=_try, args=asked, name="greeting", daemon=True).start()
+        arguments = (kafka, server, context, until_s, silent, answers)
+        threading.Thread(target=_try, args=arguments, name="greeting", daemon=True).start()
     refused: Failure | None = None
     for _ in servers:
         try:
@@ -272,11 +272,11 @@ def _log_in(kafka: Kafka, connection: socket.socket, mechanism: str, server: str
         answer = _ask(
             connection, _SASL_AUTHENTICATE, struct.pack(f">i{len(token)}s", len(token), token), server
         )
-        code, told = struct.unpack_from(">hh", answer)
+        code, text_bytes = struct.unpack_from(">hh", answer)
         if code != _NONE:
             raise refused
-        (size,) = struct.unpack_from(">i", answer, 4 + max(told, 0))
-        start = 8 + max(told, 0)
+        (size,) = struct.unpack_from(">i", answer, 4 + max(text_bytes, 0))
+        start = 8 + max(text_bytes, 0)
         try:
             login.receive(answer[start : start + size])
         except Exception:  # noqa: BLE001  the mechanism's errors about a broker that doesn't know the password
@@ -316,27 +316,27 @@ def _string(text: str) -> bytes:
 def _strings(answer: bytes) -> list[str]:
     """The array of strings after an error code."""
     (count,) = struct.unpack_from(">i", answer, 2)
-    found, at = [], 6
+    texts, offset = [], 6
     for _ in range(count):
-        text, at = _string_at(answer, at)
-        found.append(text)
-    return found
+        text, offset = _string_at(answer, offset)
+        texts.append(text)
+    return texts
 
 
 def _addresses(answer: bytes) -> list[str]:
     """The brokers of a Metadata answer, version 1: number, host, port and rack of each."""
     (count,) = struct.unpack_from(">i", answer)
-    found, at = [], 4
+    addresses, offset = [], 4
     for _ in range(count):
-        host, at = _string_at(answer, at + 4)
-        (port,) = struct.unpack_from(">i", answer, at)
-        _, at = _string_at(answer, at + 4)
-        found.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-    return found
+        host, offset = _string_at(answer, offset + 4)
+        (port,) = struct.unpack_from(">i", answer, offset)
+        _, offset = _string_at(answer, offset + 4)
+        addresses.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    return addresses
 
 
-def _string_at(answer: bytes, at: int) -> tuple[str, int]:
+def _string_at(answer: bytes, offset: int) -> tuple[str, int]:
     """A string, empty for null, and the position after it."""
-    (size,) = struct.unpack_from(">h", answer, at)
-    end = at + 2 + max(size, 0)
-    return answer[at + 2 : end].decode(), end
+    (size,) = struct.unpack_from(">h", answer, offset)
+    end = offset + 2 + max(size, 0)
+    return answer[offset + 2 : end].decode(), end

@@ -27,7 +27,7 @@ class GroupOffsets:
         self._kafka, self._group = kafka, group
         self._topics = {topic.name for topic in kafka.topics}
         self._latest: list[Position] = []
-        self._held = False  # by a member of the group
+        self._has_member = False  # the group, at the last attempt
         self._consumer: KafkaConsumer | None = None
         self._work = Background("group-offsets", self._commit, on_end=self._leave)
         self._work.start()
@@ -58,13 +58,13 @@ class GroupOffsets:
         except Failure:
             self._leave()  # the next try looks for the brokers again, and reads certificates and passwords again
             raise
-        if not taken and not self._held:
+        if not taken and not self._has_member:
             _log.warning(
                 "the consumer group has a member, so its offsets are not set",
                 group=self._group,
                 remedy="stop that consumer, or set kafka.group to a name that no consumer has",
             )
-        self._held = not taken
+        self._has_member = not taken
         if not taken:
             return
         crash_point("offsets.sent")

@@ -57,7 +57,7 @@ class Present:
         self._brokers: Callable[[], Between | None] = lambda: None
         self._last_commit: Callable[[], CommitRecord | None] = lambda: None
         self._wall_us, self._elapsed_s = wall_us, elapsed_s
-        self._told: Between | None = None
+        self._brokers_clock: Between | None = None
         self._asked_s: float | None = None
         self._stamped_us = self._committed_us = self._known_us = 0
         self._since_s = 0.0
@@ -93,7 +93,7 @@ class Present:
         return self.reason
 
     def _ask(self) -> None:
-        self._told, last = self._brokers(), self._last_commit()
+        self._brokers_clock, last = self._brokers(), self._last_commit()
         self._committed_us = 0 if last is None else last.wall_time_us
         self._asked_s = self._elapsed_s()
 
@@ -107,12 +107,12 @@ class Present:
             (RELEASED_US, "the release of Freshet"),
         ]
         ahead_us = 0
-        if self._told is not None and self._asked_s is not None:
+        if self._brokers_clock is not None and self._asked_s is not None:
             passed_us = round((elapsed_s - self._asked_s) * US_PER_S)
-            latest_us = self._told.latest_us + passed_us
+            latest_us = self._brokers_clock.latest_us + passed_us
             ahead_us = local_us - latest_us
-            witnesses = [each for each in witnesses if each[0] <= latest_us + self._skew_us]
-            witnesses.append((self._told.earliest_us + passed_us, "the brokers' clock"))
+            witnesses = [witness for witness in witnesses if witness[0] <= latest_us + self._skew_us]
+            witnesses.append((self._brokers_clock.earliest_us + passed_us, "the brokers' clock"))
         self._known_us, who = max(witnesses) if ahead_us <= self._skew_us else witnesses[-1]
         behind_us = self._known_us - local_us
         if max(behind_us, ahead_us) <= self._skew_us:

@@ -152,10 +152,10 @@ def replay(
         Failure: A message was not delivered, no broker answers, the topic has another number of partitions, or one
             event alone is too long for a message; the sentence names its row.
     """
-    found = ensure_topic(settings, bootstrap, topic, partitions or 1)
-    if partitions is not None and found != partitions:
+    num_partitions = ensure_topic(settings, bootstrap, topic, partitions or 1)
+    if partitions is not None and num_partitions != partitions:
         raise Failure(
-            f"topic {topic} at {bootstrap} has {found} partitions, but --partitions is {partitions}. "
+            f"topic {topic} at {bootstrap} has {num_partitions} partitions, but --partitions is {partitions}. "
             "Leave the option out or choose another topic"
         )
     deliveries = Deliveries(settings, bootstrap, topic)
@@ -163,7 +163,7 @@ def replay(
         started = time.monotonic()
         sent = 0
         for chunk in _chunks(events, rate):
-            for partition, rows, part in _by_partition(chunk, found):
+            for partition, rows, part in _by_partition(chunk, num_partitions):
                 try:
                     for value, row in message_format.encode(part):
                         deliveries.send(value, partition, None if row is None else sent + int(rows[row]))

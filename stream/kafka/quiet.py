@@ -45,7 +45,7 @@ class QuietPartitions:
             return set()
         return {tp for tp, (_, until) in self._spans.items() if now - until >= self._ask_s} | set(unanswered)
 
-    def asked(self) -> None:
+    def mark_asked(self) -> None:
         """Brokers were asked, whether or not they answered."""
         self._asked_s = time.monotonic()
 

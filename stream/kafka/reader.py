@@ -141,7 +141,7 @@ class PartitionReader:
         self.consumer = open_consumer(kafka, kafka_client=large_reads_client)
         read_columns(self.consumer, kafka.max_poll_records, kafka.max_batch_bytes)
         self._waiting: dict[TopicPartition, RawBatch] = {}
-        self._held: dict[TopicPartition, int] = {}  # the first offset that the log doesn't have
+        self._held_from: dict[TopicPartition, int] = {}  # the first offset that the log doesn't have
         self.stop = threading.Event()
         self.first_poll_s: float | None = None
         self.last_arrival_s = time.monotonic()
@@ -194,7 +194,7 @@ class PartitionReader:
 
     def lag(self) -> dict[tuple[str, int], int]:
         """Unread offsets of each topic partition, as far as brokers have said."""
-        begins = self._next | self._held
+        begins = self._next | self._held_from
         return {(tp.topic, tp.partition): max(0, end - begins[tp]) for tp, end in self._end.items()}
 
     def take(self, topic: str, partition: int) -> RawBatch:
@@ -222,8 +222,8 @@ class PartitionReader:
     def hold(self, topic: str, next_offset: NextOffset) -> None:
         """Read nothing more of a topic: what was read of it and not committed is unread, and is not waited for."""
         for tp in self._next:
-            if tp.topic == topic and tp not in self._held:
-                self._held[tp] = next_offset((topic, tp.partition)) or 0
+            if tp.topic == topic and tp not in self._held_from:
+                self._held_from[tp] = next_offset((topic, tp.partition)) or 0
                 self.consumer.pause(tp)
                 self._waiting.pop(tp, None)
 
@@ -265,15 +265,15 @@ class PartitionReader:
             if only is not None:
                 partitions = [tp for tp in partitions if tp == TopicPartition(*only)]
             all_bounds, self._missing = known_bounds(self.consumer, partitions)
-        for found in all_bounds:
-            wanted = next_offset((found.topic, found.partition))
+        for bounds in all_bounds:
+            wanted = next_offset((bounds.topic, bounds.partition))
             if wanted is None:
                 # A partition added to a topic that is being read came after the reading began: all of it counts.
-                latest = self._kafka.start == "latest" and found.topic not in known
-                begin = found.end if latest else found.log_start
+                latest = self._kafka.start == "latest" and bounds.topic not in known
+                begin = bounds.end if latest else bounds.log_start
             else:
-                begin = self._checked(found, wanted)
-            starts.append(Start(found.topic, found.partition, begin, found.end))
+                begin = self._checked(bounds, wanted)
+            starts.append(Start(bounds.topic, bounds.partition, begin, bounds.end))
         unknown: dict[TopicPartition, str] = {}
         for tp, why in self._missing.items():
             wanted = next_offset((tp.topic, tp.partition))
@@ -290,7 +290,7 @@ class PartitionReader:
         self._described_s = time.monotonic()
 
     def _all_read(self) -> bool:
-        return all(self._next[tp] >= end for tp, end in self._end.items() if tp not in self._held)
+        return all(self._next[tp] >= end for tp, end in self._end.items() if tp not in self._held_from)
 
     def _poll(self) -> None:
         self._poll_once()
@@ -303,15 +303,15 @@ class PartitionReader:
 
     def _ask(self, partitions: list[TopicPartition]) -> TimeoutError | None:
         """Ask where partitions end; returns why there was no answer in time, None if there was one."""
-        self._quiet.asked()
+        self._quiet.mark_asked()
         asked_s, ask = time.monotonic(), partial(written_ends, self.consumer)
         with kafka_failures(self._kafka.bootstrap, "asking for the ends of the topics"):
-            found, missing = offsets_by_leader(self.consumer, partitions, ask, ANSWER_MS)
-        self._end |= found
+            ends, missing = offsets_by_leader(self.consumer, partitions, ask, ANSWER_MS)
+        self._end |= ends
         self._missing = {tp: why for tp, why in self._missing.items() if tp not in partitions} | missing
-        for tp in found:
+        for tp in ends:
             self._quiet.said(tp, unread=self._next[tp] < self._end[tp])
-        if not found and self._described_s < asked_s - FRESH_S:
+        if not ends and self._described_s < asked_s - FRESH_S:
             return TimeoutError(str(NoLeaderError(missing)))
         if self.answers.heard():
             self.last_arrival_s = time.monotonic()
@@ -364,12 +364,12 @@ class PartitionReader:
         )
 
     def _gap(self, partitions: list[TopicPartition]) -> None:
-        for found in known_bounds(self.consumer, partitions)[0]:
-            tp = TopicPartition(found.topic, found.partition)
-            after = self._checked(found, self._next[tp])
-            first, self._next[tp], self._end[tp] = self._next[tp], after, found.end
+        for bounds in known_bounds(self.consumer, partitions)[0]:
+            tp = TopicPartition(bounds.topic, bounds.partition)
+            after = self._checked(bounds, self._next[tp])
+            first, self._next[tp], self._end[tp] = self._next[tp], after, bounds.end
             self.consumer.seek(tp, after)
-            self._quiet.said(tp, unread=after < found.end, messages=True)
+            self._quiet.said(tp, unread=after < bounds.end, messages=True)
             self._waiting[tp] = self._batch(tp, first, Records.none(after))
 
     def _truncated(self, partitions: list[TopicPartition]) -> OffsetGapError:
@@ -383,24 +383,24 @@ class PartitionReader:
             "another name"
         )
 
-    def _checked(self, found: PartitionBounds, wanted: int) -> int:
+    def _checked(self, bounds: PartitionBounds, wanted: int) -> int:
         """Where reading can resume: ``wanted``, or the partition's first offset if a gap may be skipped."""
-        place = f"topic {found.topic} partition {found.partition} at {self._kafka.bootstrap}"
-        if wanted > found.end:
+        place = f"topic {bounds.topic} partition {bounds.partition} at {self._kafka.bootstrap}"
+        if wanted > bounds.end:
             raise OffsetGapError(
-                f"{place} ends at offset {found.end}, but the log has read up to {wanted}: the topic was deleted and made again, "
-                "or truncated. Choose a new store, or a topic of another name"
+                f"{place} ends at offset {bounds.end}, but the log has read up to {wanted}: the topic was deleted and "
+                "made again, or truncated. Choose a new store, or a topic of another name"
             )
-        if wanted >= found.log_start:
+        if wanted >= bounds.log_start:
             return wanted
-        missing = found.log_start - wanted
+        missing = bounds.log_start - wanted
         if self._kafka.on_gap == "fail":
             raise OffsetGapError(
-                f"{place} begins at offset {found.log_start}, but the log's next offset is {wanted}: retention "
+                f"{place} begins at offset {bounds.log_start}, but the log's next offset is {wanted}: retention "
                 f"deleted {missing} unread offsets. Set kafka.on_gap: skip to skip them (they are counted)"
             )
         _log.warning(
-            "gap skipped", topic=found.topic, partition=found.partition, offset=wanted, missing=missing
+            "gap skipped", topic=bounds.topic, partition=bounds.partition, offset=wanted, missing=missing
         )
-        self._skipped(found.topic, missing)
-        return found.log_start
+        self._skipped(bounds.topic, missing)
+        return bounds.log_start

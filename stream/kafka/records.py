@@ -132,11 +132,11 @@ class _ColumnarRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # the c
             if self.check_crcs and not batch.validate_crc():
                 raise CorruptRecordError("its checksum differs")
             if batch.magic < COLUMNAR_MAGIC:
-                found = _one_by_one(batch, self.check_crcs)
+                records = _one_by_one(batch, self.check_crcs)
             elif self._is_for_readers(batch):
-                found = _columns(batch, self._batch_bytes)
+                records = _columns(batch, self._batch_bytes)
             else:
-                found = Records.none(batch.next_offset, _stamped_ms(batch))
+                records = Records.none(batch.next_offset, _stamped_ms(batch))
         except CorruptRecordError as error:
             self.drain()  # or the client would look for more for ever
             tp = self.topic_partition
@@ -153,9 +153,11 @@ class _ColumnarRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # the c
                 "machine has the memory. To skip the batch, have Kafka delete the records up to the next one and set "
                 "kafka.on_gap: skip"
             ) from error
-        before = int(np.searchsorted(found.offsets.to_numpy(), self.fetch_offset))
+        before = int(np.searchsorted(records.offsets.to_numpy(), self.fetch_offset))
         return (
-            replace(found, offsets=found.offsets[before:], values=found.values[before:]) if before else found
+            replace(records, offsets=records.offsets[before:], values=records.values[before:])
+            if before
+            else records
         )
 
     def _is_for_readers(self, batch: Any) -> bool:
@@ -232,16 +234,16 @@ _Varint = tuple[np.int64, int]
 
 
 @njit(cache=True, nogil=True)
-def _varint(data: UInt8, at: int) -> _Varint:
+def _varint(data: UInt8, position: int) -> _Varint:
     """A zigzag varint and the position after it; position −1: it ends nowhere."""
     raw = np.uint64(0)
     shift = np.uint64(0)
-    while at < len(data) and shift < 64:
-        byte = data[at]
-        at += 1
+    while position < len(data) and shift < 64:
+        byte = data[position]
+        position += 1
         raw |= np.uint64(byte & 0x7F) << shift
         if byte < 0x80:
-            return np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1)), at
+            return np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1)), position
         shift += np.uint64(7)
     return np.int64(0), -1
 
@@ -252,47 +254,47 @@ def _scan(data: UInt8, base_offset: int, offsets: Int64, spans: Int64) -> int:
 
     Record => length, attributes (a byte), timestamp delta, offset delta, key, value, headers; a length of −1 is null.
     """
-    at = 0
+    position = 0
     total = 0
     for i in range(len(offsets)):
-        length, at = _varint(data, at)
-        if at < 0 or length < 1 or length > len(data) - at:
+        length, position = _varint(data, position)
+        if position < 0 or length < 1 or length > len(data) - position:
             return -1
-        end = at + length
-        _, at = _varint(data, at + 1)
-        if at < 0:
+        end = position + length
+        _, position = _varint(data, position + 1)
+        if position < 0:
             return -1
-        delta, at = _varint(data, at)
-        if at < 0:
+        delta, position = _varint(data, position)
+        if position < 0:
             return -1
         offsets[i] = base_offset + delta
-        size, at = _varint(data, at)  # the key
-        if at < 0 or size > end - at:
+        size, position = _varint(data, position)  # the key
+        if position < 0 or size > end - position:
             return -1
-        at += max(size, 0)
-        size, at = _varint(data, at)
-        if at < 0 or size > end - at:
+        position += max(size, 0)
+        size, position = _varint(data, position)
+        if position < 0 or size > end - position:
             return -1
-        spans[i, 0], spans[i, 1] = at, size
+        spans[i, 0], spans[i, 1] = position, size
         total += max(size, 0)
-        at += max(size, 0)
-        headers, at = _varint(data, at)
-        if at < 0 or headers < 0:
+        position += max(size, 0)
+        headers, position = _varint(data, position)
+        if position < 0 or headers < 0:
             return -1
         for _ in range(2 * headers):  # name and value
-            size, at = _varint(data, at)
-            if at < 0 or size > end - at:
+            size, position = _varint(data, position)
+            if position < 0 or size > end - position:
                 return -1
-            at += max(size, 0)
-        if at != end:
+            position += max(size, 0)
+        if position != end:
             return -1
-    return total if at == len(data) else -1
+    return total if position == len(data) else -1
 
 
 @njit(cache=True, nogil=True)
 def _gather(data: UInt8, spans: Int64, ends: Int64, values: UInt8, valid: Bool) -> int:
     """Copy the values side by side; returns the number of nulls."""
-    at = 0
+    position = 0
     nulls = 0
     ends[0] = 0
     for i in range(len(spans)):
@@ -301,7 +303,7 @@ def _gather(data: UInt8, spans: Int64, ends: Int64, values: UInt8, valid: Bool) 
             valid[i] = False
             nulls += 1
         else:
-            values[at : at + size] = data[start : start + size]
-            at += size
-        ends[i + 1] = at
+            values[position : position + size] = data[start : start + size]
+            position += size
+        ends[i + 1] = position
     return nulls

@@ -43,21 +43,21 @@ def require_reach(kafka: Kafka, partitions: Collection[Key], until_us: int) -> N
     """
     consumer = open_consumer(kafka)
     try:
-        asked = [TopicPartition(*key) for key in partitions]
+        wanted = [TopicPartition(*key) for key in partitions]
         with kafka_failures(kafka.bootstrap, "asking for the first messages of the topics"):
             begun = {
                 TopicPartition(b.topic, b.partition): b
-                for b in bounds(consumer, asked)
+                for b in bounds(consumer, wanted)
                 if 0 < b.log_start < b.end
             }
             first = consumer.offsets_for_times(dict.fromkeys(begun, 0)) if begun else {}
     finally:
         consumer.close(autocommit=False)
-    for tp, found in first.items():
-        if found is not None and found.timestamp * _US_PER_MS > until_us:
+    for tp, message in first.items():
+        if message is not None and message.timestamp * _US_PER_MS > until_us:
             raise OffsetGapError(
                 f"topic {tp.topic} partition {tp.partition} at {kafka.bootstrap} begins at offset "
-                f"{begun[tp].log_start} with a message of {show_time(found.timestamp * _US_PER_MS)}, but the history "
+                f"{begun[tp].log_start} with a message of {show_time(message.timestamp * _US_PER_MS)}, but the history "
                 f"ends at {show_time(until_us)}: retention deleted the messages between them. Give files that reach "
                 "further, or set kafka.on_gap: skip to do without these messages"
             )

@@ -85,20 +85,20 @@ def topic_partitions(consumer: KafkaConsumer, topics: list[str], kafka: Kafka) -
     Raises:
         Failure: A topic doesn't exist (the sentence names it and those that do), or the user may not describe it.
     """
-    found: list[TopicPartition] = []
+    all_partitions: list[TopicPartition] = []
     for topic in topics:
         deadline = time.monotonic() + METADATA_WAIT_S
         while not (partitions := _numbers(consumer, topic, deadline)):
             if time.monotonic() > deadline:
                 _require_described(topic, kafka)
-                there = ", ".join(sorted(consumer.topics())[:10]) or "none"
+                existing = ", ".join(sorted(consumer.topics())[:10]) or "none"
                 raise Failure(
-                    f"kafka.topics: topic {topic} doesn't exist at {kafka.bootstrap} (existing: {there}). "
+                    f"kafka.topics: topic {topic} doesn't exist at {kafka.bootstrap} (existing: {existing}). "
                     "Create it or correct its name"
                 )
             time.sleep(METADATA_LOOK_S)
-        found += [TopicPartition(topic, partition) for partition in sorted(partitions)]
-    return found
+        all_partitions += [TopicPartition(topic, partition) for partition in sorted(partitions)]
+    return all_partitions
 
 
 def bounds(consumer: KafkaConsumer, partitions: list[TopicPartition]) -> list[PartitionBounds]:
@@ -107,10 +107,10 @@ def bounds(consumer: KafkaConsumer, partitions: list[TopicPartition]) -> list[Pa
     Raises:
         NoLeaderError: One has no leader that answers.
     """
-    found, missing = known_bounds(consumer, partitions)
+    known, missing = known_bounds(consumer, partitions)
     if missing:
         raise NoLeaderError(missing)
-    return found
+    return known
 
 
 def known_bounds(
@@ -121,8 +121,10 @@ def known_bounds(
     led = [tp for tp in partitions if tp not in missing]
     starts, silent = offsets_by_leader(consumer, led, consumer.beginning_offsets, BOUNDS_MS)
     ends, lost = offsets_by_leader(consumer, starts, consumer.end_offsets, BOUNDS_MS)
-    found = [PartitionBounds(tp.topic, tp.partition, starts[tp], ends[tp]) for tp in partitions if tp in ends]
-    return found, missing | silent | lost
+    partition_bounds = [
+        PartitionBounds(tp.topic, tp.partition, starts[tp], ends[tp]) for tp in partitions if tp in ends
+    ]
+    return partition_bounds, missing | silent | lost
 
 
 def offsets_by_leader(
@@ -145,18 +147,18 @@ def offsets_by_leader(
     led: dict[int | None, list[TopicPartition]] = defaultdict(list)
     for tp in partitions:
         led[consumer._cluster.leader_for_partition(tp)].append(tp)
-    found: dict[TopicPartition, int] = {}
+    offsets: dict[TopicPartition, int] = {}
     missing: dict[TopicPartition, str] = {}
     for leader, of_leader in led.items():
         try:
-            found |= ask(of_leader, timeout_ms=timeout_ms)
+            offsets |= ask(of_leader, timeout_ms=timeout_ms)
         except KeyError:  # the client leaves out partitions that have just lost their leader
             missing |= dict.fromkeys(of_leader, "has no leader")
         except KafkaError as error:
             if not getattr(error, "retriable", False):
                 raise
             missing |= dict.fromkeys(of_leader, _silence(consumer, leader, error))
-    return found, missing
+    return offsets, missing
 
 
 def written_ends(
@@ -195,12 +197,12 @@ def ensure_topic(settings: dict[str, Any], bootstrap: str, topic: str, partition
         with kafka_failures(bootstrap, f"looking for topic {topic}", "Write"):
             admin = connected(KafkaAdminClient, settings)
             stack.callback(admin.close)
-            found = admin.describe_topics([topic])[0]
-            code, rights = found.get("error_code", NONE), found.get("authorized_operations")
+            description = admin.describe_topics([topic])[0]
+            code, rights = description.get("error_code", NONE), description.get("authorized_operations")
             if code == TOPIC_AUTHORIZATION_FAILED or (code == NONE and rights and "WRITE" not in rights):
                 raise TopicAuthorizationFailedError(topic)
-        if code == NONE and found["partitions"]:
-            return len(found["partitions"])
+        if code == NONE and description["partitions"]:
+            return len(description["partitions"])
         stack.enter_context(kafka_failures(bootstrap, f"creating topic {topic}", "Create"))
         try:
             admin.create_topics([NewTopic(topic, partitions, replication_factor=_replicas(settings))])
