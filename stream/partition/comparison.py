@@ -64,7 +64,7 @@ def compare(
     """
     check_parts("every partitioner", parts)
     known = algorithms()
-    takes = {name: set(found.Options.model_fields) for name, found in known.items()}
+    takes = {name: set(partitioner.Options.model_fields) for name, partitioner in known.items()}
     for key in params or {}:
         if not any(key in parameters for parameters in takes.values()):
             raise PartitionError(

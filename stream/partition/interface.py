@@ -134,10 +134,10 @@ _SEEDS = 2**63
 """Seeds are int64 in the kernels and in Arrow."""
 
 
-def _require_partitioner(found: Any) -> None:
+def _require_partitioner(candidate: Any) -> None:
     """Check that an entry point is a partitioner's class."""
-    if getattr(found, "kind", None) not in get_args(Kind):
-        raise TypeError(f"{found!r} has no kind, vertex or edge")
+    if getattr(candidate, "kind", None) not in get_args(Kind):
+        raise TypeError(f"{candidate!r} has no kind, vertex or edge")
 
 
 _VERTEX = ("byte_lp", "distdy", "hash", "kl", "ldg", "load_aware", "metis")
@@ -225,11 +225,11 @@ def create_for_lane(
 
 def lane_algorithms() -> dict[str, type[OnlinePartitioner]]:
     """Those of ``algorithms()`` that a stream can have: the others have a true class attribute ``files_only``."""
-    return {name: found for name, found in algorithms().items() if not _is_for_files(found)}
+    return {name: algorithm for name, algorithm in algorithms().items() if not _is_for_files(algorithm)}
 
 
-def _is_for_files(found: type[OnlinePartitioner]) -> bool:
-    return getattr(found, "files_only", False)
+def _is_for_files(algorithm: type[OnlinePartitioner]) -> bool:
+    return getattr(algorithm, "files_only", False)
 
 
 def foreign_state(name: str, missing: KeyError) -> PartitionError:

@@ -49,7 +49,7 @@ def test_totals_kept_by_deltas_are_those_of_the_whole_graph(snapshots, algorithm
         found = (totals.pairs, totals.cross, totals.weight, totals.inside, *totals.stored.tolist())
         assert found == pytest.approx(plain_totals(delta, partitioner.home(), parts))
         home = partitioner.home()
-        assert partitioner._held.tolist() == np.bincount(home[home >= 0], minlength=parts).tolist()
+        assert partitioner._nodes_per_part.tolist() == np.bincount(home[home >= 0], minlength=parts).tolist()
         if tau == restart:
             state = partitioner.state()
             partitioner = create(algorithm, parts=parts, fanout=FANOUT)

@@ -53,7 +53,7 @@ class VertexPartitioner(ABC):
         parts = setting.parts
         self.parts, self.seed, self.window = parts, setting.seed, setting.window
         self._owner: Int32 = np.empty(0, np.int32)  # a row per node and spare ones, −1 for no owner
-        self._held: Int64 = np.zeros(parts, np.int64)
+        self._nodes_per_part: Int64 = np.zeros(parts, np.int64)
         self._left_from: Int32 = np.empty(0, np.int32)
         self._marks: Bool = np.empty(0, np.bool_)
         self._num_nodes = 0
@@ -67,7 +67,7 @@ class VertexPartitioner(ABC):
 
         Nodes int64 (n,), distinct, in any order, all of them live; owners int32 (n,) in [0, K). An old node may keep its owner.
         ``self._home`` has the owners at the previous snapshot, −1 for nodes that were not live and for ``delta.left``;
-        ``self._held`` the number of still live nodes per part, int64 (K,); ``self._left_from`` the former owners of
+        ``self._nodes_per_part`` the number of still live nodes per part, int64 (K,); ``self._left_from`` the former owners of
         ``delta.left``. All are read-only.
         """
 
@@ -82,7 +82,7 @@ class VertexPartitioner(ABC):
             self._begin(delta)
             self._is_current = True
         self._left_from = self._owner[delta.left]
-        self._held -= self._count(self._left_from)
+        self._nodes_per_part -= self._count(self._left_from)
         self._owner[delta.left] = -1
         named, part = self._place(delta)
         before = self._owner[named]
@@ -90,11 +90,11 @@ class VertexPartitioner(ABC):
         node, part, before = named[placed], part[placed], before[placed]
         new = before < 0
         self._owner[node] = part
-        self._held += self._count(part) - self._count(before[~new])
+        self._nodes_per_part += self._count(part) - self._count(before[~new])
         self.totals.advance(delta, self._owner, named)
         self._settle()
         moved = len(node) - int(new.sum())
-        self._quality.observe(self.totals, self._held, moved)
+        self._quality.observe(self.totals, self._nodes_per_part, moved)
 
         gone = delta.left
         node = np.concatenate([node, gone])
@@ -125,7 +125,7 @@ class VertexPartitioner(ABC):
         self._owner = arrays.pop("home")
         self._num_nodes = len(self._owner)
         self._is_current = self._num_nodes == 0
-        self._held = self._count(self._owner[self._owner >= 0])
+        self._nodes_per_part = self._count(self._owner[self._owner >= 0])
         self._quality.restore(arrays.pop("quality"))
         try:
             self._remember(arrays)
@@ -146,7 +146,7 @@ class VertexPartitioner(ABC):
         self.totals.begin(delta, self._owner)
 
     def _settle(self) -> None:  # noqa: B027  most learn nothing
-        """Learn from a snapshot once all is placed; owners, ``_held`` and ``totals`` are then those of the snapshot."""
+        """Learn from a snapshot once all is placed; owners, ``_nodes_per_part`` and ``totals`` are then those of the snapshot."""
 
     def _count(self, parts: Int32) -> Int64:
         """Number of occurrences of each part, int64 (K,)."""

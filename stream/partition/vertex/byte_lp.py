@@ -122,17 +122,17 @@ class ByteLp(VertexPartitioner):
         known[delta.left, 0] = -1
         known[delta.touched, 1] = self._halves(rows, delta.touched)
         weight = self.totals.weight_after(rows, delta.touched) + self.pair_cost * delta.num_pairs
-        if not self._held.any():
+        if not self._nodes_per_part.any():
             self._churn = 0.0
             part = metis_of_live(delta, self.parts, self.seed, self.tries)
             known[delta.live, 0] = part
             self._improve(delta, known, self._count(part), delta.live, weight)
             return delta.live, known[delta.live, 0].astype(np.int32)
         self._churn += len(delta.op) / max(delta.num_pairs, 1)
-        part = place_new(rows, delta.entered, self._owner, self._held, NEW_NODE_SLACK, self.seed)
+        part = place_new(rows, delta.entered, self._owner, self._nodes_per_part, NEW_NODE_SLACK, self.seed)
         known[delta.entered, 0] = part
         dirty = delta.touched[known[delta.touched, 0] >= 0]
-        changed = self._improve(delta, known, self._held + self._count(part), dirty, weight)
+        changed = self._improve(delta, known, self._nodes_per_part + self._count(part), dirty, weight)
         if self._churn >= self._wait and delta.num_live:
             self._take_cheaper(rows, self._tied(delta, weight))
             changed = np.flatnonzero(self._known[: self._num_nodes, 0] != self._home)

@@ -147,7 +147,7 @@ class DistDy(VertexPartitioner):
         self._scale = 0.0
 
     def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
-        live, rows = int(self._held.sum()) + len(delta.entered), delta.rows
+        live, rows = int(self._nodes_per_part.sum()) + len(delta.entered), delta.rows
         self._known[delta.left, 0] = -1
         self._known[delta.touched, 1] = self._chance(rows, delta.touched)
         if live == 0:
@@ -156,7 +156,7 @@ class DistDy(VertexPartitioner):
         full_bytes = self._set_extra(delta)
         capacity = self._capacity_now(live, full_bytes)
         free = capacity - self._stored.sum(axis=0)
-        start, node_count, most = free.copy(), self._held.copy(), self._most_nodes(live)
+        start, node_count, most = free.copy(), self._nodes_per_part.copy(), self._most_nodes(live)
         placed, without = base_partition(
             delta.entered,
             self._owner,
@@ -240,7 +240,7 @@ class DistDy(VertexPartitioner):
 
     def _thresholds(self, everything: bool, mean_pair: float) -> Float64:
         """Limit of a move's loss per sweep: float64, falling linearly to zero."""
-        if self.reward == "paper" and self._held.any():
+        if self.reward == "paper" and self._nodes_per_part.any():
             return np.empty(0)
         count, start = (self.cooling, _START) if everything else (self.cooling // 4, _START / 2)
         count = min(count, self.sweeps - 1)
@@ -248,7 +248,7 @@ class DistDy(VertexPartitioner):
 
     def _settle(self) -> None:
         """Prices and rewards of the next snapshot (DistDy Alg. 3)."""
-        load, live = self._load, int(self._held.sum())
+        load, live = self._load, int(self._nodes_per_part.sum())
         if live:
             log = math.log(2 * self.eta) - 1
             utility = self._scale * self.totals.inside
@@ -280,7 +280,7 @@ class DistDy(VertexPartitioner):
 
     def _bytes_if_all_stay(self, delta: SnapshotDelta) -> Int64:
         """Bytes of old nodes in their places, int64 (K,)."""
-        stay = REFERENCE_BYTES * self._held
+        stay = REFERENCE_BYTES * self._nodes_per_part
         node = delta.feature_nodes[self._owner[delta.feature_nodes] >= 0]
         np.add.at(stay, self._owner[node], self._extra[node])
         return stay

@@ -35,7 +35,7 @@ class Ldg(VertexPartitioner):
 
     def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
         return delta.entered, place_new(
-            delta.rows, delta.entered, self._owner, self._held, self.slack, self.seed
+            delta.rows, delta.entered, self._owner, self._nodes_per_part, self.slack, self.seed
         )
 
 

@@ -61,7 +61,7 @@ class LoadAware(VertexPartitioner):
         step = np.arange(len(new)) % (2 * self.parts)
         part = lightest[np.minimum(step, 2 * self.parts - 1 - step)]
         self.part_load += np.bincount(part, self.load[new], self.parts)
-        node_count = self._held + self._count(part)
+        node_count = self._nodes_per_part + self._count(part)
         mean = float(self.part_load.sum()) / self.parts
         most_nodes = math.ceil((1 + self.tolerance) * int(node_count.sum()) / self.parts)
         heavy = self.part_load > (1 + self.tolerance) * mean

@@ -193,7 +193,7 @@ class _NewToNeighbours(VertexPartitioner):
 
     def _new_to_neighbours(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
         new = delta.entered
-        return new, place_new(delta.rows, new, self._owner, self._held, NEW_NODE_SLACK, self.seed)
+        return new, place_new(delta.rows, new, self._owner, self._nodes_per_part, NEW_NODE_SLACK, self.seed)
 
 
 class MetisOptions(VertexPartitionerOptions):
@@ -284,6 +284,6 @@ class GreedyStore(_NewToNeighbours):
     name: ClassVar[str] = "greedy-store"
 
     def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
-        if not self._held.any():
+        if not self._nodes_per_part.any():
             return delta.live, metis_of_live(delta, self.parts, self.seed)
         return self._new_to_neighbours(delta)
