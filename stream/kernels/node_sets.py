@@ -27,15 +27,15 @@ def ascending(nodes: Int64, size: int, marks: Bool) -> Int64:
 @njit(cache=True, nogil=True)
 def union(some: Int64, others: Int64, marks: Bool) -> Int64:
     """Nodes of either, int64, ascending and distinct."""
-    found = np.empty(len(some) + len(others), np.int64)
+    members = np.empty(len(some) + len(others), np.int64)
     size = 0
     for nodes in (some, others):
         for v in nodes:
             if not marks[v]:
                 marks[v] = True
-                found[size] = v
+                members[size] = v
                 size += 1
-    ordered = ascending(found, size, marks)
+    ordered = ascending(members, size, marks)
     for v in ordered:
         marks[v] = False
     return ordered
@@ -47,22 +47,22 @@ def nodes_of(home: Int32, chosen: Bool) -> Int64:
     size = 0
     for v in range(len(home)):
         size += home[v] >= 0 and chosen[home[v]]
-    found = np.empty(size, np.int64)
+    nodes = np.empty(size, np.int64)
     size = 0
     for v in range(len(home)):
         if home[v] >= 0 and chosen[home[v]]:
-            found[size] = v
+            nodes[size] = v
             size += 1
-    return found
+    return nodes
 
 
 def distinct(*ids: Int64) -> Int64:
     """The distinct ids of any number of arrays, ascending; a sort is ten times as fast as the hash table of ``numpy.unique``."""
-    found = np.concatenate(ids) if ids else np.empty(0, np.int64)
-    found.sort()
-    first = np.ones(len(found), np.bool_)
-    np.not_equal(found[1:], found[:-1], out=first[1:])
-    return found[first]
+    merged = np.concatenate(ids) if ids else np.empty(0, np.int64)
+    merged.sort()
+    first = np.ones(len(merged), np.bool_)
+    np.not_equal(merged[1:], merged[:-1], out=first[1:])
+    return merged[first]
 
 
 def locate(known: NDArray[np.signedinteger], keys: NDArray[np.signedinteger]) -> tuple[Int64, Bool]:

@@ -109,11 +109,11 @@ def _part(
     for i in range(len(parted)):
         for side in range(2):
             v = pairs[parted[i], LOW + side]
-            at, last = start[v] + pairs[parted[i], AT_LOW + side], end[v] - 1
-            if at != last:
+            place, last = start[v] + pairs[parted[i], AT_LOW + side], end[v] - 1
+            if place != last:
                 moved = records[last]
-                neighbours[at], records[at] = neighbours[last], moved
-                pairs[moved, AT_LOW + np.int64(pairs[moved, HIGH] == v)] = at - start[v]
+                neighbours[place], records[place] = neighbours[last], moved
+                pairs[moved, AT_LOW + np.int64(pairs[moved, HIGH] == v)] = place - start[v]
             end[v] = last
             length = last - start[v]
             if length == 0:
@@ -171,12 +171,12 @@ def _lay_out(length: Int32, start: Int64, end: Int64, size: Int8) -> np.int64:
 def _spread(
     start: Int64, end: Int64, given: Int32, given_records: Int32, neighbours: Int32, records: Int32
 ) -> None:
-    at = 0
+    place = 0
     for v in range(len(start)):
         for k in range(start[v], end[v]):
-            neighbours[k] = given[at]
-            records[k] = given_records[at]
-            at += 1
+            neighbours[k] = given[place]
+            records[k] = given_records[place]
+            place += 1
 
 
 _REBUILD_SHARE = 4
@@ -296,9 +296,9 @@ def _swap(keys: Int64) -> Int64:
 @njit(cache=True, nogil=True, inline="always")
 def _both(record: int, records: Int32, weights: Float32) -> np.float32:
     """Sum of the weights of a record's live directions."""
-    there = weights[record, WEIGHT] if records[record, SEEN] >= 0 else np.float32(0)
+    forward = weights[record, WEIGHT] if records[record, SEEN] >= 0 else np.float32(0)
     back = weights[record, WEIGHT + 1] if records[record, SEEN + 1] >= 0 else np.float32(0)
-    return np.float32(there + back)
+    return np.float32(forward + back)
 
 
 @njit(cache=True, nogil=True)

@@ -72,7 +72,7 @@ class SnapshotDelta:
 
     All node ids are dense int64 in [0, num_nodes). Event arrays hold edge events only (no node events), in log order, all of
     shape (E,). All but ``graph`` and ``live`` costs O(changes), not O(graph). ``rows``, ``graph`` and ``live`` are available
-    until the next snapshot is applied, and raise RuntimeError then; ``kept`` lasts.
+    until the next snapshot is applied, and raise RuntimeError then; ``detached`` lasts.
 
     Attributes:
         tau: Interval index of the snapshot.
@@ -131,7 +131,7 @@ class SnapshotDelta:
         """Sorted ids of all live nodes, int64 (num_live,). O(num_nodes)."""
         return self.view.live()
 
-    def kept(self) -> "SnapshotDelta":
+    def detached(self) -> "SnapshotDelta":
         """The delta with a copy of the whole graph, which lasts."""
         return replace(self, view=_Given(self.graph, self.live))
 

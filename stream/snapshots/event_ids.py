@@ -62,15 +62,15 @@ class EventIds:
         Returns:
             Mask of shape (E,).
         """
-        found = np.zeros(len(t_us), bool)
+        is_duplicate = np.zeros(len(t_us), bool)
         begin = 0
         for chunk in event_ids.chunks:
             span = slice(begin, begin + len(chunk))
             begin = span.stop
-            self._add(chunk, t_us[span], refused[span], found[span])
-        return found
+            self._add(chunk, t_us[span], refused[span], is_duplicate[span])
+        return is_duplicate
 
-    def _add(self, chunk: pa.Array, t_us: Int64, refused: Bool, found: Bool) -> None:
+    def _add(self, chunk: pa.Array, t_us: Int64, refused: Bool, is_duplicate: Bool) -> None:
         if chunk.null_count == len(chunk):
             if not refused.all():
                 self._newest_us = max(self._newest_us, int(t_us[~refused].max()))
@@ -94,7 +94,7 @@ class EventIds:
                 self._most,
                 self._window_us,
                 self._newest_us,
-                found,
+                is_duplicate,
             )
             self.missed += missed
             if row == len(chunk):
@@ -130,7 +130,7 @@ def _add(
     most: int,
     window_us: int,
     newest_us: int,
-    found: Bool,
+    is_duplicate: Bool,
 ) -> tuple[int, int, int, int]:
     """Process rows from ``row`` on, until done or the table is half full; returns (next row, used, newest, missed)."""
     mask = np.uint64(len(slots) - 1)
@@ -145,7 +145,7 @@ def _add(
             while times[slot] != _FREE and (slots[slot, 0] != first or slots[slot, 1] != second):
                 slot = (slot + np.uint64(1)) & mask
             if times[slot] >= oldest:
-                found[row] = True
+                is_duplicate[row] = True
                 row += 1
                 continue
             if not refused[row]:

@@ -217,8 +217,8 @@ class LiveGraph:
     def ending(self, tau: int) -> tuple[Int64, Int64]:
         """Live pairs that end with a later snapshot ``tau`` unless they are seen again; src and dst, int64 (n,)."""
         slots, numbers = self._lives.ending(tau)
-        there = self._index.records[slots >> 1, SEEN + (slots & 1)] == numbers
-        return split_keys(slot_keys(slots[there], self._index.records))
+        is_latest = self._index.records[slots >> 1, SEEN + (slots & 1)] == numbers
+        return split_keys(slot_keys(slots[is_latest], self._index.records))
 
     @property
     def num_slots(self) -> int:
@@ -268,8 +268,10 @@ class LiveGraph:
             arrays = self._adjacency.rows(), self._adjacency.records
             self._whole = Csr(*sorted_rows(*arrays, index.records, index.weights))
         elif self._since:
-            kept = index.table, index.bits, index.records, index.weights
-            self._whole = advance_adjacency(self._whole, self.num_nodes, np.concatenate(self._since), *kept)
+            index_arrays = index.table, index.bits, index.records, index.weights
+            self._whole = advance_adjacency(
+                self._whole, self.num_nodes, np.concatenate(self._since), *index_arrays
+            )
         self._since = []
         return self._whole
 
@@ -357,8 +359,8 @@ class _View:
 
 def _net(node: Int64, turn: Int8) -> tuple[Int64, Int64]:
     """Nodes that became live once more often than they ceased to be, and the reverse; ascending."""
-    ids, at = np.unique(node, return_inverse=True)
-    net = np.bincount(at, turn, len(ids))
+    ids, inverse = np.unique(node, return_inverse=True)
+    net = np.bincount(inverse, turn, len(ids))
     return ids[net > 0], ids[net < 0]
 
 

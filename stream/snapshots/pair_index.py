@@ -116,13 +116,13 @@ def put(table: Int64, place: int, low: int, high: int, record: int) -> None:
 def take_out(table: Int64, bits: int, place: int) -> None:
     """Empty a place and move up the entries behind it, so that no search ends too early."""
     mask = (np.int64(1) << bits) - 1
-    hole, at = np.int64(place), np.int64(place + 1) & mask
-    while table[at] != _EMPTY:
-        wanted = (table[at] >> 32) >> (_HASH_BITS - bits)
-        if (at - wanted) & mask >= (at - hole) & mask:
-            table[hole] = table[at]
-            hole = at
-        at = (at + 1) & mask
+    hole, probe = np.int64(place), np.int64(place + 1) & mask
+    while table[probe] != _EMPTY:
+        wanted = (table[probe] >> 32) >> (_HASH_BITS - bits)
+        if (probe - wanted) & mask >= (probe - hole) & mask:
+            table[hole] = table[probe]
+            hole = probe
+        probe = (probe + 1) & mask
     table[hole] = _EMPTY
 
 

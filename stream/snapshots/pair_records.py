@@ -97,11 +97,11 @@ def apply_events(
     named = slots[order], seen[order], present[order], inserted[order], deleted[order]
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
-    kept, change, row, new, old, joined, parted, freed, node, turn = _settle(
+    changed_idx, change, row, new, old, joined, parted, freed, node, turn = _settle(
         *named, place, weight, index.table, index.bits, index.records, index.weights, degree, number
     )
-    changed_src, changed_dst = split_keys(keys[order][kept])
-    changes = PairChanges(changed_src, changed_dst, change, row, new, old, named[0][kept])
+    changed_src, changed_dst = split_keys(keys[order][changed_idx])
+    changes = PairChanges(changed_src, changed_dst, change, row, new, old, named[0][changed_idx])
     return PairStep(changes, joined, parted, freed, (node, turn), missing)
 
 
@@ -169,7 +169,7 @@ def _settle(
 ) -> tuple[Int64, Int8, Int64, Float32, Float32, Int64, Int64, Int32, Int64, Int8]:  # fmt: skip
     """Process named pairs in order of their keys: return the changes, and update their records."""
     n = len(slots)
-    kept, change, row = np.empty(n, np.int64), np.empty(n, np.int8), np.empty(n, np.int64)
+    changed_idx, change, row = np.empty(n, np.int64), np.empty(n, np.int8), np.empty(n, np.int64)
     new, old = np.zeros(n, np.float32), np.zeros(n, np.float32)
     joined, parted, freed = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int32)
     node, turn = np.empty(2 * n, np.int64), np.empty(2 * n, np.int8)
@@ -185,9 +185,9 @@ def _settle(
         elif not settled[k]:
             other_was = other_is = other >= 0
             if other <= _NAMED:
-                at = place[_NAMED - other]
-                settled[at] = True
-                other_was, other_is = seen[at] != DEAD, present[at]
+                other_idx = place[_NAMED - other]
+                settled[other_idx] = True
+                other_was, other_is = seen[other_idx] != DEAD, present[other_idx]
                 records[record, SEEN + 1 - back] = number if other_is else DEAD
             was, lives = known or other_was, present[k] or other_is
             loop = records[record, LOW] == records[record, HIGH]
@@ -204,7 +204,7 @@ def _settle(
             records[record, SEEN + back] = number if present[k] else DEAD
         if not (known or present[k]):
             continue
-        kept[c] = k
+        changed_idx[c] = k
         change[c] = (0 if known else 1) if present[k] else -1
         row[c] = inserted[k] if present[k] else deleted[k]
         old[c] = weights[record, WEIGHT + back] if known else 0
@@ -222,7 +222,7 @@ def _settle(
                     d += 1
         c += 1
     return (
-        kept[:c], change[:c], row[:c], new[:c], old[:c],
+        changed_idx[:c], change[:c], row[:c], new[:c], old[:c],
         joined[:j], parted[:p], freed[:f], node[:d], turn[:d],
     )  # fmt: skip
 
@@ -263,16 +263,16 @@ def dump(index: PairIndex, adjacency: LiveRows) -> Dump:
 
 def dump_arrays(index: PairIndex, adjacency: LiveRows, *, seen: bool) -> dict[str, NDArray[Any]]:
     """Input of ``load``, by name; with ``seen``, also the snapshot that last saw each pair."""
-    found = dump(index, adjacency)
+    dumped = dump(index, adjacency)
     arrays: dict[str, NDArray[Any]] = {
-        "length": found.length,
-        "neighbours": found.neighbours,
-        "loops": found.loops,
-        "directions": found.directions,
-        "weight": slot_weights(found.slots, index.weights),
+        "length": dumped.length,
+        "neighbours": dumped.neighbours,
+        "loops": dumped.loops,
+        "directions": dumped.directions,
+        "weight": slot_weights(dumped.slots, index.weights),
     }
     if seen:
-        arrays["seen"] = index.records[found.slots >> 1, SEEN + (found.slots & 1)]
+        arrays["seen"] = index.records[dumped.slots >> 1, SEEN + (dumped.slots & 1)]
     return arrays
 
 
@@ -301,11 +301,11 @@ def _dump(rows: NeighbourRows, entries: Int32, records: Int32) -> tuple[Int32, U
     out = np.empty(total, np.int32)
     directions = np.empty(total // 2, np.uint8)
     slots = np.empty(total, np.int64)
-    at = pairs = n = 0
+    position = pairs = n = 0
     for v in range(len(rows.start)):
         for k in range(rows.start[v], rows.end[v]):
-            out[at] = rows.indices[k]
-            at += 1
+            out[position] = rows.indices[k]
+            position += 1
             if rows.indices[k] < v:
                 continue
             record, live = entries[k], 0
@@ -337,29 +337,31 @@ def _load(
 ) -> tuple[Int32, Int64]:  # fmt: skip
     entries = np.empty(len(neighbours), np.int32)
     slots = np.empty(len(weight), np.int64)
-    at = used = n = 0
+    position = used = n = 0
     for v in range(len(length)):
         for k in range(length[v]):
-            if neighbours[at] > v:
-                records[used, LOW], records[used, HIGH], records[used, AT_LOW] = v, neighbours[at], k
+            if neighbours[position] > v:
+                records[used, LOW], records[used, HIGH], records[used, AT_LOW] = v, neighbours[position], k
                 records[used, SEEN], records[used, SEEN + 1] = DEAD, DEAD
-                put(table, ~find(table, bits, records, v, neighbours[at]), v, neighbours[at], used)
+                put(
+                    table, ~find(table, bits, records, v, neighbours[position]), v, neighbours[position], used
+                )
                 for back in range(2):
                     if directions[used] >> back & 1:
                         weights[used, WEIGHT + back], records[used, SEEN + back] = weight[n], seen[n]
                         slots[n] = 2 * np.int64(used) + back
                         n += 1
-                entries[at] = used
+                entries[position] = used
                 used += 1
-            at += 1
-    at = 0
+            position += 1
+    position = 0
     for v in range(len(length)):
         for k in range(length[v]):
-            if neighbours[at] < v:
-                record = table[find(table, bits, records, neighbours[at], v)] & _RECORD
+            if neighbours[position] < v:
+                record = table[find(table, bits, records, neighbours[position], v)] & _RECORD
                 records[record, AT_HIGH] = k
-                entries[at] = record
-            at += 1
+                entries[position] = record
+            position += 1
     for v in loops:
         records[used, LOW], records[used, HIGH] = v, v
         records[used, SEEN + 1] = DEAD

@@ -86,9 +86,11 @@ def runs_of(rows: pa.Table, through: int) -> Iterator[Run]:
         topics = batch["topic"].dictionary.to_pylist()
         events = pa.Table.from_batches([batch])
         for code in np.unique(source).tolist():
-            own = source == code
+            of_source = source == code
             yield Run.of(
-                (topics[code >> 32], code & 0xFFFFFFFF), tau[own], events.take(pa.array(closing[own]))
+                (topics[code >> 32], code & 0xFFFFFFFF),
+                tau[of_source],
+                events.take(pa.array(closing[of_source])),
             )
 
 

@@ -26,8 +26,8 @@ def new_key() -> UInt64:
 
 
 @intrinsic
-def load_word(_typing: Any, data: Any, at: Any) -> Any:
-    """The eight bytes of a uint8 array from ``at`` on, as a little-endian uint64; the caller checks the bounds."""
+def load_word(_typing: Any, data: Any, offset: Any) -> Any:
+    """The eight bytes of a uint8 array from ``offset`` on, as a little-endian uint64; the caller checks the bounds."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -64,10 +64,10 @@ def siphash(data: UInt8, start: int, size: int, key: UInt64) -> tuple[np.uint64,
     """The 128-bit SipHash-1-3 of ``data[start:start + size]`` (Aumasson, Bernstein 2012), as two words."""
     v0, v1 = _V0 ^ key[0], _V1 ^ key[1] ^ _WIDE_1
     v2, v3 = _V2 ^ key[0], _V3 ^ key[1]
-    at = start
+    offset = start
     for _ in range(size >> 3):
-        word = load_word(data, at)
-        at += 8
+        word = load_word(data, offset)
+        offset += 8
         v3 ^= word
         v0, v1, v2, v3 = _round(v0, v1, v2, v3)
         v0 ^= word
@@ -77,7 +77,7 @@ def siphash(data: UInt8, start: int, size: int, key: UInt64) -> tuple[np.uint64,
         word |= load_word(data, start + size - 8) >> np.uint64(64 - 8 * rest)
     else:
         for k in range(rest):
-            word |= np.uint64(data[at + k]) << np.uint64(8 * k)
+            word |= np.uint64(data[offset + k]) << np.uint64(8 * k)
     v3 ^= word
     v0, v1, v2, v3 = _round(v0, v1, v2, v3)
     v0 ^= word

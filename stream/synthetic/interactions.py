@@ -76,10 +76,10 @@ def community_edges(nodes: int, edges: int, rng: np.random.Generator) -> Communi
         guest[comes_at[hosts] - first] = hosts + 1
         joins_at = comes_at.copy()
         joins_at[hosts + 1] = comes_at[hosts]
-        at = np.concatenate((np.sort(rng.integers(first, end, len(movers))), joins_at[newcomers]))
+        joined_at = np.concatenate((np.sort(rng.integers(first, end, len(movers))), joins_at[newcomers]))
         who = np.concatenate((movers, newcomers))
-        order = np.argsort(at, kind="stable")
-        joined.append((who[order], at[order], community[who[order]]))
+        order = np.argsort(joined_at, kind="stable")
+        joined.append((who[order], joined_at[order], community[who[order]]))
 
         forced = np.full(end - first, -1, np.int64)
         forced[comes_at[here:soon] - first] = np.arange(here, soon)
@@ -90,8 +90,8 @@ def community_edges(nodes: int, edges: int, rng: np.random.Generator) -> Communi
             forced, guest, members, starts, community, weight, rng.random((end - first, 3)),
             src[first:end], dst[first:end],
         )  # fmt: skip
-    node, at, joins = (np.concatenate(parts) for parts in zip(*joined, strict=True))
-    return CommunityStream(src, dst, communities, node, at, joins)
+    node, joined_at, joins = (np.concatenate(parts) for parts in zip(*joined, strict=True))
+    return CommunityStream(src, dst, communities, node, joined_at, joins)
 
 
 def _epochs(edges: int) -> list[int]:

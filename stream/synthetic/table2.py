@@ -82,17 +82,17 @@ def _sample(count: int, share: float, rng: np.random.Generator) -> Int64:
 
 def _new_edges(graph: PaperGraph, count: int, live: Int64, rng: np.random.Generator) -> Int64:
     """Draw ``count`` distinct undirected pairs that are not in ``live``; keys src·nodes + dst, src < dst, sorted."""
-    found = np.empty(0, np.int64)
-    while len(found) < count:
-        ends = _ends(graph, (2, int((count - len(found)) * 1.1) + 16), rng)
+    drawn = np.empty(0, np.int64)
+    while len(drawn) < count:
+        ends = _ends(graph, (2, int((count - len(drawn)) * 1.1) + 16), rng)
         low, high = ends.min(axis=0), ends.max(axis=0)
         keys = (low * graph.nodes + high)[low != high]
         if len(live):
             keys = keys[live[np.minimum(np.searchsorted(live, keys), len(live) - 1)] != keys]
-        found = np.unique(np.concatenate((found, keys)))
-    if len(found) == count:
-        return found
-    return np.sort(rng.choice(found, count, replace=False, shuffle=False))
+        drawn = np.unique(np.concatenate((drawn, keys)))
+    if len(drawn) == count:
+        return drawn
+    return np.sort(rng.choice(drawn, count, replace=False, shuffle=False))
 
 
 def _ends(graph: PaperGraph, shape: tuple[int, int], rng: np.random.Generator) -> Int64:

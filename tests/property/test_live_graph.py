@@ -200,14 +200,14 @@ def test_feature_vectors_of_a_wrong_width_are_refused():
 def test_a_delta_that_is_kept_stays_as_it_was_and_others_say_that_they_are_gone():
     graph = LiveGraph()
     first = graph.apply(0, event_table([(1, 0, 1, 1.0, None, None), (1, 1, 2, 1.0, None, None)]))
-    kept = first.kept()
+    kept = first.detached()
     arrays = (kept.graph.indptr, kept.graph.indices, kept.graph.weights, kept.live, *kept.rows)
     copies = [np.copy(a) for a in arrays]
     graph.apply(1, event_table([(-1, 0, 1, 1.0, None, None), (1, 3, 0, 9.0, None, None)]))
     for array, copy in zip(arrays, copies, strict=True):
         np.testing.assert_array_equal(array, copy)
     assert rows_of(kept) == [[1], [0, 2], [1]]
-    for ask in (lambda: first.rows, lambda: first.graph, lambda: first.live, first.kept):
+    for ask in (lambda: first.rows, lambda: first.graph, lambda: first.live, first.detached):
         with pytest.raises(RuntimeError, match="this delta has expired"):
             ask()
 

@@ -49,5 +49,5 @@ def stream(seed=0, snapshots=12):
                     num_nodes = max(num_nodes, dst + 1)
                     events.append((1, src, dst))
                     live.append((src, dst))
-        deltas.append(graph.apply(tau, snapshot(events)).kept())
+        deltas.append(graph.apply(tau, snapshot(events)).detached())
     return deltas

@@ -35,7 +35,7 @@ def ring_of_cliques(cliques, size):
 
 def snapshots(*rows, **graph):
     live = LiveGraph(**graph)
-    return [live.apply(tau, edge_events(events)).kept() for tau, events in enumerate(rows)]
+    return [live.apply(tau, edge_events(events)).detached() for tau, events in enumerate(rows)]
 
 
 def test_cliques_are_not_cut():
