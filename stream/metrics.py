@@ -92,7 +92,7 @@ class StreamMetrics(SinkObserver):
             "reason",
             "key",
         )
-        self._held: Held | None = None
+        self._holder: Held | None = None
         self._held_at_s = 0.0
         self._unread: Mapping[tuple[str, int], int] = {}
         self._ready = gauge("stream_ready", "1 while /readyz says ready")
@@ -183,19 +183,19 @@ class StreamMetrics(SinkObserver):
             self._open_until.clear()
         else:
             self._open_until.labels(self._graph).set(now.until_us / US_PER_S)
-        before, held = self._held, now.held
-        self._held, self._held_at_s = held, time.time()
-        if before is not None and (held is None or held.key != before.key):
+        before, holder = self._holder, now.holder
+        self._holder, self._held_at_s = holder, time.time()
+        if before is not None and (holder is None or holder.key != before.key):
             self._held_since.clear()
-        if held is not None:
-            self._held_since.labels(self._graph, held.topic, str(held.partition)).set(
-                self._held_at_s - held.age_s
+        if holder is not None:
+            self._held_since.labels(self._graph, holder.topic, str(holder.partition)).set(
+                self._held_at_s - holder.age_s
             )
 
-    def held(self) -> Held | None:
+    def holder(self) -> Held | None:
         """The topic partition that holds event time back, as of now; None if there is none."""
-        held, told_s = self._held, self._held_at_s
-        return held and replace(held, age_s=held.age_s + time.time() - told_s)
+        holder, told_s = self._holder, self._held_at_s
+        return holder and replace(holder, age_s=holder.age_s + time.time() - told_s)
 
     def pending(self, batches: int, open_bytes: int) -> None:
         """Batches not yet committed and bytes of open events."""

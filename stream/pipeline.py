@@ -21,7 +21,7 @@ from stream.microbatch import MicroBatch, RawBatch
 
 T = TypeVar("T")
 
-_held: dict[str, object] = {}
+_objects: dict[str, object] = {}
 
 
 @contextmanager
@@ -31,18 +31,18 @@ def holding(name: str, thing: object) -> Iterator[None]:
     Raises:
         ValueError: The name is taken.
     """
-    if name in _held:
+    if name in _objects:
         raise ValueError(f"{name} is held already")
-    _held[name] = thing
+    _objects[name] = thing
     try:
         yield
     finally:
-        del _held[name]
+        del _objects[name]
 
 
-def held(name: str, kind: type[T]) -> T | None:
+def held_object(name: str, kind: type[T]) -> T | None:
     """The object of a kind that this process holds under a name; None if there is none."""
-    thing = _held.get(name)
+    thing = _objects.get(name)
     return thing if isinstance(thing, kind) else None
 
 
@@ -238,7 +238,7 @@ class InProcess:
         Raises:
             LookupError: The pipeline runs in another process than the job.
         """
-        stages = held(self.name, object)
+        stages = held_object(self.name, object)
         if stages is None:
             raise LookupError(f"this process holds no {self.name}. Run the pipeline in the job's process")
         return cast(Stages, stages)

@@ -125,9 +125,9 @@ class Submission:
         try:
             self._result = pipeline.run()
         except Exception as error:  # gRPC's, and any answer of the server
-            told = sentence(str(error)) if str(error) else f"no answer in {SUBMIT_TIMEOUT_S} s"
+            cause = sentence(str(error)) if str(error) else f"no answer in {SUBMIT_TIMEOUT_S} s"
             raise Failure(
-                f"the job can't be submitted to runner.job_server {runner.job_server}: {told}. "
+                f"the job can't be submitted to runner.job_server {runner.job_server}: {cause}. "
                 "Start the job server, or correct its address"
             ) from error
         self._thread = threading.Thread(target=self._follow, name="submission", daemon=True)
@@ -180,8 +180,8 @@ def options(runner: Runner, plan: ClusterPlan) -> list[str]:
 def sentence(text: str) -> str:
     """The cause of a runner's error: the last exception of a traceback in it, else its first line."""
     raised = _RAISED.findall(text)
-    told = _JAVA.sub("", " ".join((raised[-1] if raised else text).split()))
-    return told[:500] or "the runner gave no reason"
+    cause = _JAVA.sub("", " ".join((raised[-1] if raised else text).split()))
+    return cause[:500] or "the runner gave no reason"
 
 
 LOOK_S = 0.3
@@ -333,14 +333,14 @@ class ClusterJob:
                 self._unread = self._unread if unread is None else unread
                 quiet = self._until_idle_s is not None and now - moved_s >= self._until_idle_s
                 self._idle = quiet and unread == 0
-        told = self._stopping or self._idle or watch.changed
+        end_expected = self._stopping or self._idle or watch.changed
         withdraw(self._config.store, plan.id)
         if submission.wait(DRAIN_S):
             dismiss(plan)
         else:
             submission.cancel()
             _log.warning("the pipeline didn't end by itself and was cancelled", waited_s=DRAIN_S)
-        if not told:
+        if not end_expected:
             if submission.error is None:
                 raise Failure(
                     "the pipeline ended by itself, because another submission reads for this store now"

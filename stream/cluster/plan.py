@@ -11,7 +11,7 @@ from pydantic_core import to_jsonable_python
 
 from schemas.config import StreamConfig
 from stream.kafka.reader import Start
-from stream.pipeline import held
+from stream.pipeline import held_object
 from stream.service.failure import Failure
 
 
@@ -52,7 +52,7 @@ class ClusterPlan:
         Raises:
             Failure: It isn't complete: this process's environment lacks secrets, or has variables that don't fit.
         """
-        here = held(self.id, StreamConfig)
+        here = held_object(self.id, StreamConfig)
         if here is not None:
             return here
         try:

@@ -150,7 +150,7 @@ def run_job(
         "duplicates": totals.duplicates,
         "in_history": totals.in_history,
         "refused_by_reason": as_json(totals.refused_by_reason),
-        "held": list(ran.held),
+        "held": list(ran.held_topics),
         "held_messages": ran.held_messages,
     }
 
@@ -252,8 +252,10 @@ def _watched(graph: str, job: "StreamJob | ClusterJob", totals: "Totals", signal
 def _examples(totals: "Totals") -> str:
     """Refusals by reason with an example each, for the status line."""
     refused = list(totals.refused_by_reason.items())  # another thread counts
-    told = (f"{reason} {one.count:,}: {shorten(one.example or '', EXAMPLE_WIDTH)}" for reason, one in refused)
-    return f" ({'; '.join(told)})" if refused else ""
+    examples = (
+        f"{reason} {one.count:,}: {shorten(one.example or '', EXAMPLE_WIDTH)}" for reason, one in refused
+    )
+    return f" ({'; '.join(examples)})" if refused else ""
 
 
 def quiet_beam(debug: bool) -> None:

@@ -157,10 +157,10 @@ def _plan(
 ) -> tuple[HistoryRecord, list[Path]]:
     """Survey the files, and find the ends of the topics; ``positions`` are those of a log that has taken nothing in."""
     _require_distinct(files)
-    found = sorted(
+    surveyed = sorted(
         ((survey(path, rules, columns), path) for path in files), key=lambda pair: pair[0].first_us or 0
     )
-    surveys, ordered = [s for s, _ in found], [path for _, path in found]
+    surveys, ordered = [s for s, _ in surveyed], [path for _, path in surveyed]
     times = [s.last_us for s in surveys if s.last_us is not None]
     if not times:
         remark = next((s.remark for s in surveys if s.remark), "")
@@ -176,7 +176,7 @@ def _plan(
                 "only a part of it. A later time reads all of the files. Or name offsets"
             )
     history = HistoryRecord(
-        files=[fingerprint(path, s.rows) for s, path in found],
+        files=[fingerprint(path, s.rows) for s, path in surveyed],
         until_us=until,
         rows=sum(s.rows for s in surveys),
         after=0 if until > max(times) else sum(count_from(path, rules, until, columns) for path in ordered),
@@ -237,28 +237,28 @@ def _require_reach(config: StreamConfig, history: HistoryRecord, begun: Containe
 def _ends(
     config: StreamConfig, offsets: Mapping[Key, int], positions: Mapping[Key, Position]
 ) -> list[HistoryEnd]:
-    there = {(found.topic, found.partition): found for found in topic_bounds(config.kafka)}
+    bounds_by_key = {(bounds.topic, bounds.partition): bounds for bounds in topic_bounds(config.kafka)}
     for (topic, partition), offset in offsets.items():
-        found = there.get((topic, partition))
-        if found is None:
-            known = ", ".join(f"{name}/{number}" for name, number in there)
+        bounds = bounds_by_key.get((topic, partition))
+        if bounds is None:
+            known = ", ".join(f"{name}/{number}" for name, number in bounds_by_key)
             raise Failure(
                 f"--offset {topic}/{partition}={offset} names no topic partition of the configuration. They are {known}"
             )
-        if offset > found.end:
+        if offset > bounds.end:
             raise Failure(
-                f"--offset {topic}/{partition}={offset} lies after the partition's end. Name one up to {found.end}"
+                f"--offset {topic}/{partition}={offset} lies after the partition's end. Name one up to {bounds.end}"
             )
-    for key, found in there.items():
-        begin, position = offsets.get(key, found.log_start), positions.get(key)
+    for key, bounds in bounds_by_key.items():
+        begin, position = offsets.get(key, bounds.log_start), positions.get(key)
         if position is not None and position.next > begin:
             raise Failure(
                 f"the log in {config.store} reads {key[0]}/{key[1]} from offset {position.next} on, but after this history it "
                 f"is read from {begin}. Choose a new store"
             )
     return [
-        HistoryEnd(topic=key[0], partition=key[1], start=offsets.get(key), end=offsets.get(key, found.end))
-        for key, found in there.items()
+        HistoryEnd(topic=key[0], partition=key[1], start=offsets.get(key), end=offsets.get(key, bounds.end))
+        for key, bounds in bounds_by_key.items()
     ]
 
 
@@ -335,11 +335,11 @@ def _in_file_order(config: StreamConfig, history: HistoryRecord) -> StreamConfig
 def _disorder_us(surveys: Sequence[Survey]) -> int:
     """How far a row lies before an earlier one, over the files in their order."""
     disorder, reached = 0, None
-    for found in surveys:
-        disorder = max(disorder, found.disorder_us)
-        if found.first_us is None or found.last_us is None:
+    for file_survey in surveys:
+        disorder = max(disorder, file_survey.disorder_us)
+        if file_survey.first_us is None or file_survey.last_us is None:
             continue
         if reached is not None:
-            disorder = max(disorder, reached - found.first_us)
-        reached = found.last_us if reached is None else max(reached, found.last_us)
+            disorder = max(disorder, reached - file_survey.first_us)
+        reached = file_survey.last_us if reached is None else max(reached, file_survey.last_us)
     return disorder

@@ -47,10 +47,10 @@ class BeamLoading:
 @contextmanager
 def _without_warnings() -> Iterator[None]:
     """Drop what this thread says through the root logger and as warnings; other threads are heard."""
-    own = threading.get_ident()
+    this_thread = threading.get_ident()
 
     def heard(record: logging.LogRecord) -> bool:
-        return record.thread != own
+        return record.thread != this_thread
 
     loggers = logging.getLogger(), logging.getLogger("py.warnings")
     for logger in loggers:

@@ -44,21 +44,21 @@ class Decoding:
         self._decoders = {
             topic.name: Decoder(topic, config, now_us=present.now_us) for topic in config.kafka.topics
         }
-        self._kept: dict[tuple[str, int], tuple[RawBatch, str]] = {}  # on a cluster, several at once
+        self._waiting: dict[tuple[str, int], tuple[RawBatch, str]] = {}  # on a cluster, several at once
 
     @property
     def reason(self) -> str | None:
         """Why polls are kept; None: none is. For any thread."""
-        kept = list(self._kept.values())
+        waiting = list(self._waiting.values())
         return (
-            "; ".join(f"topic {raw.topic} partition {raw.partition} waits: {why}" for raw, why in kept)
+            "; ".join(f"topic {raw.topic} partition {raw.partition} waits: {why}" for raw, why in waiting)
             or None
         )
 
     @property
     def unread(self) -> int:
         """Offsets of the polls that are kept. For any thread."""
-        return sum(raw.end_offset - raw.first_offset for raw, _ in list(self._kept.values()))
+        return sum(raw.end_offset - raw.first_offset for raw, _ in list(self._waiting.values()))
 
     def warm_up(self) -> None:
         """Compile or load the kernels, on a made-up message."""
@@ -81,7 +81,7 @@ class Decoding:
         try:
             while (obstacle := self._obstacle(decoder, raw)) is not None:
                 event, reason, pause_s = obstacle
-                self._kept[key] = raw, reason
+                self._waiting[key] = raw, reason
                 if pause_s:
                     if event not in met:
                         _log.error(event, topic=raw.topic, reason=reason)
@@ -102,7 +102,7 @@ class Decoding:
                 if self._wait(pause_s):
                     return
         finally:
-            self._kept.pop(key, None)
+            self._waiting.pop(key, None)
         if met:
             self._shown(0.0)
             _log.info("messages are read again", topic=raw.topic)

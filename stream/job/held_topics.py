@@ -104,7 +104,7 @@ class HeldTopics:
         clock: Seconds.
 
     Attributes:
-        held: The held topics by name.
+        by_name: The held topics by name.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class HeldTopics:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.held: dict[str, HeldTopic] = {}
+        self.by_name: dict[str, HeldTopic] = {}
         self._patience_s, self._clock = config.snapshots.commit_every_s, clock
         known = {topic for (topic, _), position in positions.items() if position.max_t_us is not None}
         names = [topic.name for topic in config.kafka.topics if topic.hold]
@@ -130,7 +130,7 @@ class HeldTopics:
         suspect = self._suspects.get(batch.topic)
         if suspect is None:
             return [batch]
-        if batch.topic in self.held:
+        if batch.topic in self.by_name:
             return []
         counted = suspect.passed + sum(map(_reasons, suspect.waiting), Counter())
         decisive = _messages(batch)[: HOLD_MESSAGES - counted.total()]
@@ -169,9 +169,11 @@ class HeldTopics:
     def _hold(self, topic: str, first: dict[str, Any], messages: int) -> None:
         reason, sentence = first["reason"], first["sentence"]
         example = f"{topic}[{first['partition']}] offset {first['offset']}: {sentence}"
-        held = HeldTopic(topic, messages, reason, _key(reason, sentence), example)
-        self.held = self.held | {topic: held}
-        _log.error("topic held", topic=topic, reason=reason, key=held.key, messages=messages, example=example)
+        held_topic = HeldTopic(topic, messages, reason, _key(reason, sentence), example)
+        self.by_name = self.by_name | {topic: held_topic}
+        _log.error(
+            "topic held", topic=topic, reason=reason, key=held_topic.key, messages=messages, example=example
+        )
 
 
 def _messages(batch: MicroBatch) -> pa.RecordBatch:

@@ -38,7 +38,7 @@ class Ran:
     Attributes:
         seconds: From the first poll to the last commit, without the idle tail.
         idle: Whether it ended because nothing more came; otherwise it was stopped.
-        held: Why topics were held, a sentence or two each.
+        held_topics: Why topics were held, a sentence or two each.
         held_messages: Unread messages of these topics.
     """
 
@@ -48,7 +48,7 @@ class Ran:
     late: int
     seconds: float
     idle: bool
-    held: tuple[str, ...] = ()
+    held_topics: tuple[str, ...] = ()
     held_messages: int = 0
 
     @property
@@ -199,18 +199,18 @@ class Cycle:
 
     def decode(self, raw: RawBatch) -> Iterator[MicroBatch]:
         """See ``Stages.decode``."""
-        with self._kept():
+        with self._recording_failure():
             yield from self._decoding.batches(raw)
 
     def write(self, batch: MicroBatch) -> list[int]:
         """See ``Stages.write``."""
-        with self._kept():
+        with self._recording_failure():
             begun_s = time.monotonic()
             lag, key = self.reader.lag(), (batch.topic, batch.partition)
             # The rest of its poll is in hand.
             lag[key] = max(lag[key], batch.high_watermark - batch.end_offset)
             record = self._log.take_in(batch, lag)
-            if batch.topic in self._log.held:
+            if batch.topic in self._log.held_by_name:
                 self.reader.hold(batch.topic, self._log.sink.next_offset)
             now_s = time.monotonic()
             beat()
@@ -243,7 +243,7 @@ class Cycle:
         return self.idle
 
     @contextmanager
-    def _kept(self) -> Iterator[None]:
+    def _recording_failure(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:
@@ -343,11 +343,11 @@ class StreamJob:
         stalled_s = time.monotonic() - self._busy.round_s
         if stalled_s > STALLED_S:
             return f"no topic partition was looked at for {stalled_s:.0f} s"
-        return "; ".join([*self._held(), *failures(self._lanes.values())]) or None
+        return "; ".join([*self._held_reasons(), *failures(self._lanes.values())]) or None
 
-    def _held(self) -> tuple[str, ...]:
+    def _held_reasons(self) -> tuple[str, ...]:
         """Why topics are held, a sentence or two each."""
-        return tuple(str(topic) for topic in self.log.held.values())
+        return tuple(str(topic) for topic in self.log.held_by_name.values())
 
     def lag(self) -> int | None:
         """Messages not read yet, over all topic partitions; None while that is not known."""
@@ -374,8 +374,8 @@ class StreamJob:
                 seconds = self._busy.seconds + self._finish()
                 totals = self._metrics.totals
                 counts = totals.snapshots, totals.events, totals.refused, totals.late
-                unread = self._metrics.unread_of(self.log.held)
-                return Ran(*counts, seconds, self._idle, self._held(), unread)
+                unread = self._metrics.unread_of(self.log.held_by_name)
+                return Ran(*counts, seconds, self._idle, self._held_reasons(), unread)
         except StoppedEarly:
             return Ran(0, 0, 0, 0, 0.0, idle=False)
 

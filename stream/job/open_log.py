@@ -104,7 +104,7 @@ class RoomForCommits:
             time.sleep(LOOK_S)
 
 
-TOLD_EVERY_S = 60.0
+LOGGED_EVERY_S = 60.0
 """Shortest time between two lines about refusals for one reason; each has their number and an example."""
 
 
@@ -129,8 +129,8 @@ class Journal:
         self._log = _log.bind(graph=graph)
         self._root = log_folder(store)
         self._clock = clock
-        self._told = Counter(last.refused if last is not None else {})  # totals by reason
-        self._told_s: dict[str, float] = {}
+        self._logged = Counter(last.refused if last is not None else {})  # totals by reason
+        self._logged_s: dict[str, float] = {}
 
     def reading(self, starts: Iterable[tuple[str, int, int]], last: CommitRecord | None) -> None:
         """Reading begins or resumes at topic, partition and offset, after the last commit."""
@@ -149,15 +149,18 @@ class Journal:
             )
         now_s = self._clock()
         for reason, total in record.refused.items():
-            if total > self._told[reason] and now_s >= self._told_s.get(reason, -TOLD_EVERY_S) + TOLD_EVERY_S:
+            if (
+                total > self._logged[reason]
+                and now_s >= self._logged_s.get(reason, -LOGGED_EVERY_S) + LOGGED_EVERY_S
+            ):
                 self._log.warning(
                     "messages refused",
                     reason=reason,
-                    messages=total - self._told[reason],
+                    messages=total - self._logged[reason],
                     total=total,
                     **self._example(record, reason),
                 )
-                self._told[reason], self._told_s[reason] = total, now_s
+                self._logged[reason], self._logged_s[reason] = total, now_s
 
     def _example(self, record: CommitRecord, reason: str) -> dict[str, Any]:
         """Place and sentence of a message that a commit refused for a reason; empty if it can't be read."""
@@ -173,10 +176,10 @@ class Journal:
 
 
 def _by_topic(offsets: Iterable[tuple[str, int, int]]) -> dict[str, dict[int, int]]:
-    found: dict[str, dict[int, int]] = {}
+    offsets_by_topic: dict[str, dict[int, int]] = {}
     for topic, partition, offset in offsets:
-        found.setdefault(topic, {})[partition] = offset
-    return found
+        offsets_by_topic.setdefault(topic, {})[partition] = offset
+    return offsets_by_topic
 
 
 PAUSE_S = 60.0
@@ -353,21 +356,21 @@ class OpenLog:
         return record
 
     @property
-    def held(self) -> Mapping[str, HeldTopic]:
+    def held_by_name(self) -> Mapping[str, HeldTopic]:
         """The topics that are held, by name."""
-        return {} if self.topics_held is None else self.topics_held.held
+        return {} if self.topics_held is None else self.topics_held.by_name
 
     def _passed(self, batch: MicroBatch) -> list[MicroBatch]:
         if self.topics_held is None:
             return [batch]
-        before = self.held
+        before = self.held_by_name
         passed = self.topics_held.passed(batch)
-        if self.held is not before:
-            held = self.held[batch.topic]
-            self._metrics.topic_held(held.name, held.reason, held.key)
+        if self.held_by_name is not before:
+            held_topic = self.held_by_name[batch.topic]
+            self._metrics.topic_held(held_topic.name, held_topic.reason, held_topic.key)
             self._assign()
         return passed
 
     def _assign(self) -> None:
         """Event time waits for all partitions but those of held topics."""
-        self.sink.assign([key for key in self._keys if key[0] not in self.held])
+        self.sink.assign([key for key in self._keys if key[0] not in self.held_by_name])

@@ -29,13 +29,13 @@ def readiness(
 
 def held_back(config: StreamConfig, metrics: StreamMetrics) -> str | None:
     """The sentence about a topic partition that holds event time back for too long; None if there is none."""
-    held = metrics.held()
+    holder = metrics.holder()
     rules = config.snapshots
-    if held is None or held.age_s < max(HELD_S, rules.interval_s):
+    if holder is None or holder.age_s < max(HELD_S, rules.interval_s):
         return None
-    unread = metrics.unread(held.topic, held.partition)
-    place = f"topic {held.topic} partition {held.partition}"
-    behind_s = held.behind_s
+    unread = metrics.unread(holder.topic, holder.partition)
+    place = f"topic {holder.topic} partition {holder.partition}"
+    behind_s = holder.behind_s
     state = (
         f"its event time is {_span(behind_s)} behind the newest"
         if behind_s is not None
@@ -47,7 +47,7 @@ def held_back(config: StreamConfig, metrics: StreamMetrics) -> str | None:
         else "It has messages, but they do not advance its event time. Check its producer"
     )
     return (
-        f"{place} has held event time back for {_span(held.age_s)}, and nothing is sealed: {state}. {remedy}. A partition "
+        f"{place} has held event time back for {_span(holder.age_s)}, and nothing is sealed: {state}. {remedy}. A partition "
         f"with nothing unread no longer counts after snapshots.idle_timeout_s ({rules.idle_timeout_s:g} s)"
     )
 

@@ -41,8 +41,8 @@ def require_same(config: StreamConfig) -> None:
         root = lane_layout.lane_folder(config.store, lane.name)
         path = root / lane_layout.HEADER
         if path.exists() and manifest_taus(root):
-            found = read_record(path, LaneHeader)
-            require_agreement(path, found, header, "a lane", changeable={"base_every"})
+            stored = read_record(path, LaneHeader)
+            require_agreement(path, stored, header, "a lane", changeable={"base_every"})
 
 
 def require_fit(config: StreamConfig) -> None:

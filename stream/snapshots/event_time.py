@@ -193,11 +193,11 @@ class OpenEventTime:
 
     Attributes:
         until_us: End of the oldest open snapshot, event time in microseconds; None: nothing is open.
-        held: The partition that keeps that snapshot from being sealed; None: there is none.
+        holder: The partition that keeps that snapshot from being sealed; None: there is none.
     """
 
     until_us: int | None
-    held: Held | None
+    holder: Held | None
 
 
 class HoldingWatch:

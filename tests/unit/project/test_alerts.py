@@ -158,7 +158,7 @@ def topic_is_held(world: World) -> None:
     topics.passed(
         poll("edges", 0, [(offset, None) for offset in range(HOLD_MESSAGES)], first=0, end=HOLD_MESSAGES)
     )
-    (held,) = topics.held.values()
+    (held,) = topics.by_name.values()
     world.stream.topic_held(held.name, held.reason, held.key)
     world.obstacle = str(held)
 

@@ -53,9 +53,9 @@ def passed(topics: HeldTopics, batches: Sequence[MicroBatch]) -> list[MicroBatch
 
 def test_a_hundred_in_two_partitions_are_enough_and_one_less_is_not(topics: HeldTopics) -> None:
     some = [refused(50), refused(HOLD_MESSAGES - 51, partition=1)]
-    assert passed(topics, some) == [] and not topics.held
+    assert passed(topics, some) == [] and not topics.by_name
     assert topics.passed(refused(1, first=50)) == []
-    held = topics.held[TOPIC]
+    held = topics.by_name[TOPIC]
     assert (held.reason, held.key) == (Reason.BAD_ID, "ids")
     assert str(held).startswith(
         f"topic {TOPIC} is held: its first 100 messages are refused, 100 of them for bad_id. The first is {TOPIC}[0] "
@@ -77,7 +77,7 @@ def test_whatever_else_comes_before_sets_it_free_for_ever_in_order(
 ) -> None:
     batches = [refused(60), other(60), refused(500, first=90)]
     assert passed(topics, batches) == batches
-    assert not topics.held
+    assert not topics.by_name
 
 
 def joined(*batches: MicroBatch) -> MicroBatch:
@@ -97,11 +97,11 @@ def test_the_first_hundred_decide_whatever_comes_later_in_the_same_poll(
     before = refused(60, partition=1)
     last = HOLD_MESSAGES - len(before.rejects)
     assert passed(topics, [before, joined(refused(last), other(last), refused(5, first=last + 20))]) == []
-    assert topics.held[TOPIC].reason == Reason.BAD_ID
+    assert topics.by_name[TOPIC].reason == Reason.BAD_ID
     earlier = joined(refused(last - 20), other(last - 20), refused(500, first=last))
     again = HeldTopics(CONFIG, {})
     assert passed(again, [before, earlier]) == [before, earlier]
-    assert not again.held
+    assert not again.by_name
 
 
 def test_odd_messages_among_the_first_do_not_use_a_topic_up(topics: HeldTopics, clock: Clock) -> None:
@@ -114,7 +114,7 @@ def test_odd_messages_among_the_first_do_not_use_a_topic_up(topics: HeldTopics, 
     last = refused(HOLD_MESSAGES - STRAYS, first=20)
     assert topics.rest() == strays
     assert topics.passed(last) == []
-    held = topics.held[TOPIC]
+    held = topics.by_name[TOPIC]
     assert (held.messages, held.reason, held.key) == (HOLD_MESSAGES - STRAYS, Reason.BAD_ID, "ids")
     assert held.example == f"{TOPIC}[0] offset 20: src is 'x'"
 
@@ -127,7 +127,7 @@ def test_fewer_are_passed_on_after_a_while_and_count_with_later_ones(
     clock.now += CONFIG.snapshots.commit_every_s
     assert topics.passed(nothing) == [first, nothing]
     assert topics.passed(refused(HOLD_MESSAGES - 60, first=60)) == []
-    assert TOPIC in topics.held
+    assert TOPIC in topics.by_name
 
 
 def test_what_waits_is_read_again_in_the_next_cycle_and_passed_on_at_the_end(topics: HeldTopics) -> None:
@@ -135,7 +135,7 @@ def test_what_waits_is_read_again_in_the_next_cycle_and_passed_on_at_the_end(top
     topics.begin()
     again = refused(60)
     assert topics.passed(again) == []
-    assert not topics.held, "the same messages count once"
+    assert not topics.by_name, "the same messages count once"
     assert topics.rest() == [again]
 
 
@@ -166,4 +166,4 @@ def test_the_key_is_the_one_that_the_sentence_names(
     topics: HeldTopics, reason: str, sentence: str, key: str
 ) -> None:
     topics.passed(refused(HOLD_MESSAGES, reason=reason, sentence=sentence))
-    assert topics.held[TOPIC].key == key
+    assert topics.by_name[TOPIC].key == key

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from schemas.events import REJECT_SCHEMA
 from stream.job import open_log
-from stream.job.open_log import TOLD_EVERY_S, Journal
+from stream.job.open_log import LOGGED_EVERY_S, Journal
 from stream.sink import log_header
 from stream.store.errors import CorruptError
 from stream.store.log.writer import LogWriter
@@ -59,9 +59,9 @@ def test_a_reason_is_told_with_its_number_and_an_example(refusing: Refusing) -> 
 
 def test_it_is_told_again_only_after_a_while_with_all_that_came_meanwhile(refusing: Refusing) -> None:
     refusing.refuse("json")
-    refusing.now_s = TOLD_EVERY_S - 1
+    refusing.now_s = LOGGED_EVERY_S - 1
     assert [line["reason"] for line in refusing.refuse("json", "json", "time")] == ["time"]
-    refusing.now_s = TOLD_EVERY_S
+    refusing.now_s = LOGGED_EVERY_S
     (line,) = refusing.refuse("json")
     assert (line["messages"], line["total"]) == (3, 4)
 

@@ -36,11 +36,11 @@ def test_a_partition_that_stands_still_is_told_with_its_age_and_how_far_it_is_be
     here.hear(B, 0.0, 2)
     assert here.look(0.0) == OpenEventTime(INTERVAL, None), "nobody is beyond the snapshot's end"
     here.hear(A, 100.0, 50)
-    assert here.look(100.0).held is None, "for twice the idle timeout it may be nothing"
-    assert here.look(159.0).held is None
-    assert here.look(160.0).held == Held(*B, 60.0, 48.0)
+    assert here.look(100.0).holder is None, "for twice the idle timeout it may be nothing"
+    assert here.look(159.0).holder is None
+    assert here.look(160.0).holder == Held(*B, 60.0, 48.0)
     here.hear(A, 200.0, 90)
-    assert here.look(200.0).held == Held(*B, 100.0, 88.0)
+    assert here.look(200.0).holder == Held(*B, 100.0, 88.0)
 
 
 def test_its_age_begins_anew_when_it_moves_and_ends_when_the_snapshot_can_be_sealed() -> None:
@@ -49,12 +49,12 @@ def test_its_age_begins_anew_when_it_moves_and_ends_when_the_snapshot_can_be_sea
     here.hear(B, 0.0, 2)
     here.look(0.0)
     here.hear(B, 100.0, 3)
-    assert here.look(100.0).held is None
-    assert here.look(160.0).held == Held(*B, 60.0, 47.0)
+    assert here.look(100.0).holder is None
+    assert here.look(160.0).holder == Held(*B, 60.0, 47.0)
     here.hear(B, 170.0, 10)
     assert here.look(170.0) == here.look(240.0) == OpenEventTime(INTERVAL, None)
     assert here.look(171.0, min_tau=None) == OpenEventTime(None, None)
-    assert here.look(172.0).held is None
+    assert here.look(172.0).holder is None
 
 
 def test_one_that_was_never_heard_of_holds_and_goes_before_one_that_is_behind() -> None:
@@ -62,7 +62,7 @@ def test_one_that_was_never_heard_of_holds_and_goes_before_one_that_is_behind() 
     here.hear(A, 0.0, 50)
     here.hear(B, 0.0, 2)
     here.look(0.0)
-    assert here.look(60.0).held == Held(*C, 60.0, None)
+    assert here.look(60.0).holder == Held(*C, 60.0, None)
 
 
 def test_an_idle_partition_is_not_taken_for_the_one_that_holds() -> None:
@@ -72,7 +72,7 @@ def test_an_idle_partition_is_not_taken_for_the_one_that_holds() -> None:
     for now_s in range(0, 200, 5):
         here.hear(A, now_s, 50 + now_s)
         here.hear(B, now_s, quiet=True)
-        held = here.look(now_s).held
+        held = here.look(now_s).holder
     assert held is not None
     assert held.key == C
 
@@ -83,7 +83,7 @@ def test_a_quiet_partition_is_never_told_it_becomes_idle_first() -> None:
     for now_s in range(0, 300, 5):
         here.hear(A, now_s, 50 + now_s)
         here.hear(B, now_s, quiet=True)
-        assert here.look(now_s).held is None
+        assert here.look(now_s).holder is None
 
 
 def test_one_whose_messages_keep_coming_without_its_time_moving_is_told_with_another_remedy(
@@ -94,7 +94,7 @@ def test_one_whose_messages_keep_coming_without_its_time_moving_is_told_with_ano
         here.hear(A, now_s, 50 + now_s)
         here.hear(B, now_s, 2, quiet=True)
         held = here.look(now_s)
-    assert held.held is not None
+    assert held.holder is not None
     config = StreamConfig(
         graph="g",
         store="/",
