@@ -74,7 +74,7 @@ class Background:
         self._name, self._task, self._on_retry, self._on_end = name, task, on_retry, on_end
         self._retry_s = RETRY_S if retry_s is None else retry_s
         self._changed = threading.Condition()
-        self._asked, self._tried = 1, 0
+        self._num_requested, self._tried = 1, 0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -84,7 +84,7 @@ class Background:
     def ask(self) -> None:
         """Request a run."""
         with self._changed:
-            self._asked += 1
+            self._num_requested += 1
             self._changed.notify_all()
 
     def settle(self, timeout_s: float = math.inf, *, stop: Callable[[], bool] = lambda: False) -> bool:
@@ -96,14 +96,14 @@ class Background:
         self.ask()
         deadline_s = time.monotonic() + timeout_s
         with self._changed:
-            asked = self._asked
-            while self._tried < asked and not self.stopping:
+            num_requested = self._num_requested
+            while self._tried < num_requested and not self.stopping:
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0 or stop():
                     return False
                 beat()
                 self._changed.wait(min(left_s, LOOK_S))
-        return self._tried >= asked and self.error is None
+        return self._tried >= num_requested and self.error is None
 
     def close(self, timeout_s: float | None = None) -> bool:
         """Stop after the current run; returns whether the thread has ended in time. Otherwise it ends with the process."""
@@ -122,12 +122,12 @@ class Background:
         while True:
             with self._changed:
                 self._changed.wait_for(
-                    lambda: self._asked > self._tried or self.stopping,
+                    lambda: self._num_requested > self._tried or self.stopping,
                     None if self.error is None else self._retry_s,
                 )
                 if self.stopping:
                     return
-                asked = self._asked
+                num_requested = self._num_requested
             if self.error is not None:
                 self._on_retry()
             try:
@@ -139,7 +139,7 @@ class Background:
                 self.error = one_line(error)
                 _log.error("failed, trying again", task=self._name, error=self.error, retry_s=self._retry_s)
             with self._changed:
-                self._tried = asked
+                self._tried = num_requested
                 self._changed.notify_all()
 
 

@@ -23,26 +23,26 @@ def kernels_folder() -> Path | None:
     looked_in = [chosen] if chosen else [str(Path(__file__).parent), *([home] if home else [])]
     if any(_writable(Path(folder)) for folder in looked_in):
         return None
-    own = Path(tempfile.gettempdir()) / f"freshet-kernels-{os.getuid()}"
-    if not own.exists():
-        staged = Path(tempfile.mkdtemp(prefix=f"{own.name}-"))
+    user_folder = Path(tempfile.gettempdir()) / f"freshet-kernels-{os.getuid()}"
+    if not user_folder.exists():
+        staged = Path(tempfile.mkdtemp(prefix=f"{user_folder.name}-"))
         if chosen and Path(chosen).is_dir():
             shutil.copytree(chosen, staged, dirs_exist_ok=True)
             for folder in (staged, *(path for path in staged.rglob("*") if path.is_dir())):
                 folder.chmod(0o700)  # copied with their permissions
         try:
-            own = staged.rename(own)
+            user_folder = staged.rename(user_folder)
         except OSError:  # another process was faster
             shutil.rmtree(staged)
-    if own.lstat().st_uid != os.getuid():  # kernels are code: use none of another user
-        own = Path(tempfile.mkdtemp(prefix=f"{own.name}-"))
-    return own
+    if user_folder.lstat().st_uid != os.getuid():  # kernels are code: use none of another user
+        user_folder = Path(tempfile.mkdtemp(prefix=f"{user_folder.name}-"))
+    return user_folder
 
 
 def _writable(folder: Path) -> bool:
     """Whether a folder can be written to, or made."""
-    there = next(each for each in (folder, *folder.parents) if each.exists())
-    return os.access(there, os.W_OK | os.X_OK)
+    existing = next(ancestor for ancestor in (folder, *folder.parents) if ancestor.exists())
+    return os.access(existing, os.W_OK | os.X_OK)
 
 
 @contextmanager
@@ -50,16 +50,16 @@ def compiling() -> Iterator[list[str]]:
     """Collect the functions that numba compiles inside the block, ``module.function`` per kind of arguments."""
     from numba.core import event
 
-    found: list[str] = []
+    functions: list[str] = []
 
     class Watch(event.Listener):  # type: ignore[misc]  # numba has no types
         def on_start(self, started: Any) -> None:
             function = started.data["dispatcher"].py_func
             if not function.__module__.startswith("numba."):
-                found.append(f"{function.__module__}.{function.__name__}")
+                functions.append(f"{function.__module__}.{function.__name__}")
 
         def on_end(self, ended: Any) -> None:
             pass
 
     with event.install_listener("numba:compile", Watch()):
-        yield found
+        yield functions

@@ -11,5 +11,5 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The end of a sentence about an unknown name: ``. Did you mean tgn?``; empty if no known name is like it."""
-    found = nearest(name, known)
-    return f". Did you mean {found}?" if found else ""
+    suggestion = nearest(name, known)
+    return f". Did you mean {suggestion}?" if suggestion else ""

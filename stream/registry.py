@@ -58,22 +58,24 @@ def plugins(group: str, builtin: frozenset[str], check: Callable[[Any], object])
             )  # the first keeps the name
             continue
         try:
-            found = entry.load()
-            check(found)
+            plugin = entry.load()
+            check(plugin)
         except (Exception, SystemExit) as error:  # noqa: BLE001  it may raise anything
-            told = f"{type(error).__name__}: {one_line(error)}"
-            broken[entry.name] = f"{where} cannot be loaded: {told}. Repair or remove that distribution"
+            cause = f"{type(error).__name__}: {one_line(error)}"
+            broken[entry.name] = f"{where} cannot be loaded: {cause}. Repair or remove that distribution"
             _log.warning("%s", broken[entry.name])
         else:
-            loaded[entry.name] = found
+            loaded[entry.name] = plugin
             owner[entry.name] = f"one of {_distribution(entry)}"
-    return Plugins(loaded, {name: told for name, told in broken.items() if name not in loaded})
+    return Plugins(loaded, {name: cause for name, cause in broken.items() if name not in loaded})
 
 
 def _distribution(entry: EntryPoint) -> str:
     """The distribution of an entry point, with its version."""
-    found = entry.dist
-    return "an unknown distribution" if found is None else f"{found.name} {found.version}"
+    distribution = entry.dist
+    return (
+        "an unknown distribution" if distribution is None else f"{distribution.name} {distribution.version}"
+    )
 
 
 T = TypeVar("T")
@@ -82,7 +84,7 @@ C = TypeVar("C")
 _ABSENT = object()
 
 
-def require_members(found: Any, protocol: type, kind: str, *, made: frozenset[str] = frozenset()) -> None:
+def require_members(candidate: Any, protocol: type, kind: str, *, made: frozenset[str] = frozenset()) -> None:
     """Check that a class has the members of a protocol, except attributes that only objects have (``made``).
 
     What it inherits from the protocol itself does not count.
@@ -97,11 +99,12 @@ def require_members(found: Any, protocol: type, kind: str, *, made: frozenset[st
         for name in wanted - made
         if not name.startswith("_")
         and (
-            not hasattr(found, name) or getattr_static(found, name) is getattr_static(protocol, name, _ABSENT)
+            not hasattr(candidate, name)
+            or getattr_static(candidate, name) is getattr_static(protocol, name, _ABSENT)
         )
     )
     if lacking:
-        raise TypeError(f"{found!r} has no {', '.join(lacking)}: it is not a {kind}")
+        raise TypeError(f"{candidate!r} has no {', '.join(lacking)}: it is not a {kind}")
 
 
 class Registry(Generic[T]):
@@ -136,17 +139,17 @@ class Registry(Generic[T]):
         self._error, self._check = error, check
         self.registered: dict[str, T] = {}
 
-    def register(self, found: C) -> C:
+    def register(self, plugin: C) -> C:
         """Class decorator: register a class under its ``name``.
 
         Raises:
             ValueError: Another class has that name.
         """
-        name: str = found.name  # type: ignore[attr-defined]  # a class with the attribute
-        held: Any = self.registered.setdefault(name, found)  # type: ignore[arg-type]  # of this kind
-        if held is not found:
+        name: str = plugin.name  # type: ignore[attr-defined]  # a class with the attribute
+        first: Any = self.registered.setdefault(name, plugin)  # type: ignore[arg-type]  # of this kind
+        if first is not plugin:
             raise ValueError(f"{self._kind} {name} is registered already")
-        return found
+        return plugin
 
     def all(self) -> dict[str, T]:
         """Everything that can be used, by name; built-in names win."""
@@ -162,9 +165,9 @@ class Registry(Generic[T]):
         Raises:
             Exception: Of the registry's kind of error: there is none, or it cannot be loaded. The sentence lists the others.
         """
-        own = self._own(name)
-        if own is not None:
-            return own
+        builtin = self._builtin(name)
+        if builtin is not None:
+            return builtin
         known = self.all()
         if name in known:
             return known[name]
@@ -196,13 +199,18 @@ class Registry(Generic[T]):
                 )
             raise self._error(f"{self._params} of {name}: {wrong}") from error
 
-    def _own(self, name: str) -> T | None:
+    def _builtin(self, name: str) -> T | None:
         """The class in this package's module of the same name, without importing the others; None: look at all.
 
         If other distributions have entry points, all are looked at: one that is broken, or hidden by its name, is warned of.
         """
         module = next(
-            (each for each in self._modules if each.rpartition(".")[2] == name.replace("-", "_")), None
+            (
+                module_name
+                for module_name in self._modules
+                if module_name.rpartition(".")[2] == name.replace("-", "_")
+            ),
+            None,
         )
         if module is None or installed(self._group):
             return None
@@ -214,8 +222,8 @@ class Registry(Generic[T]):
             import_module(module)
         return plugins(self._group, frozenset(self.registered), self._require)
 
-    def _require(self, found: Any) -> None:
-        self._check(found)
-        options = getattr(found, "Options", None)
+    def _require(self, candidate: Any) -> None:
+        self._check(candidate)
+        options = getattr(candidate, "Options", None)
         if not (isinstance(options, type) and issubclass(options, Section)):
-            raise TypeError(f"{found!r}: its Options are no Section, a pydantic model of schemas.section")
+            raise TypeError(f"{candidate!r}: its Options are no Section, a pydantic model of schemas.section")

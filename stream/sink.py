@@ -444,9 +444,9 @@ class SnapshotSink:
             pending.tombstones[batch.topic] += batch.tombstones
             pending.add_rejects(batch.topic, rejects)
             self._accept(batch.topic, batch.partition, self._without_history(key, events))
-        held = self._event_clock.partition_watermark_us(key)
-        if held is not None:
-            self._observer.watermark(batch.topic, batch.partition, held)
+        watermark_us = self._event_clock.partition_watermark_us(key)
+        if watermark_us is not None:
+            self._observer.watermark(batch.topic, batch.partition, watermark_us)
         now = self._holding.look(self._event_clock, self._min_tau(), self._clock())
         self._observer.open_event_time(now)
         self._observe_pending()

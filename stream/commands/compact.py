@@ -52,7 +52,7 @@ def compact(
                 if dry_run
                 else run(store, keep, always=True, remove=remove)
             )
-        found = {
+        summary = {
             "dry_run": dry_run,
             "dropped": done.dropped,
             "folded": done.folded,
@@ -63,13 +63,13 @@ def compact(
             "freed_bytes": done.freed_bytes,
         }
         if json:
-            print_json(found)
+            print_json(summary)
             return
         for name in done.held_by:
             note(
                 f"note: lane {name} still needs older snapshots of the log. They go once the lane has advanced, or is removed "
                 f"(--remove-lane {name})"
             )
-        print_table(f"Store {store}{', if it were compacted' if dry_run else ''}", with_units(found))
+        print_table(f"Store {store}{', if it were compacted' if dry_run else ''}", with_units(summary))
 
     finish(body, debug=debug)

@@ -29,27 +29,27 @@ def inspect(
         from stream.store.as_of import AsOf
         from stream.store.inspect import inspect as describe
 
-        found = describe(store, None if as_of is None else AsOf.parse(as_of))
+        description = describe(store, None if as_of is None else AsOf.parse(as_of))
         if json:
-            print_json(found)
+            print_json(description)
         else:
-            _print_tables(store, found)
+            _print_tables(store, description)
 
     finish(body, debug=debug)
 
 
-def _print_tables(store: str, found: dict[str, Any]) -> None:
+def _print_tables(store: str, description: dict[str, Any]) -> None:
     from stream.store.log.refusals import as_rows
 
     apart = ("lanes", "offsets", "refused_by_reason", "history", "assumptions")
-    rows = {key: value for key, value in found.items() if key not in apart}
-    rows |= as_rows(found.get("refused_by_reason", {}))
-    for key, value in (found.get("history") or {}).items():
+    rows = {key: value for key, value in description.items() if key not in apart}
+    rows |= as_rows(description.get("refused_by_reason", {}))
+    for key, value in (description.get("history") or {}).items():
         rows[f"history {key}"] = show_time(round(value * US_PER_S)) if key == "until" else value
-    for topic, partitions in found.get("offsets", {}).items():
+    for topic, partitions in description.get("offsets", {}).items():
         rows[f"offsets of {topic}"] = ", ".join(f"{p}: {offset}" for p, offset in partitions.items())
     print_table(f"Store {store}", with_units(rows))
-    for name, lane in found["lanes"].items():
+    for name, lane in description["lanes"].items():
         print_table(f"Lane {name}", with_units({column: lane[column] for column in _LANE_COLUMNS}))
-    for sentence in found["assumptions"]:
+    for sentence in description["assumptions"]:
         note(f"note: {sentence}")

@@ -125,22 +125,27 @@ def _measured(store: str) -> tuple[dict[str, Any], datetime]:
     from stream.store.inspect import inspect
     from stream.store.log.reader import LogReader
 
-    log, found = LogReader(store), inspect(store)
+    log, description = LogReader(store), inspect(store)
     if not log.snapshots:
         raise Failure(f"{store} has no sealed snapshot to measure. Give --rate, --nodes and --interval")
-    kept = log.snapshots[log.snapshots.first :]
-    events, edges = (sum(s.num_events for s in kept), sum(s.num_inserts + s.num_deletes for s in kept))
+    snapshots = log.snapshots[log.snapshots.first :]
+    events, edges = (
+        sum(s.num_events for s in snapshots),
+        sum(s.num_inserts + s.num_deletes for s in snapshots),
+    )
     interval_s = log.header.interval_us / US_PER_S
-    windows = [lane["window"] for lane in found["lanes"].values()]
-    begins = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=kept[0].tau * log.header.interval_us)
+    windows = [lane["window"] for lane in description["lanes"].values()]
+    begins = datetime.fromtimestamp(0, UTC) + timedelta(
+        microseconds=snapshots[0].tau * log.header.interval_us
+    )
     return {
-        "rate": edges / ((kept[-1].tau + 1 - kept[0].tau) * interval_s),
-        "nodes": max(1, found["nodes"]),
+        "rate": edges / ((snapshots[-1].tau + 1 - snapshots[0].tau) * interval_s),
+        "nodes": max(1, description["nodes"]),
         "features": log.header.node_features,
         "interval_s": interval_s,
-        "lanes": len(found["lanes"]),
-        "changed": min(1.0, (events - edges) / (len(kept) * max(1, found["nodes"]))),
-        "repeated": max(0.0, 1 - found["live_edges"] / max(1, found["inserts"])),
+        "lanes": len(description["lanes"]),
+        "changed": min(1.0, (events - edges) / (len(snapshots) * max(1, description["nodes"]))),
+        "repeated": max(0.0, 1 - description["live_edges"] / max(1, description["inserts"])),
         "window": max(windows, default=4),
     }, begins
 

@@ -83,15 +83,15 @@ def counting(text: str) -> Iterator[Callable[..., None]]:
     Yields:
         Takes the units done, all units, and the further counts.
     """
-    at: tuple[int, ...] = (0, 0)
+    latest_counts: tuple[int, ...] = (0, 0)
     rate = Rate()
 
     def reached(*counts: int) -> None:
-        nonlocal at
-        at = counts
+        nonlocal latest_counts
+        latest_counts = counts
 
     def shown() -> StatusLine | None:
-        done, units = at
+        done, units = latest_counts
         if not units:
             return None
         per_s = rate.of(done)

@@ -73,7 +73,7 @@ def savings(
         if read.node_features and features:
             note(f"{file} has features of its own: --features changes nothing")
         with counting("stored {} of {} snapshots") as progress:
-            found = measure(
+            measurements = measure(
                 read,
                 algorithm=algorithm,
                 parts=parts,
@@ -86,6 +86,6 @@ def savings(
                 seed=seed,
                 progress=progress,
             )
-        print_result(f"Savings on {file}", found, as_json=json)
+        print_result(f"Savings on {file}", measurements, as_json=json)
 
     finish(body, debug=debug)

@@ -20,16 +20,21 @@ def verify(
         from stream.store.verify.store import verify as check
 
         with notes.status(f"Checking {store} …"):
-            found = check(store)
+            findings = check(store)
         if json:
             print_json(
-                {"ok": found.ok, "problems": found.problems, "files": found.files, "bytes": found.bytes}
+                {
+                    "ok": findings.ok,
+                    "problems": findings.problems,
+                    "files": findings.files,
+                    "bytes": findings.bytes,
+                }
             )
         else:
-            for problem in found.problems:
+            for problem in findings.problems:
                 typer.echo(problem)
-            state = "whole" if found.ok else f"damaged, problems: {len(found.problems)}"
-            typer.echo(f"{store} is {state} ({found.files:,} files, {found.bytes:,} bytes read)")
-        return DONE if found.ok else FAILED
+            state = "whole" if findings.ok else f"damaged, problems: {len(findings.problems)}"
+            typer.echo(f"{store} is {state} ({findings.files:,} files, {findings.bytes:,} bytes read)")
+        return DONE if findings.ok else FAILED
 
     finish(body, debug=debug)

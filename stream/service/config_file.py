@@ -86,8 +86,8 @@ def validated(kind: type[Model], content: dict[str, Any], where: str) -> Model:
 def _wrong_yaml(error: yaml.YAMLError | UnicodeDecodeError) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
-        told = ", ".join(text for text in (error.context, error.problem) if text)
-        return f"{told} in line {mark.line + 1}, column {mark.column + 1}"
+        problem = ", ".join(text for text in (error.context, error.problem) if text)
+        return f"{problem} in line {mark.line + 1}, column {mark.column + 1}"
     if isinstance(error, UnicodeDecodeError):
         return f"not UTF-8 at byte {error.start}"
     return "it holds characters that YAML doesn't take"
@@ -100,12 +100,12 @@ def sentences(kind: type[BaseModel], content: dict[str, Any], errors: list[Any])
     for error in errors:
         key, meaning[key] = _key(kind, content, error["loc"])
         by_key.setdefault(key, []).append(error)
-    told = []
-    for key, found in by_key.items():
-        meant = _meant(kind, found[0]["loc"]) if found[0]["type"] == "extra_forbidden" else None
-        asked = f". Did you mean {meant}?" if len(by_key) == 1 else f" (did you mean {meant}?)"
-        told.append(_sentence(key, meaning[key], found) + (asked if meant else ""))
-    return "; ".join(told)
+    problems = []
+    for key, key_errors in by_key.items():
+        meant = _meant(kind, key_errors[0]["loc"]) if key_errors[0]["type"] == "extra_forbidden" else None
+        suggestion = f". Did you mean {meant}?" if len(by_key) == 1 else f" (did you mean {meant}?)"
+        problems.append(_sentence(key, meaning[key], key_errors) + (suggestion if meant else ""))
+    return "; ".join(problems)
 
 
 def _key(kind: type[BaseModel], content: Any, place: tuple[int | str, ...]) -> tuple[str, str]:
@@ -164,7 +164,7 @@ def _sentence(key: str, meaning: str, errors: list[Any]) -> str:
     where = f"{key}: " if key else ""
     if error["type"] == "value_error":
         return where + error["msg"].removeprefix("Value error, ")
-    reasons = [must_be(each) for each in errors]
+    reasons = [must_be(key_error) for key_error in errors]
     wanted = " or ".join([reasons[0], *(reason.removeprefix("must be ") for reason in reasons[1:])])
     if wanted.endswith("number") and key.endswith("_s"):
         wanted += " of seconds"
@@ -174,5 +174,5 @@ def _sentence(key: str, meaning: str, errors: list[Any]) -> str:
     shown = not error["type"].startswith(("model", "dict")) and isinstance(
         error["input"], str | int | float | None
     )
-    found = f", found {error['input']!r}"[:120] if shown and "password" not in key else ""
-    return f"{where}{wanted}{found}"
+    given = f", found {error['input']!r}"[:120] if shown and "password" not in key else ""
+    return f"{where}{wanted}{given}"

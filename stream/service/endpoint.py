@@ -46,8 +46,8 @@ class _Server(TcpWSGIServer):  # type: ignore[misc]  # waitress has no types
     def end(self) -> None:
         """End the loop, on its own thread. Its wake-up socket stays open, because answering threads write to it by number."""
         self.trigger.del_channel()
-        for each in list(self._map.values()):
-            wasyncore.dispatcher.close(each)
+        for channel in list(self._map.values()):
+            wasyncore.dispatcher.close(channel)
 
 
 class Endpoint:
@@ -139,10 +139,10 @@ def _application(
         if path == "/healthz":
             silence_s = silent_s()
             hangs = silence_s > hung_after_s
-            told = (
+            reason = (
                 f"the main loop has not moved for {silence_s:.0f} s (metrics.hung_after_s: {hung_after_s:g})"
             )
-            return _text(start_response, told if hangs else None, "alive")
+            return _text(start_response, reason if hangs else None, "alive")
         if path == "/readyz":
             return _text(start_response, readiness(), "ready")
         start_response("404 Not Found", _PLAIN)

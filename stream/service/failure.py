@@ -49,9 +49,9 @@ def _reader_has_left() -> bool:
 
 def complain(sentence: str, error: Exception | None = None) -> None:
     """Report why a command failed, as a JSON line if standard error consists of them; with the traceback of ``error``."""
-    told = "".join(traceback.format_exception(error)) if error is not None else ""
+    trace = "".join(traceback.format_exception(error)) if error is not None else ""
     if lines_are_json():
-        line = json_line(sentence, level="error", exit_code=FAILED, **({"exception": told} if told else {}))
+        line = json_line(sentence, level="error", exit_code=FAILED, **({"exception": trace} if trace else {}))
     else:
-        line = f"{told}error: {sentence}"
+        line = f"{trace}error: {sentence}"
     print(line, file=sys.stderr)  # noqa: T201

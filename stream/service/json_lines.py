@@ -77,16 +77,16 @@ def _object(line: str) -> dict[str, Any] | None:
     if not line.startswith("{"):
         return None
     try:
-        found: dict[str, Any] = json.loads(line)
+        content: dict[str, Any] = json.loads(line)
     except ValueError:
         return None
-    return found
+    return content
 
 
 def last_error(text: str) -> str | None:
     """The sentence with which a command with this standard error ended; None if there is none."""
-    told = [line for line in map(_object, text.splitlines()) if line is not None]
-    return next((line["event"] for line in reversed(told) if "exit_code" in line), None)
+    entries = [line for line in map(_object, text.splitlines()) if line is not None]
+    return next((line["event"] for line in reversed(entries) if "exit_code" in line), None)
 
 
 def lines_are_json() -> bool:
@@ -106,6 +106,6 @@ def take_to_json_lines() -> None:
 
 
 def _failed_thread(failed: threading.ExceptHookArgs) -> None:
-    told = traceback.format_exception(failed.exc_type, failed.exc_value, failed.exc_traceback)
+    trace = traceback.format_exception(failed.exc_type, failed.exc_value, failed.exc_traceback)
     name = failed.thread.name if failed.thread is not None else "unknown"
-    print(json_line(f"thread {name} failed", level="error", exception="".join(told)), file=sys.stderr)  # noqa: T201
+    print(json_line(f"thread {name} failed", level="error", exception="".join(trace)), file=sys.stderr)  # noqa: T201
