@@ -81,7 +81,7 @@ def followed(
 def opened(session: Any, book: ExampleWindow, newest: Any) -> Any:
     """What makes a session's batches, opened at its newest snapshot."""
     maker = session.strategy.maker
-    maker.open([(each, session.strategy.own(each)) for each in book.with_newest(newest)])
+    maker.open([(each, session.strategy.local_items(each)) for each in book.with_newest(newest)])
     return maker
 
 

@@ -91,10 +91,12 @@ OWN = {"chance": ("fixed", Chance), "dqn-held-out": ("dqn", HeldOutDqn)}
 
 def hold_out(session: Any, newest: SnapshotExamples, seed: int) -> Callable[[], float]:
     """Hold out questions of the newest snapshot; returns their mean loss, after the window before that snapshot."""
-    strategy, own = session.strategy, session.strategy.own
+    strategy, own = session.strategy, session.strategy.local_items
     items, draw = own(newest), np.random.default_rng([seed, 4])
     held = np.sort(draw.choice(items, min(len(items) // HELD_OUT_SHARE, MOST_HELD_OUT), replace=False))
-    strategy.own = lambda examples: np.setdiff1d(own(examples), held) if examples is newest else own(examples)
+    strategy.local_items = lambda examples: (
+        np.setdiff1d(own(examples), held) if examples is newest else own(examples)
+    )
     taus = strategy.maker.taus[:-1][-session.model.window :]
     batch = strategy.maker.batch(taus, [(len(taus) - 1, *newest.part(held))])
 

@@ -73,7 +73,7 @@ class Run(_Run):
             self.cpu += time.process_time() - began_cpu
             self.learned.append((len(example_sets[-1].learned), report.events, report.discarded))
             if isinstance(strategy, PacStrategy):
-                held = strategy._groups.held()
+                held = strategy._groups.is_local()
                 self.nodes.append(float(held.mean()) if len(held) else 0.0)
             return report
 

@@ -144,7 +144,7 @@ def sent(snapshots: Iterator[tuple[int, Any]], smoothing: Smoothing) -> Iterator
         follower.place()
         modes = {}
         for mode, device in devices.items():
-            graph = device.at(tau)
+            graph = device.graph_of(tau)
             total = device.transfer.bytes.total()
             modes[mode], before[mode] = total - before[mode], total
         entries, rows = len(graph.sources), len(follower.timeline.nodes)
@@ -184,7 +184,7 @@ def advances(live: int, snapshots: int) -> list[str]:
     device = DeviceTimeline(follower.host, follower.timeline.nodes, Transfer(CPU), "auto")
     for tau, events in large(live, snapshots):
         times = [time.perf_counter()]
-        for step in (partial(follower.advance, tau, events), follower.place, partial(device.at, tau)):
+        for step in (partial(follower.advance, tau, events), follower.place, partial(device.graph_of, tau)):
             step()
             times.append(time.perf_counter())
         spent.append(np.diff(times) * 1000)
@@ -219,7 +219,7 @@ def transfers(device: torch.device, *, small: bool, length: int = 10) -> Iterato
         follower.place()
         for mode, each in moved.items():
             sent_before, began = each.transfer.bytes.total(), settled()
-            graph = each.at(tau)
+            graph = each.graph_of(tau)
             free = time.perf_counter()
             spent.setdefault(f"`{mode}`", []).append(
                 (free - began, settled() - began, each.transfer.bytes.total() - sent_before)

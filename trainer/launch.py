@@ -47,10 +47,10 @@ class RankRange(NamedTuple):
         numbers = text.split(":")
         if len(numbers) > 2 or not all(number.isdecimal() for number in numbers):
             raise ValueError(f"{text!r} is neither a number of ranks nor MIN:MAX, such as 4 or 1:4")
-        found = cls(int(numbers[0]), int(numbers[-1]))
-        if not 1 <= found.fewest <= found.most:
+        rank_range = cls(int(numbers[0]), int(numbers[-1]))
+        if not 1 <= rank_range.fewest <= rank_range.most:
             raise ValueError(f"{text!r} must have one rank at least, and MIN must not be above MAX")
-        return found
+        return rank_range
 
 
 def launched() -> bool:
@@ -104,8 +104,8 @@ def launch(arguments: Sequence[str], ranks: RankRange) -> dict[str, Any]:
             raise Failure(
                 "the ranks ended before they had a result. Start again: run resumes from its last checkpoint"
             )
-        found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
-        return found
+        totals: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+        return totals
 
 
 def _ended(arguments: Sequence[str], ranks: int, restarts: int, folder: Path) -> int | None:

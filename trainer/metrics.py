@@ -296,15 +296,15 @@ class TrainerMetrics:
         """Time that this rank spent in collectives while it learned a snapshot."""
         self._waits.labels(self._graph, self._rank).inc(seconds)
 
-    def figures(self, found: Mapping[str, Values]) -> None:
+    def figures(self, reported: Mapping[str, Values]) -> None:
         """The strategy's own figures of a snapshot, on this rank."""
         for figure, series in self._figures.items():
-            if figure.name not in found or (figure.shared and self._rank != "0"):
+            if figure.name not in reported or (figure.shared and self._rank != "0"):
                 continue
             if figure.kind == "gauge":
                 series.clear()  # a value that could not be computed disappears
             rank = (self._rank,) if "rank" in figure.labels else ()
-            for labels, value in found[figure.name].items():
+            for labels, value in reported[figure.name].items():
                 of = series.labels(self._graph, *rank, *labels)
                 if figure.kind == "histogram":
                     for observation in value:
@@ -323,14 +323,14 @@ class TrainerMetrics:
         for kind, count in left.items():
             self._remembered.labels(self._graph, kind).set(count)
 
-    def resources(self, traffic: Traffic, held: Mapping[str, int]) -> None:
+    def resources(self, traffic: Traffic, bytes_held: Mapping[str, int]) -> None:
         """Traffic since this rank started, and the bytes that it holds now; called once per snapshot."""
         new, self._traffic_before = traffic.since(self._traffic_before), traffic.copy()
         for op, sent in new.sent_bytes.items():
             self._comm.labels(self._graph, op).inc(sent)
         for op, seconds in new.seconds.items():
             self._comm_seconds.labels(self._graph, op).observe(seconds)
-        for kind, count in {**held, "rss": psutil.Process().memory_info().rss}.items():
+        for kind, count in {**bytes_held, "rss": psutil.Process().memory_info().rss}.items():
             self._memory.labels(self._graph, self._rank, kind).set(count)
 
     def _declared(self, strategy: str, figure: TrainingFigure) -> Any:

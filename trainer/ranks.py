@@ -174,18 +174,18 @@ class Ranks:
         most = max(*others, *headers[:, 1].tolist())
         limit = MOST_AHEAD if to is None else MOST_TO_ONE
         self._room[purpose] = min(limit, max(most + most // 4, room * 7 // 8))
-        found = [*headers[: self.rank, 2:], blocks[self.rank], *headers[self.rank :, 2:]]
-        found = [block[:count] for block, count in zip(found, received, strict=True)]
+        arrived_blocks = [*headers[: self.rank, 2:], blocks[self.rank], *headers[self.rank :, 2:]]
+        arrived_blocks = [block[:count] for block, count in zip(arrived_blocks, received, strict=True)]
         if most > room:
             left = [
                 block[box.size - 2 :] if box.size else block[:0]
                 for block, box in zip(blocks, boxes, strict=True)
             ]
-            missing = [count - len(block) for block, count in zip(found, received, strict=True)]
+            missing = [count - len(block) for block, count in zip(arrived_blocks, received, strict=True)]
             rest = self.exchange_array(np.concatenate(left), [len(block) for block in left], missing, purpose)
             rests = np.split(rest, np.cumsum(missing)[:-1])
-            found = [each for pair in zip(found, rests, strict=True) for each in pair]
-        return np.concatenate(found), received
+            arrived_blocks = [part for pair in zip(arrived_blocks, rests, strict=True) for part in pair]
+        return np.concatenate(arrived_blocks), received
 
     def exchange(self, rows: Tensor, sent: Sequence[int], received: Sequence[int], purpose: str) -> Tensor:
         """Send blocks of rows to every rank and receive theirs; the gradient travels back the same way.
@@ -229,11 +229,11 @@ class Ranks:
             return list(tables)
         arrived: dict[int, Tensor] = {}
         for device in dict.fromkeys(table.device for table in tables):
-            here = [at for at, table in enumerate(tables) if table.device == device]
-            alike = [tables[at] for at in here]
+            here = [number for number, table in enumerate(tables) if table.device == device]
+            alike = [tables[number] for number in here]
             rows = self.exchange(packed(alike), sent, received, purpose)
             arrived.update(zip(here, unpacked(rows, alike), strict=True))
-        return [arrived[at] for at in range(len(tables))]
+        return [arrived[number] for number in range(len(tables))]
 
     def gather_rows(self, rows: Tensor, sizes: Sequence[int], purpose: str) -> Tensor:
         """Every rank's rows on every rank; gradients of all copies return to the rows' rank, and are summed.
@@ -270,13 +270,13 @@ class Ranks:
         wanted = [parameter for parameter in parameters if parameter.requires_grad]
         if self._gradients is None or not self._gradients.serves(wanted):
             self._gradients = GradientBuffer(wanted)
-        buffer, own = self._gradients, [parameter.grad is not None for parameter in wanted]
+        buffer, has_gradient = self._gradients, [parameter.grad is not None for parameter in wanted]
         if buffer.has_flags:
-            self.sum_rows(buffer.take(loss, own), "gradients")
-            return buffer.give(buffer.there())
-        there = self._all_reduce(torch.tensor(own, dtype=torch.int64), "max", CONTROL)
-        self.sum_rows(buffer.take(loss, own), "gradients")
-        return buffer.give(there.wait().tolist())
+            self.sum_rows(buffer.take(loss, has_gradient), "gradients")
+            return buffer.give(buffer.has_gradient())
+        any_gradient = self._all_reduce(torch.tensor(has_gradient, dtype=torch.int64), "max", CONTROL)
+        self.sum_rows(buffer.take(loss, has_gradient), "gradients")
+        return buffer.give(any_gradient.wait().tolist())
 
     @torch.no_grad()
     def sum_in_order(
@@ -300,23 +300,23 @@ class Ranks:
         Raises:
             ValueError: A number is on two ranks (raised on all of them).
         """
-        own = sorted(blocks)
-        numbers, counts = self.gather_blocks(np.array(own, np.int64), CONTROL)
+        own_numbers = sorted(blocks)
+        numbers, counts = self.gather_blocks(np.array(own_numbers, np.int64), CONTROL)
         if len(np.unique(numbers)) < len(numbers):
             raise ValueError(f"a number is on two ranks: {numbers.tolist()}")
-        lengths = [each.numel() for each in like]
+        lengths = [tensor.numel() for tensor in like]
         share = -(-sum(lengths) // self.size)
-        table = like[0].new_zeros(len(own), self.size * share)
-        for row, number in zip(table, own, strict=True):
-            torch.cat([each.flatten() for each in blocks[number]], out=row[: sum(lengths)])
-        apart = table.view(len(own), self.size, share).transpose(0, 1).reshape(-1, share)
-        arrived = self.exchange(apart, [len(own)] * self.size, counts, purpose)
+        table = like[0].new_zeros(len(own_numbers), self.size * share)
+        for row, number in zip(table, own_numbers, strict=True):
+            torch.cat([tensor.flatten() for tensor in blocks[number]], out=row[: sum(lengths)])
+        apart = table.view(len(own_numbers), self.size, share).transpose(0, 1).reshape(-1, share)
+        arrived = self.exchange(apart, [len(own_numbers)] * self.size, counts, purpose)
         order = np.argsort(numbers).tolist()
         total = arrived[order[0]].clone() if order else table.new_zeros(share)
-        for at in order[1:]:
-            total += arrived[at]
+        for place in order[1:]:
+            total += arrived[place]
         summed = self.gather_rows(total.unsqueeze(0), [1] * self.size, purpose).flatten()[: sum(lengths)]
-        return [part.view_as(each) for part, each in zip(torch.split(summed, lengths), like, strict=True)]
+        return [part.view_as(tensor) for part, tensor in zip(torch.split(summed, lengths), like, strict=True)]
 
     def sum_rows(self, rows: Tensor, purpose: str) -> Tensor:
         """Element-wise sum over ranks of a table that has one shape on all of them; not differentiable.
@@ -349,14 +349,14 @@ class Ranks:
         if self.size == 1 or not tables:
             means = [table.detach().clone() for table in tables]
             return Handle(lambda: means)
-        own = [table.detach().flatten() for table in tables]
-        flat = torch.cat([*own, own[0].new_ones(1)]).mul_(weight)
+        flat_tables = [table.detach().flatten() for table in tables]
+        flat = torch.cat([*flat_tables, flat_tables[0].new_ones(1)]).mul_(weight)
         flight = self._all_reduce(flat, "sum", "averages")
         self._averaging = True
 
         def arrive() -> list[Tensor]:
             self._averaging = False
-            *sums, weights = torch.split(flight.wait(), [*(len(part) for part in own), 1])
+            *sums, weights = torch.split(flight.wait(), [*(len(part) for part in flat_tables), 1])
             return [(part / weights).view_as(table) for part, table in zip(sums, tables, strict=True)]
 
         return Handle(arrive)
@@ -412,9 +412,9 @@ class Ranks:
         sent_bytes: int,
         begin: Callable[[], PendingWork],
         out: Tensor,
-        held: Tensor | None = None,
+        sent_rows: Tensor | None = None,
     ) -> Flight:
-        return Flight(self.traffic, self._link, purpose, sent_bytes, begin, out, held)
+        return Flight(self.traffic, self._link, purpose, sent_bytes, begin, out, sent_rows)
 
     def _within(self, groups: list[list[int]]) -> "Ranks":
         if len(groups[0]) == 1:

@@ -76,9 +76,9 @@ def train(
         config.metrics.model_copy(update={"port": port}), metrics.registry, lambda: progress.obstacle
     )
     log.info("metrics", url=endpoint.url)
-    held = ExitStack()
+    folder_lock = ExitStack()
     try:
-        _hold(held, Checkpoints(config.checkpoint, config.keep_checkpoints), ranks)
+        _hold(folder_lock, Checkpoints(config.checkpoint, config.keep_checkpoints), ranks)
         follower = Follower(
             ranks, until_idle_s=until_idle_s, stop=lambda: shutdown.wanted, waiting=progress.waiting
         )
@@ -103,14 +103,14 @@ def train(
             raise Failure(
                 f"after {until_idle_s:g} seconds still {progress.obstacle}, or start the stream service with that lane"
             )
-        found = result(config, since=float(os.environ.get(STARTED, began))) if ranks.rank == 0 else None
-        log.info("ended", **(found or {}))
-        return found
+        totals = result(config, since=float(os.environ.get(STARTED, began))) if ranks.rank == 0 else None
+        log.info("ended", **(totals or {}))
+        return totals
     finally:
         heartbeats.close()
         ranks.close()
         endpoint.close()
-        held.close()
+        folder_lock.close()
 
 
 def result(config: TrainerConfig, *, since: float) -> dict[str, Any]:
@@ -135,21 +135,21 @@ def result(config: TrainerConfig, *, since: float) -> dict[str, Any]:
 
 def _cautions(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """``cautions`` of lines: by figures and label, the number of snapshots with few events of it; empty without any."""
-    each = [caution for line in lines for caution in line.get("cautions", [])]
-    counts = Counter((*caution["figures"], caution["label"]) for caution in each)
-    found = [
+    all_cautions = [caution for line in lines for caution in line.get("cautions", [])]
+    counts = Counter((*caution["figures"], caution["label"]) for caution in all_cautions)
+    counted = [
         {"figures": figures, "label": label, "snapshots": count}
         for (*figures, label), count in counts.items()
     ]
-    return {"cautions": found} if found else {}
+    return {"cautions": counted} if counted else {}
 
 
-def _hold(held: ExitStack, checkpoints: Checkpoints, ranks: Ranks) -> None:
+def _hold(folder_lock: ExitStack, checkpoints: Checkpoints, ranks: Ranks) -> None:
     """Lock the folder of checkpoints against other trainers; a collective: all ranks fail, or none."""
     refused = ""
     if ranks.rank == 0:
         try:
-            held.enter_context(checkpoints.alone())
+            folder_lock.enter_context(checkpoints.alone())
         except (Failure, LaneBusyError) as error:
             refused = str(error)
     refused = ranks.text_from_first(refused).strip()

@@ -56,7 +56,9 @@ def require_trainable(config: TrainerConfig, ranks: int = 1) -> None:
 def _require_own_keys(config: TrainerConfig) -> None:
     given = {"horizon": config.horizon is not None, "smoothing": config.smoothing.kind != "none"}
     for key in (name for name, is_given in given.items() if is_given):
-        able = [name for name, found in STRATEGIES.all().items() if key in getattr(found, "own_keys", ())]
+        able = [
+            name for name, strategy in STRATEGIES.all().items() if key in getattr(strategy, "own_keys", ())
+        ]
         if config.strategy not in able:
             raise Failure(
                 f"key {key} means nothing under strategy {config.strategy}. Choose strategy {' or '.join(sorted(able))}, or "

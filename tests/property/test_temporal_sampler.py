@@ -114,7 +114,7 @@ def test_two_layers_name_every_node_once_and_are_those_of_brute_force(
     below = [layers[1].nodes, sampler.below]
     for depth, layer in enumerate(layers):
         assert len(np.unique(below[depth])) == len(below[depth])
-        np.testing.assert_array_equal(below[depth][layer.own], layer.nodes)
+        np.testing.assert_array_equal(below[depth][layer.own_place], layer.nodes)
         for i, node in enumerate(layer.nodes.tolist()):
             expected = brute.sample(node, before, k, how, 3 + depth)
             assert rows(layer.sampled, i) == expected

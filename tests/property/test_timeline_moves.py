@@ -188,7 +188,7 @@ def test_every_snapshot_is_the_one_that_is_built_from_scratch(
             for asked in data.draw(st.lists(st.sampled_from(host.taus), max_size=2)):
                 number = plain.taus.index(asked)
                 expected = plain.graph(number, first, directed=directed)
-                graph = device.at(asked)
+                graph = device.graph_of(asked)
                 check(graph, expected, ids, directed=directed, smooth=host.smooths)
                 if not host.smooths and not directed:
                     assert {node for pair in expected for node in pair} <= set(ids.tolist()), mode
@@ -222,6 +222,6 @@ def test_sums_are_taken_anew_from_the_oldest_interval_on(mode: Mode) -> None:
         expected = np.float32(0)
         for each in weights[max(0, tau - 2) : tau + 1]:
             expected = np.float32(expected + np.float32(each))
-        assert device.at(tau).values.tolist() == [expected, expected]
+        assert device.graph_of(tau).values.tolist() == [expected, expected]
     three = np.float32(weights[2:])
     assert three[0] + three[1] + three[2] != three[2] + three[1] + three[0]

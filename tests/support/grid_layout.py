@@ -21,7 +21,7 @@ class Grid:
 
     def along_graph(self, stage: GraphStage, weights: list[Any], x: Tensor) -> Tensor:
         first = self.steps - len(weights)
-        return stage.each(self._graphs[first:], x[len(x) - len(weights) :], weights)
+        return stage.per_snapshot(self._graphs[first:], x[len(x) - len(weights) :], weights)
 
     def summaries(self, stage: GraphStage, x: Tensor) -> list[Tensor]:
         return [stage.summary(g, row) for g, row in zip(self._graphs, x, strict=True)]

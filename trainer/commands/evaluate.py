@@ -90,13 +90,13 @@ def evaluate(
         if WITH_PARENT in os.environ:
             end_with_parent()
         if matrix is not None and out is not None:
-            found = _matrix(matrix, out, figure)
-            print_json(found) if json else _print_matrix(found, form)
-            return FAILED if found["failed"] else None
+            outcome = _matrix(matrix, out, figure)
+            print_json(outcome) if json else _print_matrix(outcome, form)
+            return FAILED if outcome["failed"] else None
         assert file is not None and data is not None, "checked below"
         number = ranks or int(os.environ.get("WORLD_SIZE", "1"))
         config = load_config(
-            TrainerConfig, file, lambda found: require_evaluable(found, number)
+            TrainerConfig, file, lambda loaded: require_evaluable(loaded, number)
         )  # before ranks are started
         options = {
             "seeds": seeds,
@@ -130,12 +130,12 @@ def _matrix(file: Path, out: Path, figure: str | None) -> dict[str, Any]:
     return run_matrix(load_config(Matrix, file), out, figure)
 
 
-def _print_matrix(found: Mapping[str, Any], form: Literal["text", "markdown", "latex"]) -> None:
+def _print_matrix(outcome: Mapping[str, Any], form: Literal["text", "markdown", "latex"]) -> None:
     from trainer.evaluation.matrix import Entry, caption, render
 
-    results = [Entry(**entry) for entry in found["results"]]
-    counts = ", ".join(f"{key} {found[key]:,}" for key in ("cells", "run", "skipped", "failed"))
-    note(f"{caption(results)}; {counts}; all figures in {found['file']}")
+    results = [Entry(**entry) for entry in outcome["results"]]
+    counts = ", ".join(f"{key} {outcome[key]:,}" for key in ("cells", "run", "skipped", "failed"))
+    note(f"{caption(results)}; {counts}; all figures in {outcome['file']}")
     typer.echo(render(results, form))
 
 

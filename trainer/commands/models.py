@@ -56,7 +56,9 @@ def _show(name: str | None, *, json: bool) -> None:
                 "name": name,
                 "trains": strategy.trains,
                 "tasks": [
-                    task for task, found in sorted(TASKS.all().items()) if found.subject in strategy.answers
+                    task
+                    for task, task_class in sorted(TASKS.all().items())
+                    if task_class.subject in strategy.answers
                 ],
                 **_about(strategy),
             }
@@ -99,16 +101,17 @@ def _describe(show: Console, entry: dict[str, Any], options: type[Section] | Non
     show.print(Padding(f"{entry['summary']}\nparameters:{parameters}\n", (0, 0, 0, 4)))
 
 
-def _about(found: Any) -> dict[str, Any]:
+def _about(entry_class: Any) -> dict[str, Any]:
     return {
-        "params": {name: field.default for name, field in found.Options.model_fields.items()},
-        "summary": cleandoc(found.__doc__ or "").split("\n\n")[0].replace("\n", " "),
+        "params": {name: field.default for name, field in entry_class.Options.model_fields.items()},
+        "summary": cleandoc(entry_class.__doc__ or "").split("\n\n")[0].replace("\n", " "),
     }
 
 
 def _inline(params: dict[str, Any]) -> str:
     """Parameters as a configuration takes them."""
     shown = (
-        (name, each if isinstance(each, str) else json_text.dumps(each)) for name, each in params.items()
+        (name, default if isinstance(default, str) else json_text.dumps(default))
+        for name, default in params.items()
     )
     return "{" + ", ".join(f"{name}: {value}" for name, value in shown) + "}"

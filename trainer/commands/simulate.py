@@ -81,11 +81,11 @@ def simulate(
         algorithms = [name.strip() for name in algorithm.split(",")]
         for name in algorithms:
             require_algorithm(name)
-        each = {"--per-node": per_node, "--per-edge": per_edge, "--per-snapshot": per_snapshot}
-        for option, value in {"--alpha": alpha, **each}.items():
+        per_unit = {"--per-node": per_node, "--per-edge": per_edge, "--per-snapshot": per_snapshot}
+        for option, value in {"--alpha": alpha, **per_unit}.items():
             require_seconds(option, value)
         counts = _counts(gpus)
-        times_s = _times(times, store, lane, groups, window, TimeModel(*each.values()), seed)
+        times_s = _times(times, store, lane, groups, window, TimeModel(*per_unit.values()), seed)
         points = points_of(times_s, counts, algorithms, alpha, SearchLimits(seed=seed))
         source = f"{len(times_s):,} snapshot groups, {store or times or 'linear'}"
         if plot is not None:
@@ -130,13 +130,13 @@ def _times(
     )
 
     if store is not None and lane is not None:
-        found = stored_times(store, lane, model, window)
+        times_s = stored_times(store, lane, model, window)
     elif times is not None and times not in MADE_UP:
-        found = read_times(Path(times))
+        times_s = read_times(Path(times))
     elif groups is None:
         raise Failure("--groups is missing. Give the number of groups to make up")
     else:
         return made_up_times(times or "linear", groups, seed)
-    if groups is not None and groups > len(found):
-        note(f"{store or times} has {len(found):,} groups, fewer than --groups {groups:,}. All are used")
-    return found[-groups:] if groups is not None else found
+    if groups is not None and groups > len(times_s):
+        note(f"{store or times} has {len(times_s):,} groups, fewer than --groups {groups:,}. All are used")
+    return times_s[-groups:] if groups is not None else times_s

@@ -105,7 +105,7 @@ class Trainer:
         task = self.session.task
         self._gate = ExportGate(config.exports.hold, task.selection_metric, task.baseline, lines)
         self._drift = DriftWatch(config.drift, task.selection_metric, lines)
-        self._held: str | None = None
+        self._held_reason: str | None = None
 
     def step(self, manifest: LaneManifest) -> None:
         """Predict one snapshot, then train on it: no event is learned before its prediction."""
@@ -140,9 +140,13 @@ class Trainer:
         with phases("checkpoint"):
             if self.ranks.rank == 0:
                 with _written(str(self.scores.path)):
-                    own = shown(declared_by(session.strategy), step.report.figures)
+                    training = shown(declared_by(session.strategy), step.report.figures)
                     write_line(
-                        self.scores, step, own, **self._event_span(manifest), lag=self._lag(self.sequence)
+                        self.scores,
+                        step,
+                        training,
+                        **self._event_span(manifest),
+                        lag=self._lag(self.sequence),
                     )
             if self.snapshot_trainer.checkpoint_due:
                 self.save()
@@ -180,14 +184,14 @@ class Trainer:
         self.metrics.checkpointed()
 
     def _resume(self) -> None:
-        found = newest_checkpoint(self.config, self.lane)
+        newest = newest_checkpoint(self.config, self.lane)
         interval_s = self.lane.header.interval_us / US_PER_S
-        if found is None:
+        if newest is None:
             if self.ranks.rank == 0:
                 self.scores.cut_after(None)
                 self.metrics.begins(interval_s, None, None)
             return
-        path, state = found
+        path, state = newest
         sequence = state["sequence"]
         with content_of(path):
             self.session.restore(state)
@@ -203,9 +207,10 @@ class Trainer:
 
     def _skip_to(self, sequence: int) -> int:
         """Remember the events of snapshots that are left out; the model never learns them."""
-        kept = self.lane.manifests
-        first = kept.first if self.sequence < 0 else self.sequence + 1
-        left_out = [kept[number] for number in range(first, sequence)]  # none that was dropped is passed over
+        manifests = self.lane.manifests
+        first = manifests.first if self.sequence < 0 else self.sequence + 1
+        # none that was dropped is passed over
+        left_out = [manifests[number] for number in range(first, sequence)]
         for skipped in left_out:
             beat()
             events = self.session.pass_over(skipped)
@@ -258,23 +263,23 @@ class Trainer:
 
     def _export(self, exporter: Exporter, step: SnapshotStep, scores_version: str) -> None:
         """Export the snapshot, unless its figures hold it back; rank 0 judges."""
-        was, tau = self._held, step.manifest.tau
+        was, tau = self._held_reason, step.manifest.tau
         scored = 0 if step.evaluation is None else step.evaluation.scored
-        self._held = self._gate.check(step.figures, scored) if self.ranks.rank == 0 else None
-        (held,) = self.ranks.any(self._held is not None)
-        if not held:
-            self._held = exporter.export(self.session, step.manifest, step.evaluation, scores_version)
-        step.held = self._held
+        self._held_reason = self._gate.check(step.figures, scored) if self.ranks.rank == 0 else None
+        (is_held,) = self.ranks.any(self._held_reason is not None)
+        if not is_held:
+            self._held_reason = exporter.export(self.session, step.manifest, step.evaluation, scores_version)
+        step.held_reason = self._held_reason
         if self.ranks.rank != 0:
             return
-        self.metrics.export_held(yes=self._held is not None)
-        if self._held is not None and was is None:
+        self.metrics.export_held(yes=self._held_reason is not None)
+        if self._held_reason is not None and was is None:
             log.warning(
                 "exports are held back; what is touched meanwhile goes out with the next one that is let out",
                 tau=tau,
-                reason=self._held,
+                reason=self._held_reason,
             )
-        elif self._held is None and was is not None:
+        elif self._held_reason is None and was is not None:
             log.info("exports are let out again", tau=tau)
 
     def _observe(self, step: SnapshotStep) -> None:

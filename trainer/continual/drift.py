@@ -64,8 +64,8 @@ class DriftWatch:
         """Take in a snapshot's figures: ``scored`` items, and ``ap``, ``recency_ap``, … as in the score file."""
         self._take(line)
         window, before = list(self._window), list(self._before)
-        found = {scorer: weighted_mean(window, key, "scored") for scorer, key in self._keys.items()}
-        means = {scorer: mean for scorer, mean in found.items() if mean is not None}
+        scorer_means = {scorer: weighted_mean(window, key, "scored") for scorer, key in self._keys.items()}
+        means = {scorer: mean for scorer, mean in scorer_means.items() if mean is not None}
         was = weighted_mean(before, self._metric, "scored")
         if was is None or "model" not in means or _events(self._before) < self._config.reference_events:
             return Sliding(means)

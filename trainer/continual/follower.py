@@ -56,7 +56,7 @@ class Follower:
 
     def open_lane(self, store: str, name: str) -> LaneReader | None:
         """Wait until store and lane exist; None: asked to end, or idle, before."""
-        told = ""
+        logged = ""
         while True:
             beat()
             lane = None
@@ -66,17 +66,17 @@ class Follower:
                     lane = LaneReader(store, name)
                 except ConfigMissingError as error:
                     reason = str(error)
-            there, ended = self._ranks.any(lane is not None, self._stop() or self._idle())
-            if there:
+            lane_exists, ended = self._ranks.any(lane is not None, self._stop() or self._idle())
+            if lane_exists:
                 self._moved = time.monotonic()
                 return lane if lane is not None else LaneReader(store, name)
             reason = self._ranks.text_from_first(reason).strip()
             self._waiting(f"waiting for lane {name}: {reason}", True)
             if ended:
                 return None
-            if self._ranks.rank == 0 and reason != told:  # again when other lanes have come meanwhile
+            if self._ranks.rank == 0 and reason != logged:  # again when other lanes have come meanwhile
                 log.info("waiting for the lane", store=store, lane=name, reason=reason)
-            told = reason
+            logged = reason
             time.sleep(TICK_S)
 
     def next(self, lane: LaneReader, after: int, load: LoadPolicy) -> LaneManifest | None:
@@ -100,9 +100,9 @@ class Follower:
     def _awaited(self, lane: LaneReader, after: int, load: LoadPolicy) -> LaneManifest | None:
         while True:
             beat()
-            own = self._look(lane, after, load)
-            told = [own, self._stop(), own < 0 and self._idle()]
-            sequence, stopped, idle = self._ranks.maximum(told, NEXT_SNAPSHOT)
+            chosen = self._look(lane, after, load)
+            rank_numbers = [chosen, self._stop(), chosen < 0 and self._idle()]
+            sequence, stopped, idle = self._ranks.maximum(rank_numbers, NEXT_SNAPSHOT)
             if idle and not stopped:
                 self._require_answer()
             if idle or stopped:
@@ -143,12 +143,12 @@ class Follower:
     def _require_answer(self) -> None:
         """Fail if the store is silent: without an answer a trainer is not idle."""
         silence = "" if self._silence is None else one_line(self._silence)
-        told = (
+        own_reason = (
             f"the store does not answer, so whether there is something to learn is not known: {silence}"
             if silence
             else ""
         )
-        reason = self._ranks.text_from_first(told).strip()
+        reason = self._ranks.text_from_first(own_reason).strip()
         if reason:
             raise Failure(reason)
 

@@ -59,17 +59,17 @@ def forget_beyond(
         since_us: Begin of the newest snapshot, whose nodes and events always stay.
     """
     nodes, times = len(names), memory.event_times
-    kept = np.arange(nodes)
+    kept_nodes = np.arange(nodes)
     if budget.nodes is not None:
-        kept = longest_unseen(history.last_seen_us[:nodes], budget.nodes, since_us)
+        kept_nodes = longest_unseen(history.last_seen_us[:nodes], budget.nodes, since_us)
     first = 0
     if budget.events is not None and len(times) > budget.events:
         first = len(times) - (budget.events - budget.events // SLACK)
         first = min(first, int(np.searchsorted(times, since_us)))
-    if len(kept) == nodes and not first:
+    if len(kept_nodes) == nodes and not first:
         return Forgotten()
     oldest_us = int(times[first]) if first else NEVER
-    events = memory.forget(kept, first)
-    pairs = history.forget(kept, oldest_us)
-    names.keep(kept)
-    return Forgotten(nodes - len(kept), events, pairs)
+    events = memory.forget(kept_nodes, first)
+    pairs = history.forget(kept_nodes, oldest_us)
+    names.keep(kept_nodes)
+    return Forgotten(nodes - len(kept_nodes), events, pairs)

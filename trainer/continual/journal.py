@@ -43,10 +43,10 @@ class ScoreFile:
         """Keep lines up to ``sequence`` (None: no line), drop later ones and a torn last line."""
         if not self.path.exists():
             return
-        kept = [line for line in self.lines() if sequence is not None and line["sequence"] <= sequence]
+        lines = [line for line in self.lines() if sequence is not None and line["sequence"] <= sequence]
         temporary = self.path.with_suffix(".tmp")
         with system_call("write", temporary):
-            temporary.write_text("".join(_text(line) for line in kept), encoding="utf-8")
+            temporary.write_text("".join(_text(line) for line in lines), encoding="utf-8")
         sync_file(temporary)
         temporary.replace(self.path)
         sync_folder(self.path.parent)
@@ -148,7 +148,7 @@ class SnapshotStep:
         passes: Over its events.
         step_events: Most events of a step.
         report: Of training.
-        held: Why its export was held back; None: it was not.
+        held_reason: Why its export was held back; None: it was not.
         evicted: Counts forgotten afterwards.
     """
 
@@ -164,19 +164,25 @@ class SnapshotStep:
     passes: float = 0.0
     step_events: int = 0
     report: StepReport = field(default_factory=StepReport)
-    held: str | None = None
+    held_reason: str | None = None
     evicted: Forgotten = field(default_factory=Forgotten)
 
 
 def write_line(
-    scores: ScoreFile, step: SnapshotStep, own: dict[str, Any], *, newest_us: int, oldest_us: int, lag: int
+    scores: ScoreFile,
+    step: SnapshotStep,
+    strategy_figures: dict[str, Any],
+    *,
+    newest_us: int,
+    oldest_us: int,
+    lag: int,
 ) -> None:
     """On rank 0: the snapshot's line.
 
     Args:
         scores: Where to.
         step: The snapshot.
-        own: The strategy's figures, by their keys.
+        strategy_figures: The strategy's figures, by their keys.
         newest_us: Time of its newest event.
         oldest_us: Of its oldest one that is not late.
         lag: Snapshots of the lane that are not trained yet.
@@ -219,16 +225,16 @@ def write_line(
         line["replayed"] = step.report.replayed
     if step.report.nonfinite:
         line["nonfinite"] = step.report.nonfinite
-    if step.held is not None:
-        line[HELD] = step.held
+    if step.held_reason is not None:
+        line[HELD] = step.held_reason
     if step.sliding.drifted:
         line[DRIFTED] = True
-    if taken := line.keys() & own.keys():
+    if taken := line.keys() & strategy_figures.keys():
         raise Failure(
             f"{', '.join(sorted(taken))} in {scores.path} is a figure of every strategy and of this one. Give the "
             "strategy's another key"
         )
-    scores.append(line | own)
+    scores.append(line | strategy_figures)
     log.info(
         "snapshot",
         **{

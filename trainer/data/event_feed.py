@@ -101,11 +101,11 @@ class EventFeed:
         last = len(self._born) - 1
         return np.where(nodes <= last, self._born[np.minimum(nodes, last)], self._births + nodes - last - 1)
 
-    def forget(self, kept: Int64, first: int) -> Int64:
+    def forget(self, kept_nodes: Int64, first: int) -> Int64:
         """Forget nodes with all their events, and the oldest events; renumber the rest in its order.
 
         Args:
-            kept: int64, ascending numbers of the nodes that stay.
+            kept_nodes: int64, ascending numbers of the nodes that stay.
             first: Number of the oldest event that may stay.
 
         Returns:
@@ -114,13 +114,13 @@ class EventFeed:
         nodes = self.graph.num_nodes
         if self._born is None:
             self._born = np.arange(self._births)
-        self._born = self._born[kept]
+        self._born = self._born[kept_nodes]
         place = np.full(nodes, -1, np.int32)
-        place[kept] = np.arange(len(kept))
-        held = (place[self.src] >= 0) & (place[self.dst] >= 0)
-        held[:first] = False
-        before: Int64 = np.concatenate([[0], np.cumsum(held)])
-        chosen = np.flatnonzero(held)
+        place[kept_nodes] = np.arange(len(kept_nodes))
+        stays = (place[self.src] >= 0) & (place[self.dst] >= 0)
+        stays[:first] = False
+        before: Int64 = np.concatenate([[0], np.cumsum(stays)])
+        chosen = np.flatnonzero(stays)
         for name in ("_src", "_dst", "_time_us", "_carried"):
             column = getattr(self, name)
             for begin in range(0, len(chosen), _AT_ONCE):  # a copy of a whole column would double the peak
@@ -129,7 +129,7 @@ class EventFeed:
         self._size = len(chosen)
         for ends in (self.src, self.dst):
             ends[:] = place[ends]
-        self.graph.forget(kept, before)
+        self.graph.forget(kept_nodes, before)
         return before
 
     def state(self) -> dict[str, NDArray[np.generic]]:

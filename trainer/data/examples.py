@@ -133,7 +133,7 @@ class Examples:
     candidates: Queries
     num_candidates: int
     excluded: dict[str, int]
-    each: ClassVar[int] = 2
+    queries_per_example: ClassVar[int] = 2
     """Questions per learned event: itself and a negative."""
 
     def __len__(self) -> int:
@@ -171,7 +171,9 @@ class Examples:
             for queries in [getattr(self, name)]
         }
         positions = {
-            name: kept[chosen[kept]] for name in ("every", "sampled") for kept in [getattr(self, name)]
+            name: positions_of[chosen[positions_of]]
+            for name in ("every", "sampled")
+            for positions_of in [getattr(self, name)]
         }
         return replace(self, **positions, **parts)
 
@@ -281,7 +283,7 @@ def prepare(
         (taught, src[taught], training[taught]),
         (opposed_events, src[opposed_events], stored.random[opposed_events]),
         (old, stored.historical_src[old], stored.historical_dst[old]),
-        _each(stored.ranked[own_ranked], src, stored.candidates[own_ranked]),
+        _events_with_candidates(stored.ranked[own_ranked], src, stored.candidates[own_ranked]),
     ]
     if not np.array_equal(taught, mine):
         queries.append((taught, src[taught], dst[taught]))
@@ -329,7 +331,7 @@ def _sample(population: int, size: int, draw: Draw) -> Int64:
     return np.sort(draw.generator().choice(population, size, replace=False).astype(np.int64))
 
 
-def _each(events: Int64, src: Int64, candidates: Int64) -> tuple[Int64, Int64, Int64]:
+def _events_with_candidates(events: Int64, src: Int64, candidates: Int64) -> tuple[Int64, Int64, Int64]:
     repeated = np.repeat(events, candidates.shape[1])
     return repeated, src[repeated], candidates.ravel()
 

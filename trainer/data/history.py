@@ -276,11 +276,11 @@ class History:
         latest: Int64 = np.maximum(self.last_out, self.last_in)
         return latest
 
-    def forget(self, kept: Int64, since_us: int) -> int:
+    def forget(self, kept_nodes: Int64, since_us: int) -> int:
         """Forget nodes with their pairs, and pairs that did not meet since a time; renumber the kept nodes.
 
         Args:
-            kept: int64, ascending nodes that stay, in their order.
+            kept_nodes: int64, ascending nodes that stay, in their order.
             since_us: Microseconds.
 
         Returns:
@@ -288,9 +288,9 @@ class History:
         """
         assert not len(self._open), "between snapshots everything is known"
         place = np.full(len(self.last_out), -1, np.int64)
-        place[kept] = np.arange(len(kept))
+        place[kept_nodes] = np.arange(len(kept_nodes))
         for name in ("last_out", "last_in", "count_out", "count_in"):
-            setattr(self, name, getattr(self, name)[kept])
+            setattr(self, name, getattr(self, name)[kept_nodes])
         destinations = place[self.destinations]
         self.destinations = destinations[destinations >= 0]
         table, size = self.pairs, self.pairs.size

@@ -83,8 +83,8 @@ class NegativePool:
         # What each group meets, as intervals of [0, size), ascending within the group.
         place = np.full(max(pool.max(initial=-1), events.dst.max(initial=-1)) + 1, NONE)
         place[pool] = np.arange(len(pool))
-        there = place[events.dst] >= 0
-        met = np.unique(self._group[there] * max(len(pool), 1) + place[events.dst[there]])
+        in_pool = place[events.dst] >= 0
+        met = np.unique(self._group[in_pool] * max(len(pool), 1) + place[events.dst[in_pool]])
         group, met_place = np.divmod(met, max(len(pool), 1))
         width = np.ones(len(met), np.int64) if weights is None else weights[met_place]
         begin = met_place if self._ends is None else self._ends[met_place] - width
@@ -97,8 +97,8 @@ class NegativePool:
     @property
     def possible(self) -> Bool:
         """Events with a negative, bool (E,)."""
-        there: Bool = self._free[self._group] > 0
-        return there
+        has_negative: Bool = self._free[self._group] > 0
+        return has_negative
 
     def draw(self, of: Int64, draws: int, draw: Draw) -> Int64:
         """Negatives of some events, independent of each other.
@@ -119,8 +119,8 @@ class NegativePool:
         if self._ends is not None:
             drawn = np.searchsorted(self._ends, drawn, "right")
         drawn = np.where(free > 0, drawn, len(self._pool))
-        found: Int64 = np.append(self._pool, NONE)[drawn]
-        return found
+        negatives: Int64 = np.append(self._pool, NONE)[drawn]
+        return negatives
 
 
 def meets(events: Inserts, of: Int64, dst: Int64) -> Bool:

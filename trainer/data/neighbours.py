@@ -72,10 +72,10 @@ class NodeEdges:
 
     def merged(self, nodes: Int64, degree: Int64, neighbours: Int32) -> "NodeEdges":
         """With the edges of other nodes, int64 (m,), ascending; their degrees, int64 (m,), and neighbours."""
-        at = np.searchsorted(self.nodes, nodes)
-        indices = np.insert(self.indices, np.repeat(self.indptr[at], degree), neighbours)
+        place = np.searchsorted(self.nodes, nodes)
+        indices = np.insert(self.indices, np.repeat(self.indptr[place], degree), neighbours)
         return NodeEdges.of_degrees(
-            np.insert(self.nodes, at, nodes), np.insert(self._degrees, at, degree), indices
+            np.insert(self.nodes, place, nodes), np.insert(self._degrees, place, degree), indices
         )
 
     def sums(self, values: Float64) -> Float64:
@@ -85,9 +85,11 @@ class NodeEdges:
 
     def of(self, nodes: Int64) -> "NodeEdges":
         """Of those among ``nodes``, int64, ascending."""
-        kept = np.isin(self.nodes, nodes, assume_unique=True)
+        chosen = np.isin(self.nodes, nodes, assume_unique=True)
         degrees = self._degrees
-        return NodeEdges.of_degrees(self.nodes[kept], degrees[kept], self.indices[np.repeat(kept, degrees)])
+        return NodeEdges.of_degrees(
+            self.nodes[chosen], degrees[chosen], self.indices[np.repeat(chosen, degrees)]
+        )
 
     @property
     def _degrees(self) -> Int64:
@@ -95,14 +97,14 @@ class NodeEdges:
 
 
 def sample_neighbours(
-    own: NodeEdges, foreign: NodeEdges, nodes: Int64, fanout: int | None, seed: int
+    local: NodeEdges, foreign: NodeEdges, nodes: Int64, fanout: int | None, seed: int
 ) -> tuple[Int64, Int64]:
     """Draw at most ``fanout`` distinct neighbours of each node, every subset equally likely.
 
     The draw of a node depends on ``seed`` and the node alone, so any number of ranks sees the same sample.
 
     Args:
-        own: Edges of this rank's nodes.
+        local: Edges of this rank's nodes.
         foreign: Edges of other nodes.
         nodes: int64 (n,); a node of neither has no neighbours.
         fanout: Most neighbours per node; None takes all.
@@ -112,11 +114,11 @@ def sample_neighbours(
         indptr int64 (n + 1,) and the neighbours int64 (indptr[-1],), in the edges' order within a node.
     """
     other, first, degrees = foreign.find(nodes)
-    _, own_first, own_degrees = own.find(nodes)
-    first, degrees = np.where(other, first, own_first), np.where(other, degrees, own_degrees)
+    _, local_first, local_degrees = local.find(nodes)
+    first, degrees = np.where(other, first, local_first), np.where(other, degrees, local_degrees)
     indptr = _ends(degrees if fanout is None else np.minimum(degrees, fanout))
     out = np.empty(indptr[-1], np.int64)
-    indices = (own.indices, foreign.indices)
+    indices = (local.indices, foreign.indices)
     _sample(nodes, first, degrees, other, indices, indptr, np.uint64(seed % (1 << 64)), out)
     return indptr, out
 

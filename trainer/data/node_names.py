@@ -46,26 +46,26 @@ class NodeNames:
         if self._ids is None:
             return ids
         self._reserve(len(ids))
-        found = np.empty(len(ids), np.int64)
-        self._size = _number(self._slots, shift_of(self._slots), self._ids, self._size, (ids, found))
-        return found
+        numbers = np.empty(len(ids), np.int64)
+        self._size = _number(self._slots, shift_of(self._slots), self._ids, self._size, (ids, numbers))
+        return numbers
 
     def find(self, ids: Int64) -> Int64:
         """Numbers int64 (n,) of dense ids; −1 for forgotten ones."""
         if self._ids is None:
             return ids
-        found = np.empty(len(ids), np.int64)
-        find_all(self._slots, shift_of(self._slots), self._ids, ids, found)
-        return found
+        numbers = np.empty(len(ids), np.int64)
+        find_all(self._slots, shift_of(self._slots), self._ids, ids, numbers)
+        return numbers
 
     def ids(self, numbers: Int64) -> Int64:
         """Dense ids int64 (n,) of numbers."""
         return numbers if self._ids is None else self._ids[numbers]
 
-    def keep(self, kept: Int64) -> None:
-        """Forget all nodes except those with the ascending numbers ``kept``, int64; renumber these in their order."""
-        self._ids = kept.copy() if self._ids is None else self._ids[kept]
-        self._size = len(kept)
+    def keep(self, kept_numbers: Int64) -> None:
+        """Forget all nodes except those with the ascending numbers ``kept_numbers``, int64; renumber these in their order."""
+        self._ids = kept_numbers.copy() if self._ids is None else self._ids[kept_numbers]
+        self._size = len(kept_numbers)
         self._slots = np.empty(0, np.int32)
         self._reserve(0)
 

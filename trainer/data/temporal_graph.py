@@ -73,20 +73,20 @@ class TemporalGraph:
         )
         self.num_events += len(src)
 
-    def forget(self, kept: Int64, before: Int64) -> None:
+    def forget(self, kept_nodes: Int64, before: Int64) -> None:
         """Forget nodes and events; renumber the rest in its order, and lay it out without gaps.
 
         Args:
-            kept: int64, ascending nodes that stay.
+            kept_nodes: int64, ascending nodes that stay.
             before: int64 (num_events + 1,), how many of the events before each stay; none of a forgotten node may.
         """
         place = np.full(len(self.row), -1, np.int64)
-        place[kept] = np.arange(len(kept))
-        size = _count_left(self.row, self.entry, kept, before)
+        place[kept_nodes] = np.arange(len(kept_nodes))
+        size = _count_left(self.row, self.entry, kept_nodes, before)
         row, entry = self.row, self.entry
         self.__init__()  # type: ignore[misc]  # begins empty
         self._used = self._lay_out(size)
-        _copy_left((row, entry), (self.row, self.entry), kept, place, before)
+        _copy_left((row, entry), (self.row, self.entry), kept_nodes, place, before)
         self.num_events = int(before[-1])
 
     def state(self) -> dict[str, Int64]:
@@ -148,11 +148,11 @@ def _places(row: Int64) -> Int64:
 
 
 @njit(cache=True, nogil=True)
-def _count_left(row, entry, kept, before):  # type: ignore[no-untyped-def]  # compiled
+def _count_left(row, entry, kept_nodes, before):  # type: ignore[no-untyped-def]  # compiled
     """Number of entries of each kept node whose events stay."""
-    size = np.zeros(len(kept), np.int64)
-    for i in range(len(kept)):
-        first, count = row[kept[i]]
+    size = np.zeros(len(kept_nodes), np.int64)
+    for i in range(len(kept_nodes)):
+        first, count = row[kept_nodes[i]]
         for j in range(first, first + count):
             number = entry[j, 1] >> (NODE_BITS + 1)
             size[i] += before[number + 1] - before[number]
@@ -160,12 +160,12 @@ def _count_left(row, entry, kept, before):  # type: ignore[no-untyped-def]  # co
 
 
 @njit(cache=True, nogil=True)
-def _copy_left(old, new, kept, place, before):  # type: ignore[no-untyped-def]  # compiled
+def _copy_left(old, new, kept_nodes, place, before):  # type: ignore[no-untyped-def]  # compiled
     old_row, old_entry = old
     row, entry = new
     rest = (np.int64(1) << NODE_BITS) - 1
-    for i in range(len(kept)):
-        first, count = old_row[kept[i]]
+    for i in range(len(kept_nodes)):
+        first, count = old_row[kept_nodes[i]]
         to = row[i, 0]
         for j in range(first, first + count):
             word = old_entry[j, 1]

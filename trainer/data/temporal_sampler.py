@@ -119,13 +119,13 @@ class SampledLayer:
     Attributes:
         nodes: int64 (n,), distinct.
         sampled: Their neighbours, (n, k).
-        own: int64 (n,), place of each node in the layer below.
+        own_place: int64 (n,), place of each node in the layer below.
         place: int64 (n, k), place of each neighbour in the layer below; 0 for missing ones.
     """
 
     nodes: Int64
     sampled: Neighbours
-    own: Int64
+    own_place: Int64
     place: Int64
 
 
@@ -147,15 +147,15 @@ def sample_before(
     """
     shape = (len(nodes), k)
     event, time_us = np.empty(shape, np.int64), np.empty(shape, np.int64)
-    found = Neighbours(np.empty(shape, np.int32), event, time_us, np.empty(len(nodes), np.int64))
+    neighbours = Neighbours(np.empty(shape, np.int32), event, time_us, np.empty(len(nodes), np.int64))
     before = np.broadcast_to(np.asarray(before_us, np.int64), len(nodes))
     _sample(
         (graph.row, graph.entry),
         (nodes, before),
         (how == "uniform", np.uint64(seed % (1 << 64))),
-        (found.node, found.event, found.time_us, found.count),
+        (neighbours.node, neighbours.event, neighbours.time_us, neighbours.count),
     )
-    return found
+    return neighbours
 
 
 class TemporalSampler:
@@ -193,13 +193,15 @@ class TemporalSampler:
             self._place = np.full(nodes + 1, -1, np.int32)
             self._place[-1] = 0
         # one more, because a step writes an id before it knows whether the id is new
-        found: Int64 = np.empty(sum(len(array) for array in flat) + 1, np.int64)
+        distinct_ids: Int64 = np.empty(sum(len(array) for array in flat) + 1, np.int64)
         places = [np.empty(len(array), np.int64) for array in flat]
         size = 0
         for array, place in zip(flat, places, strict=True):
-            size = _distinct(array, self._place, found, size, place)
-        _forget(found, size, self._place)
-        return found[:size], [place.reshape(array.shape) for place, array in zip(places, ids, strict=True)]
+            size = _distinct(array, self._place, distinct_ids, size, place)
+        _forget(distinct_ids, size, self._place)
+        return distinct_ids[:size], [
+            place.reshape(array.shape) for place, array in zip(places, ids, strict=True)
+        ]
 
     def layers(self, nodes: Int64, before_us: Int64 | int, layers: int, draw: int = 0) -> list[SampledLayer]:
         """Sample ``layers`` deep, all strictly before one time.
@@ -213,16 +215,16 @@ class TemporalSampler:
         Returns:
             From the targets down. The nodes below the last layer, whose inputs are needed, are in ``below``.
         """
-        found = []
+        sampled_layers = []
         for depth in range(layers):
             sampled = sample_before(
                 self.graph, nodes, before_us, self._k, self._how, self._seed + 7919 * draw + depth
             )
-            below, (own, place) = self.distinct(nodes, sampled.node)
-            found.append(SampledLayer(nodes, sampled, own, place))
+            below, (own_place, place) = self.distinct(nodes, sampled.node)
+            sampled_layers.append(SampledLayer(nodes, sampled, own_place, place))
             nodes = below
         self.below = nodes
-        return found
+        return sampled_layers
 
 
 # Rows, entries and places lie anywhere in memory. A loop node by node would wait for one cache miss after the other, with
@@ -248,9 +250,9 @@ def _sample(graph, queries, draw, out):  # type: ignore[no-untyped-def]  # compi
         for i in range(size):
             node = nodes[begin + i]
             known = node < len(row)
-            at = np.uint64(node if known else 0)
-            first[i] = max(row[at, 0], 0) if known else 0
-            seen[i] = row[at, 1] if known else 0
+            node_row = np.uint64(node if known else 0)
+            first[i] = max(row[node_row, 0], 0) if known else 0
+            seen[i] = row[node_row, 1] if known else 0
         _count_before(entry, first[:size], seen[:size], before[begin : begin + size])
         for i in range(size):
             out_count[begin + i] = min(seen[i], k)
@@ -295,12 +297,12 @@ def _count_before(entry, first, seen, before):  # type: ignore[no-untyped-def]  
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _put(entry, at, out, row, k):  # type: ignore[no-untyped-def]  # compiled
+def _put(entry, source, out, row, k):  # type: ignore[no-untyped-def]  # compiled
     """Fill column ``k`` of a row from an entry."""
     node, event, time, _ = out
-    node[row, k] = entry[at, 1] & ((np.int64(1) << NODE_BITS) - 1)
-    event[row, k] = entry[at, 1] >> NODE_BITS
-    time[row, k] = entry[at, 0]
+    node[row, k] = entry[source, 1] & ((np.int64(1) << NODE_BITS) - 1)
+    event[row, k] = entry[source, 1] >> NODE_BITS
+    time[row, k] = entry[source, 0]
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -313,8 +315,8 @@ def _clear(out, row, count):  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(cache=True, nogil=True)
-def _copy(entry, found, out):  # type: ignore[no-untyped-def]  # compiled
-    first, seen, begin, size = found
+def _copy(entry, block, out):  # type: ignore[no-untyped-def]  # compiled
+    first, seen, begin, size = block
     for i in range(size):
         count = min(seen[i], out[0].shape[1])
         newest = first[i] + seen[i] - 1
@@ -324,8 +326,8 @@ def _copy(entry, found, out):  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(cache=True, nogil=True)
-def _copy_drawn(entry, found, out):  # type: ignore[no-untyped-def]  # compiled
-    first, seen, drawn, begin, size = found
+def _copy_drawn(entry, block, out):  # type: ignore[no-untyped-def]  # compiled
+    first, seen, drawn, begin, size = block
     for i in range(size):
         count = min(seen[i], out[0].shape[1])
         for k in range(count):
@@ -334,29 +336,29 @@ def _copy_drawn(entry, found, out):  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(cache=True, nogil=True)
-def _distinct(ids, place, found, size, out):  # type: ignore[no-untyped-def]  # compiled
+def _distinct(ids, place, distinct_ids, size, out):  # type: ignore[no-untyped-def]  # compiled
     """Give new ids the next places, in order of first appearance; returns the number of places.
 
     ``place`` is −1 for new ids; its last element, 0, stands for all negative ids.
     """
     nothing = np.uint32(len(place) - 1)  # as unsigned numbers negative ids are larger than all others
     for i in range(len(ids) - 1, -1, -1):
-        at = min(np.uint32(ids[np.uint64(i)]), nothing)
-        old = place[at]
-        place[at] = old if old >= 0 else np.int32(-2 - i)  # in the end that of the first appearance
+        slot = min(np.uint32(ids[np.uint64(i)]), nothing)
+        old = place[slot]
+        place[slot] = old if old >= 0 else np.int32(-2 - i)  # in the end that of the first appearance
     begin = size
     for i in range(len(ids)):
-        at = min(np.uint32(ids[i]), nothing)
-        found[np.uint64(size)] = ids[i]
-        size += place[at] == np.int32(-2 - i)
+        slot = min(np.uint32(ids[i]), nothing)
+        distinct_ids[np.uint64(size)] = ids[i]
+        size += place[slot] == np.int32(-2 - i)
     for new in range(begin, size):
-        place[np.uint64(found[new])] = new
+        place[np.uint64(distinct_ids[new])] = new
     for i in range(len(ids)):
         out[i] = place[min(np.uint32(ids[i]), nothing)]
     return size
 
 
 @njit(cache=True, nogil=True)
-def _forget(found, size, place):  # type: ignore[no-untyped-def]  # compiled
+def _forget(distinct_ids, size, place):  # type: ignore[no-untyped-def]  # compiled
     for i in range(size):
-        place[np.uint64(found[i])] = -1
+        place[np.uint64(distinct_ids[i])] = -1

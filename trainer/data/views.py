@@ -190,8 +190,8 @@ class NamedGraph(NamedEvents):
         """See ``GraphView.pairs``; those of forgotten nodes are left out."""
         src, dst, weight = self._graphs.pairs(tau)
         src, dst = self._names.find(src), self._names.find(dst)
-        kept = (src >= 0) & (dst >= 0)
-        return src[kept], dst[kept], weight[kept]
+        is_known = (src >= 0) & (dst >= 0)
+        return src[is_known], dst[is_known], weight[is_known]
 
     def features(self, ids: Int64, tau: int) -> Float32:
         """See ``GraphView.features``."""
@@ -202,8 +202,8 @@ class NamedGraph(NamedEvents):
         if self._names.are_ids:
             return self._graphs.rows(wanted)
         ids = {tau: self._names.ids(nodes) for tau, nodes in wanted.items()}
-        found = self._graphs.rows({tau: np.sort(each) for tau, each in ids.items()})
-        return {tau: _named_rows(rows, wanted[tau], ids[tau], self._names) for tau, rows in found.items()}
+        by_tau = self._graphs.rows({tau: np.sort(wanted_ids) for tau, wanted_ids in ids.items()})
+        return {tau: _named_rows(rows, wanted[tau], ids[tau], self._names) for tau, rows in by_tau.items()}
 
     def owner(self, tau: int) -> Int32:
         """See ``GraphView.owner``; −1 for nodes that came after that snapshot."""
@@ -211,9 +211,9 @@ class NamedGraph(NamedEvents):
         if self._names.are_ids:
             return owner
         ids = self._names.ids(np.arange(len(self._names)))
-        there = ids < len(owner)
+        has_owner = ids < len(owner)
         named_owner = np.full(len(ids), -1, np.int32)
-        named_owner[there] = owner[ids[there]]
+        named_owner[has_owner] = owner[ids[has_owner]]
         return named_owner
 
     def shared(self) -> Bool:
@@ -249,25 +249,27 @@ def _named_rows(rows: NodeRows, nodes: Int64, ids: Int64, names: NodeNames) -> N
     """Rows of nodes by number."""
     place = np.searchsorted(rows.nodes, ids)
     src, dst = (names.find(end) for end in split_keys(rows.keys))
-    kept = np.flatnonzero((src >= 0) & (dst >= 0))
-    keys = pair_keys(src[kept], dst[kept])
+    known_pairs = np.flatnonzero((src >= 0) & (dst >= 0))
+    keys = pair_keys(src[known_pairs], dst[known_pairs])
     order = np.argsort(keys)
-    return NodeRows(nodes, rows.has_owner[place], keys[order], rows.weight[kept[order]], rows.features[place])
+    return NodeRows(
+        nodes, rows.has_owner[place], keys[order], rows.weight[known_pairs[order]], rows.features[place]
+    )
 
 
 def _named_graph(graph: Csr, names: NodeNames) -> Csr:
     """Rows and columns of an adjacency by number, sorted within a row."""
     ids = names.ids(np.arange(len(names)))
-    there = ids < graph.num_nodes
+    has_row = ids < graph.num_nodes
     degree = np.zeros(len(ids), np.int64)
-    degree[there] = np.diff(graph.indptr)[ids[there]]
+    degree[has_row] = np.diff(graph.indptr)[ids[has_row]]
     row = np.repeat(np.arange(len(ids)), degree)
     begin = np.zeros(len(ids), np.int64)
-    begin[there] = graph.indptr[ids[there]]
+    begin[has_row] = graph.indptr[ids[has_row]]
     entry = np.arange(len(row)) - np.repeat(np.cumsum(degree) - degree, degree) + begin[row]
     column = names.find(graph.indices[entry].astype(np.int64))
-    kept = column >= 0
-    row, column, entry = row[kept], column[kept], entry[kept]
+    is_known = column >= 0
+    row, column, entry = row[is_known], column[is_known], entry[is_known]
     order = np.lexsort((column, row))
     indptr = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=len(ids)))])
     return Csr(indptr, column[order], graph.weights[entry[order]])

@@ -53,8 +53,8 @@ class WalkSketches:
             time_us: int64 (E,).
             rows: Places of the sketches of ``src`` and of ``dst``; None: their ids.
         """
-        at = (src, dst) if rows is None else rows
-        _add(self.sketch, self.time_us, (src, dst, time_us), at, np.array(SCALES_S), self._seed)
+        places = (src, dst) if rows is None else rows
+        _add(self.sketch, self.time_us, (src, dst, time_us), places, np.array(SCALES_S), self._seed)
 
     def features(
         self, src: Int64, dst: Int64, time_us: Int64, rows: tuple[Int64, Int64] | None = None
@@ -72,9 +72,11 @@ class WalkSketches:
             float32 (q, walk_width()), log(1 + walks): for each scale, walks of i + j steps for i, j ≤ STEPS, then walks
             from u, and from v, back to itself.
         """
-        at = (src, dst) if rows is None else rows
+        places = (src, dst) if rows is None else rows
         out = np.empty((len(src), walk_width()), np.float32)
-        _features((self.sketch, self.time_us), (src, dst, time_us), at, np.array(SCALES_S), self._seed, out)
+        _features(
+            (self.sketch, self.time_us), (src, dst, time_us), places, np.array(SCALES_S), self._seed, out
+        )
         return np.log1p(np.maximum(out, 0, out=out), out=out)  # NumPy's takes a tenth of the compiler's time
 
     def packed(self, rows: Int64) -> Int32:
@@ -82,10 +84,10 @@ class WalkSketches:
 
         So they cross in one exchange, and the sum over ranks, of which one has a row, is that row.
         """
-        there, width = rows >= 0, int(np.prod(self.sketch.shape[1:]))
+        has_row, width = rows >= 0, int(np.prod(self.sketch.shape[1:]))
         table = np.zeros((len(rows), width + 2), np.int32)
-        table[there, :width] = self.sketch[rows[there]].reshape(-1, width).view(np.int32)
-        table[there, width:] = self.time_us[rows[there], None].view(np.int32)
+        table[has_row, :width] = self.sketch[rows[has_row]].reshape(-1, width).view(np.int32)
+        table[has_row, width:] = self.time_us[rows[has_row], None].view(np.int32)
         return table
 
     def unpacked(self, table: Int32) -> "WalkSketches":
@@ -180,7 +182,7 @@ def _features(walks, queries, rows, scales, seed, out):  # type: ignore[no-untyp
     our_decays = np.empty((len(scales), steps + 1), np.float32)
     their_decays = np.empty_like(our_decays)
     nothing = np.zeros((len(scales), steps, width), np.float32)
-    each = (steps + 1) ** 2 - 1 + 2 * steps
+    features_per_scale = (steps + 1) ** 2 - 1 + 2 * steps
     for i in range(len(src)):
         u, v = rows_src[i], rows_dst[i]
         again = i > 0 and src[i] == src[i - 1] and times[i] == times[i - 1]  # as for candidates of one event
@@ -192,21 +194,21 @@ def _features(walks, queries, rows, scales, seed, out):  # type: ignore[no-untyp
         of_u = sketch[u] if 0 <= u < len(sketch) else nothing
         of_v = sketch[v] if 0 <= v < len(sketch) else nothing
         for s in range(len(scales)):
-            at = s * each
+            column = s * features_per_scale
             for b in range(steps):
-                out[i, at] = _dot(ours, of_v[s, b]) * their_decays[s, b + 1]
-                at += 1
+                out[i, column] = _dot(ours, of_v[s, b]) * their_decays[s, b + 1]
+                column += 1
             for a in range(steps):
-                out[i, at] = _dot(of_u[s, a], theirs) * our_decays[s, a + 1]
-                at += 1
+                out[i, column] = _dot(of_u[s, a], theirs) * our_decays[s, a + 1]
+                column += 1
                 for b in range(steps):
-                    out[i, at] = _dot(of_u[s, a], of_v[s, b]) * (
+                    out[i, column] = _dot(of_u[s, a], of_v[s, b]) * (
                         our_decays[s, a + 1] * their_decays[s, b + 1]
                     )
-                    at += 1
+                    column += 1
             for a in range(steps):
-                out[i, at] = (
-                    out[i - 1, at] if again else _dot(of_u[s, a], of_u[s, a]) * our_decays[s, a + 1] ** 2
+                out[i, column] = (
+                    out[i - 1, column] if again else _dot(of_u[s, a], of_u[s, a]) * our_decays[s, a + 1] ** 2
                 )
-                out[i, at + 1] = _dot(of_v[s, a], of_v[s, a]) * their_decays[s, a + 1] ** 2
-                at += 2
+                out[i, column + 1] = _dot(of_v[s, a], of_v[s, a]) * their_decays[s, a + 1] ** 2
+                column += 2

@@ -36,19 +36,19 @@ def event_labels(lane: LaneReader) -> dict[int, Int64]:
     Raises:
         Failure: No event has a label, or a label is neither 0 nor 1.
     """
-    found: dict[int, Int64] = {}
+    by_tau: dict[int, Int64] = {}
     for snapshot in lane.log.snapshots:
-        found[snapshot.tau], wrong = labels_of(lane, snapshot.tau)
+        by_tau[snapshot.tau], wrong = labels_of(lane, snapshot.tau)
         if len(wrong):  # run leaves it out, but a figure must not be of a part of the data
             raise Failure(
                 f"task node-classification knows labels 0 and 1, found {wrong[0]} among the events of snapshot "
                 f"{snapshot.tau}. Mend the labels at their source, or choose task link-prediction"
             )
-    if not any((labels >= 0).any() for labels in found.values()):
+    if not any((labels >= 0).any() for labels in by_tau.values()):
         raise Failure(
             "task node-classification needs labels, and no event has one. Give a column label of 0 and 1"
         )
-    return found
+    return by_tau
 
 
 def require_both_kinds(label: Int64, time_us: Int64, split: Split) -> None:
@@ -104,7 +104,7 @@ def embedded_sources(
         On rank 0 the events of all ranks, elsewhere this rank's.
     """
     embeddings: list[list[Tensor]] = [[] for _ in models]
-    encounters, found, times = [], [], []
+    encounters, source_labels, times = [], [], []
     for examples in snapshots:
         label = labels[examples.tau]
         queries = examples.positive.select(label[examples.positive.event] >= 0)
@@ -114,12 +114,12 @@ def embedded_sources(
             )
         encounters.append(first_ranks(torch.from_numpy(queries.encounters), queries.event, session.ranks))
         event = first_ranks(torch.from_numpy(queries.event), queries.event, session.ranks).numpy()
-        found.append(label[event])
+        source_labels.append(label[event])
         times.append(examples.times[event])
     return LabelledEvents(
         [torch.cat(parts) for parts in embeddings],
         torch.cat(encounters),
-        np.concatenate(found),
+        np.concatenate(source_labels),
         np.concatenate(times),
     )
 
@@ -152,16 +152,16 @@ def classify(
             batches = torch.split(order, settings.batch_size)
             classifier.learn(optimiser, z, events.encounters, label, batches)
             scores = classifier.scores(z, events.encounters)
-            found = {
+            aurocs = {
                 name: value
                 for name, part in (("validation_auroc", split.validate), ("auroc", split.test))
                 if (value := auroc(scores, events.label, part(events.time_us))) is not None
             }
-            validation = found.get("validation_auroc")
+            validation = aurocs.get("validation_auroc")
             if validation is None and "validation_auroc" in best:
                 continue
             if validation is None or validation > best.get("validation_auroc", -1.0):
-                best = found  # without a figure to pick by, the last epoch
+                best = aurocs  # without a figure to pick by, the last epoch
     return best
 
 
@@ -201,10 +201,10 @@ def node_figures(
     figures: dict[str, float] = {}
     for which, (scorer, model) in enumerate(models.items()):
         history = sees_encounters(model)
-        found = classify(events, which, split, settings, history=history, seed=seed)
+        aurocs = classify(events, which, split, settings, history=history, seed=seed)
         prefix = "" if scorer == "model" else f"{scorer}_"
         figures |= {
-            f"{prefix}{name}": value for name, value in found.items() if not prefix or name == "auroc"
+            f"{prefix}{name}": value for name, value in aurocs.items() if not prefix or name == "auroc"
         }
     baseline = activity_auroc(events, split)
     if baseline is not None:

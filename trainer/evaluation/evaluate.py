@@ -53,12 +53,12 @@ def work(reports: Sequence[StepReport], ranks: Ranks) -> dict[str, Any]:
     """
     traffic = Traffic.sum(report.traffic for report in reports)
     purposes = sorted(traffic.begun)  # the same on all ranks, though some may have sent nothing
-    own = [
+    own_costs = [
         sum(report.seconds.get("train", 0.0) for report in reports),
         *(traffic.seconds[purpose] for purpose in purposes),
         *(float(traffic.sent_bytes[purpose]) for purpose in purposes),
     ]
-    train_s, *costs = ranks.total(own)
+    train_s, *costs = ranks.total(own_costs)
     seconds, sent = costs[: len(purposes)], costs[len(purposes) :]
     return {
         "train_s": train_s,
@@ -78,10 +78,11 @@ def costs_of(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"comm_seconds": mean_s, "sent_bytes": dict(sent)} if sent else {}
 
 
-def of_ranks(own: int, ranks: Ranks) -> list[int]:
+def of_ranks(number: int, ranks: Ranks) -> list[int]:
     """A number of each rank, by rank; a collective."""
     return [
-        int(each) for each in ranks.total([float(own) * (rank == ranks.rank) for rank in range(ranks.size)])
+        int(total)
+        for total in ranks.total([float(number) * (rank == ranks.rank) for rank in range(ranks.size)])
     ]
 
 
@@ -280,8 +281,8 @@ def evaluate(
         stored = _stored(negatives, lane, inserts, split, config.seed, ranks) if negatives else None
         if scores is not None:
             protocol = OfflineProtocol(lane, inserts, split, 0, stored)
-            found = evaluate_scores(ForeignScores(scores), protocol, ranks, config.history_moment)
-            return _foreign(scores, found, lane, inserts)
+            predictions = evaluate_scores(ForeignScores(scores), protocol, ranks, config.history_moment)
+            return _foreign(scores, predictions, lane, inserts)
         runs = []
         for seed in range(config.seed, config.seed + seeds):
             links = OfflineProtocol(lane, inserts, split, seed, stored) if is_split(task) else None
@@ -376,14 +377,14 @@ class _Run:
             "peak_mib": peak_mib(),
             "rank_graph_bytes": of_ranks(self.graph_bytes, self.ranks),
             "rank_mapped_bytes": of_ranks(self.mapped_bytes, self.ranks),
-            **self._own(),
+            **self._training_figures(),
         }
 
-    def _own(self) -> dict[str, Any]:
+    def _training_figures(self) -> dict[str, Any]:
         """``training``: the strategy's own figures on this rank, over all epochs; empty if it has none."""
         declared = declared_by(self.session.strategy)
-        own = shown(declared, merged(declared, (report.figures for report in self.reports)))
-        return {"training": means_of([own])} if own else {}
+        training = shown(declared, merged(declared, (report.figures for report in self.reports)))
+        return {"training": means_of([training])} if training else {}
 
     def _test_figures(self) -> dict[str, float]:
         """Figures of the test by their names in the result."""
@@ -447,12 +448,12 @@ class _Run:
         return self._figures(validation), losses / learned if learned else None, discarded
 
     def _test(self) -> Figures:
-        found = [
+        evaluations = [
             self._evaluate(examples.of_events(self.split.test(examples.times)), baselines=True)
             for examples in self._rest()
             if self.split.test(examples.times).any()
         ]
-        return self._figures(found)
+        return self._figures(evaluations)
 
     def _evaluate(self, examples: Any, *, baselines: bool) -> Evaluation | None:
         """Predict; without baselines only the figures for validation."""
@@ -462,26 +463,26 @@ class _Run:
         )
 
     def _figures(self, parts: list[Evaluation | None]) -> Figures:
-        found = [part for part in parts if part is not None]
-        return self.session.task.join(found).figures() if found else {}
+        evaluations = [part for part in parts if part is not None]
+        return self.session.task.join(evaluations).figures() if evaluations else {}
 
     def _example_sets(self, until_us: float, epoch: int) -> Iterator[SnapshotExamples]:
         """Every snapshot that begins by ``until_us``, from the first one."""
         self.session.reopen()
-        for at, manifest in enumerate(self.lane.manifests):
+        for number, manifest in enumerate(self.lane.manifests):
             if manifest.tau * self.lane.header.interval_us > until_us:
                 return
             self.session.advance(manifest)
             yield self.session.task.examples(self.session.view, self.session.strategy, epoch=epoch)
             self.graph_bytes = max(self.graph_bytes, self.session.graph_bytes)
             self.mapped_bytes = max(self.mapped_bytes, mapped_bytes())
-            self.progress.at(epoch, at)
+            self.progress.snapshot_done(epoch, number)
 
     def _agree(self, figures: Figures) -> float:
         """Rank 0's validation figure, larger is better, on every rank; ``NONE`` without one."""
-        found = figures.get((self.metric, "all", "model"))
-        own = 0.0 if self.ranks.rank else NONE if found is None else self.sign * found
-        return self.ranks.total([own])[0]
+        figure = figures.get((self.metric, "all", "model"))
+        signed = 0.0 if self.ranks.rank else NONE if figure is None else self.sign * figure
+        return self.ranks.total([signed])[0]
 
 
 def _stored(
@@ -502,13 +503,13 @@ def _stored(
     return StoredNegatives(path, lane, inserts, split)
 
 
-def _foreign(path: str, found: Predictions, lane: LaneReader, inserts: Inserts) -> dict[str, Any]:
-    figures = found.figures()
+def _foreign(path: str, predictions: Predictions, lane: LaneReader, inserts: Inserts) -> dict[str, Any]:
+    figures = predictions.figures()
     return {
         "model": Path(path).stem,
         "strategy": "scores",
         **{name: figures[key] for name, key in TABLE.items() if key in figures},
-        "scored": len(found.positive),
+        "scored": len(predictions.positive),
         "snapshots": len(lane.manifests),
         "events": len(inserts),
     }
@@ -526,5 +527,5 @@ def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
             summary[f"{key}_spread"] = float(np.std(values, ddof=1))
     for key in ("rank_graph_bytes", "rank_mapped_bytes"):
         summary[key] = [max(ranks) for ranks in zip(*(run[key] for run in runs), strict=True)]
-    own = [run["training"] for run in runs if "training" in run]
-    return {**summary, **costs_of(runs), **({"training": means_of(own)} if own else {})}
+    trainings = [run["training"] for run in runs if "training" in run]
+    return {**summary, **costs_of(runs), **({"training": means_of(trainings)} if trainings else {})}

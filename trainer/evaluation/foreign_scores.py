@@ -66,16 +66,16 @@ class ForeignScores:
         Raises:
             Failure: An event is missing, or has no number.
         """
-        at = np.searchsorted(self.event, events)
-        there = np.append(self.event, -1)[at] == events
-        if not there.all():
+        place = np.searchsorted(self.event, events)
+        is_scored = np.append(self.event, -1)[place] == events
+        if not is_scored.all():
             raise Failure(
-                f"--scores {self.path} lacks {int((~there).sum())} of {len(events)} test events, the first is event "
-                f"{events[~there][0]}. Score every row of the negatives' file whose part is test"
+                f"--scores {self.path} lacks {int((~is_scored).sum())} of {len(events)} test events, the first is event "
+                f"{events[~is_scored][0]}. Score every row of the negatives' file whose part is test"
             )
-        found = self._scores[name][at]
-        self._require_numbers(name, np.isnan(found), events)
-        return found
+        scores = self._scores[name][place]
+        self._require_numbers(name, np.isnan(scores), events)
+        return scores
 
     def candidates(self, events: Int64, count: int) -> Float64:
         """Scores (r, count) of the candidates of ranked events.
@@ -83,7 +83,7 @@ class ForeignScores:
         Raises:
             Failure: An event has none, or another number of scores.
         """
-        found = np.empty((len(events), count))
+        candidate_scores = np.empty((len(events), count))
         for row, event in enumerate(events.tolist()):
             scores = self._list(event)
             if len(scores) != count:
@@ -91,9 +91,9 @@ class ForeignScores:
                     f"--scores {self.path}: event {event} has {len(scores)} candidate_scores, the negatives' file has "
                     f"{count} candidates"
                 )
-            found[row] = scores
-        self._require_numbers("candidate_scores", np.asarray(np.isnan(found).any(axis=1)), events)
-        return found
+            candidate_scores[row] = scores
+        self._require_numbers("candidate_scores", np.asarray(np.isnan(candidate_scores).any(axis=1)), events)
+        return candidate_scores
 
     def _require_numbers(self, name: str, absent: Bool, events: Int64) -> None:
         if absent.any():
@@ -125,14 +125,14 @@ class ForeignScores:
 
     def _list(self, event: int) -> Float64:
         """The scores of an event's candidates; empty if the file has none."""
-        at = int(np.searchsorted(self.event, event))
-        if self._lists is None or at == len(self.event) or self.event[at] != event:
+        place = int(np.searchsorted(self.event, event))
+        if self._lists is None or place == len(self.event) or self.event[place] != event:
             return np.empty(0)
-        row = int(self._row[at])
+        row = int(self._row[place])
         chunk = int(np.searchsorted(self._chunk_begins, row, side="right")) - 1
-        found: Any = self._lists.chunk(chunk)[row - int(self._chunk_begins[chunk])].as_py() or ()
+        listed: Any = self._lists.chunk(chunk)[row - int(self._chunk_begins[chunk])].as_py() or ()
         try:
-            return np.array(found.split() if isinstance(found, str) else found, np.float64)
+            return np.array(listed.split() if isinstance(listed, str) else listed, np.float64)
         except ValueError:
             raise Failure(
                 f"--scores {self.path}: candidate_scores of event {event} are not numbers"
@@ -150,16 +150,16 @@ def evaluate_scores(
     Raises:
         Failure: The file lacks an event or a number, or has another number of candidates.
     """
-    found = []
+    by_snapshot = []
     begin = 0
     for examples in protocol.every_snapshot(moment):
         tested = protocol.split.test(examples.inserts.visible_us)
         if tested.any():
-            found.append(
+            by_snapshot.append(
                 _snapshot_predictions(scores, examples.of_events(tested), begin, protocol.test_span_s, ranks)
             )
         begin += len(examples.inserts)
-    predictions = join(found)
+    predictions = join(by_snapshot)
     if not predictions.opposed.any():
         raise Failure(
             f"--scores {scores.path}: the negatives' file has no random negatives, so there is nothing to judge. The data "

@@ -112,17 +112,17 @@ def entries(rows: Sequence[Mapping[str, Any]], figure: str | None) -> list[Entry
     models: dict[tuple[str, _Place], list[Mapping[str, Any]]] = {}
     for row in rows:
         models.setdefault((row["model"], (row["data"], row["lane"], row["ranks"])), []).append(row)
-    found = []
+    table_entries = []
     for (model, place), group in models.items():
         failed = sum(row["error"] is not None for row in group)
-        found.append(_entry(model, place, figure, [row.get(figure) for row in group], failed))
+        table_entries.append(_entry(model, place, figure, [row.get(figure) for row in group], failed))
     for place, scorer in product(dict.fromkeys(place for _, place in models), BASELINES):
         groups = {model: group for (model, where), group in models.items() if where == place}
         sides = _sides(groups, f"{scorer}_{figure}")
         for names, by_seed in sides:
             of = "" if len(sides) == 1 else f" of {', '.join(names)}"
-            found.append(_entry(f"{scorer} (baseline{of})", place, figure, list(by_seed.values()), 0))
-    return found
+            table_entries.append(_entry(f"{scorer} (baseline{of})", place, figure, list(by_seed.values()), 0))
+    return table_entries
 
 
 def _entry(model: str, place: _Place, figure: str, values: Sequence[float | None], failed: int) -> Entry:
@@ -143,32 +143,39 @@ def _sides(
     """Models beside which a baseline has the same figures, and these by seed; its moment is that of the model beside it."""
     sides: list[tuple[list[str], dict[int, float]]] = []
     for model, group in groups.items():
-        own = {row["seed"]: row[column] for row in group if row.get(column) is not None}
+        by_seed = {row["seed"]: row[column] for row in group if row.get(column) is not None}
         same = next(
-            (side for side in sides if all(side[1].get(seed, own[seed]) == own[seed] for seed in own)), None
+            (
+                side
+                for side in sides
+                if all(side[1].get(seed, by_seed[seed]) == by_seed[seed] for seed in by_seed)
+            ),
+            None,
         )
-        if own and same is None:
-            sides.append(([model], own))
-        elif own and same is not None:
+        if by_seed and same is None:
+            sides.append(([model], by_seed))
+        elif by_seed and same is not None:
             same[0].append(model)
-            same[1].update(own)
+            same[1].update(by_seed)
     return sides
 
 
-def as_dicts(found: Sequence[Entry]) -> list[dict[str, Any]]:
+def as_dicts(table_entries: Sequence[Entry]) -> list[dict[str, Any]]:
     """Entries for JSON."""
-    return [asdict(entry) for entry in found]
+    return [asdict(entry) for entry in table_entries]
 
 
-def render(found: Sequence[Entry], form: Format) -> str:
+def render(table_entries: Sequence[Entry], form: Format) -> str:
     """The table of one figure: a row per model (with lane and ranks if there are several), a column per data set.
 
     ``form`` is text for a terminal, markdown, or latex (a tabular with the rules of booktabs).
     """
-    data = _short([entry.data for entry in found])
-    several = [name for name in ("lane", "ranks") if len({getattr(entry, name) for entry in found}) > 1]
+    data = _short([entry.data for entry in table_entries])
+    several = [
+        name for name in ("lane", "ranks") if len({getattr(entry, name) for entry in table_entries}) > 1
+    ]
     rows: dict[str, dict[str, Entry]] = {}
-    for entry in found:
+    for entry in table_entries:
         more = [entry.lane if name == "lane" else _counted(entry.ranks, "rank") for name in several]
         rows.setdefault(", ".join([entry.model, *more]), {})[entry.data] = entry
     header = ["model", *data.values()]
@@ -196,12 +203,12 @@ def render(found: Sequence[Entry], form: Format) -> str:
     return captured.get().rstrip("\n")
 
 
-def caption(found: Sequence[Entry]) -> str:
+def caption(table_entries: Sequence[Entry]) -> str:
     """A sentence about the table."""
-    seeds = sorted({entry.seeds for entry in found if entry.seeds} or {0})
+    seeds = sorted({entry.seeds for entry in table_entries if entry.seeds} or {0})
     most = _counted(seeds[-1], "seed")
     counted = most if len(seeds) == 1 else f"{seeds[0]} to {most}"
-    return f"{found[0].figure if found else ''}: mean ± standard deviation over {counted}"
+    return f"{table_entries[0].figure if table_entries else ''}: mean ± standard deviation over {counted}"
 
 
 def _counted(number: int, of: str) -> str:
@@ -216,7 +223,7 @@ def _short(files: Sequence[str]) -> dict[str, str]:
 
 def _latex(text: str) -> str:
     escaped = re.sub(
-        r"[&%$#_{}]", lambda found: f"\\{found[0]}", re.sub(r"[\\~^]", lambda found: _LATEX[found[0]], text)
+        r"[&%$#_{}]", lambda match: f"\\{match[0]}", re.sub(r"[\\~^]", lambda match: _LATEX[match[0]], text)
     )
     return escaped.replace(" ± ", r" $\pm$ ").replace("–", "--")
 
@@ -316,7 +323,7 @@ def cells(matrix: Matrix) -> list[Cell]:
     """
     parse_shares(matrix.split)
     digests = {data.file: file_hash(data.file) for data in matrix.data}
-    found = []
+    valid_cells = []
     for data, model, lane, ranks, seed in product(
         matrix.data, matrix.models, matrix.lanes, matrix.ranks, matrix.seeds
     ):
@@ -334,8 +341,8 @@ def cells(matrix: Matrix) -> list[Cell]:
             require_evaluable(config, ranks)
         except Failure as error:
             raise Failure(f"{where}: {error}") from None
-        found.append(Cell(model.name, config, ranks, data, digests[data.file], matrix.split))
-    return found
+        valid_cells.append(Cell(model.name, config, ranks, data, digests[data.file], matrix.split))
+    return valid_cells
 
 
 def run_matrix(matrix: Matrix, out: str | Path, figure: str | None = None) -> dict[str, Any]:
@@ -363,11 +370,11 @@ def run_matrix(matrix: Matrix, out: str | Path, figure: str | None = None) -> di
     try:
         rows = {_key(row): row for row in read_results(path)}
         results = [rows.get(cell.key) for cell in every]
-        waiting = [at for at, row in enumerate(results) if row is None or row["error"] is not None]
+        waiting = [place for place, row in enumerate(results) if row is None or row["error"] is not None]
         failed = 0
         with notes.status("") as status:  # seen on a terminal only
-            for number, at in enumerate(waiting, 1):
-                cell = every[at]
+            for number, place in enumerate(waiting, 1):
+                cell = every[place]
                 log.info(
                     "cell", number=number, of=len(waiting), model=cell.model, lane=cell.config.lane,
                     data=cell.data, ranks=cell.ranks, seed=cell.config.seed,
@@ -378,23 +385,23 @@ def run_matrix(matrix: Matrix, out: str | Path, figure: str | None = None) -> di
                 _show(status, where)
                 rows.pop(cell.key, None)  # it failed; the negatives that it makes now are part of its new key
                 row = evaluated(cell, partial(_show, status, where))
-                results[at] = rows[_key(row)] = row
+                results[place] = rows[_key(row)] = row
                 write_results(path, list(rows.values()))
                 if row["error"] is not None:
                     failed += 1
                     log.warning("cell failed", model=cell.model, data=cell.data, error=row["error"])
     finally:
         lock.release()
-    found = [row for row in results if row is not None]
-    for cell, row in zip(every, found, strict=True):
+    all_rows = [row for row in results if row is not None]
+    for cell, row in zip(every, all_rows, strict=True):
         if row["error"] is None and _key(row) != cell.key:
             raise Failure(
                 f"the negatives {cell.source.negatives} changed after a cell was judged by them. Start the command again, "
                 "which evaluates such cells by the new ones"
             )
     # They are about the data's labels, so equal for its models and seeds.
-    told = {(row["data"], row["cautions"]) for row in found if row.get("cautions")}
-    cautions = [{"data": data, **each} for data, text in sorted(told) for each in json.loads(text)]
+    data_cautions = {(row["data"], row["cautions"]) for row in all_rows if row.get("cautions")}
+    cautions = [{"data": data, **entry} for data, text in sorted(data_cautions) for entry in json.loads(text)]
     for caution in cautions:
         warn_of(caution)
     return {
@@ -404,7 +411,7 @@ def run_matrix(matrix: Matrix, out: str | Path, figure: str | None = None) -> di
         "skipped": len(every) - len(waiting),
         "failed": failed,
         "seconds": time.monotonic() - began,
-        "results": as_dicts(entries(found, figure)),
+        "results": as_dicts(entries(all_rows, figure)),
         **({"cautions": cautions} if cautions else {}),
     }
 

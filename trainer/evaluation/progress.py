@@ -30,7 +30,7 @@ class Progress:
         self._shown, self._about = shown, {"seed": seed, "epochs": epochs, "snapshots": snapshots}
         self._next_s = time.monotonic()
 
-    def at(self, epoch: int, snapshot: int) -> None:
+    def snapshot_done(self, epoch: int, snapshot: int) -> None:
         """A snapshot of an epoch is done; both count from 0, and epoch ``epochs`` is the test."""
         if self._shown and time.monotonic() >= self._next_s:
             self._next_s = time.monotonic() + SHOWN_EVERY_S
@@ -69,10 +69,10 @@ class LogFollower:
                 self._read.append(line)
                 continue
             try:
-                found = json.loads(line)
+                record = json.loads(line)
             except ValueError:
-                found = {}
-            if found.get("event") == EVENT:
-                self._report(shown(found))
+                record = {}
+            if record.get("event") == EVENT:
+                self._report(shown(record))
             else:
                 self._read.append(line)

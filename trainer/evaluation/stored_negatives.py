@@ -60,20 +60,20 @@ def whole_numbers(table: pa.Table, name: str, option: str) -> pa.ChunkedArray:
     """
     column = table[name]
     try:
-        found = column.cast(pa.int64())
+        numbers = column.cast(pa.int64())
     except pa.ArrowException:
         raise Failure(f"{option}: column {name} is {column.type}, expected whole numbers") from None
-    if found.null_count:
-        raise Failure(f"{option}: column {name} has {found.null_count} rows without a number")
-    return found
+    if numbers.null_count:
+        raise Failure(f"{option}: column {name} has {numbers.null_count} rows without a number")
+    return numbers
 
 
-def _wanted(named: str, there: list[str], required: Sequence[str], optional: Sequence[str]) -> list[str]:
-    missing = [name for name in required if name not in there]
+def _wanted(named: str, present: list[str], required: Sequence[str], optional: Sequence[str]) -> list[str]:
+    missing = [name for name in required if name not in present]
     if missing:
         raise Failure(f"{named} has no column {', '.join(missing)}. docs/training.md lists the columns")
-    names = [*required, *(name for name in optional if name in there)]
-    twice = [name for name in names if there.count(name) > 1]
+    names = [*required, *(name for name in optional if name in present)]
+    twice = [name for name in names if present.count(name) > 1]
     if twice:
         raise Failure(f"{named} has column {twice[0]} more than once")
     return names
@@ -183,9 +183,9 @@ def write_negatives(
         random[begin + examples.random.event] = examples.random.dst
         old[0, begin + examples.historical.event] = examples.historical.src
         old[1, begin + examples.historical.event] = examples.historical.dst
-        each = examples.candidates.dst.reshape(-1, max(1, examples.num_candidates))
+        by_event = examples.candidates.dst.reshape(-1, max(1, examples.num_candidates))
         ranked = examples.candidates.event[:: max(1, examples.num_candidates)]
-        candidates |= {begin + event: row for event, row in zip(ranked.tolist(), each, strict=True)}
+        candidates |= {begin + event: row for event, row in zip(ranked.tolist(), by_event, strict=True)}
         begin += len(examples.inserts)
     scored_events = np.flatnonzero(~split.train(inserts.visible_us))
     test = split.test(inserts.visible_us)
@@ -224,15 +224,15 @@ def _external(external: pa.Array, dense: Int64) -> pa.Array:
 def _read(path: Path, lane: LaneReader) -> pa.Table:
     table = read_given(path, "--negatives", COLUMNS)
     said = (table.schema.metadata or {}).get(METADATA)
-    if said is not None and (found := _format_of(said)) != FORMAT:
-        raise Failure(f"--negatives {path} has format {found}, this release reads {FORMAT}")
+    if said is not None and (file_format := _format_of(said)) != FORMAT:
+        raise Failure(f"--negatives {path} has format {file_format}, this release reads {FORMAT}")
     ids = id_type(lane.log.header.ids)
     wanted = dict.fromkeys(("src", "dst", "random", "historical_src", "historical_dst"), ids)
     wanted |= {"event": pa.int64(), "t": pa.int64(), "candidates": pa.list_(ids)}
     for name, kind in wanted.items():
-        at = table.schema.get_field_index(name)
+        column = table.schema.get_field_index(name)
         try:
-            table = table.set_column(at, name, table[name].cast(kind))
+            table = table.set_column(column, name, table[name].cast(kind))
         except pa.ArrowException:
             raise Failure(
                 f"--negatives {path}: column {name} is {table[name].type}, expected {kind}"
@@ -251,9 +251,9 @@ def _require_same(
     path: Path, table: pa.Table, scored_events: Int64, inserts: Inserts, external: pa.Array
 ) -> None:
     """Check that the rows are the judged events, each equal to the data."""
-    there = table["event"].to_numpy()
-    if not np.array_equal(there, scored_events):
-        absent, other = np.setdiff1d(scored_events, there), np.setdiff1d(there, scored_events)
+    file_events = table["event"].to_numpy()
+    if not np.array_equal(file_events, scored_events):
+        absent, other = np.setdiff1d(scored_events, file_events), np.setdiff1d(file_events, scored_events)
         said = (
             f"event {absent[0]} (counted from 0 in order of time) has no row"
             if len(absent)
@@ -263,7 +263,8 @@ def _require_same(
         )
         raise Failure(
             f"--negatives {path} was made for other data or another --split: the validation and test events are "
-            f"{len(scored_events)}, the file has {len(there)} rows, and {said}. Give a path that does not exist yet to create it"
+            f"{len(scored_events)}, the file has {len(file_events)} rows, and {said}. Give a path that does not exist yet to "
+            "create it"
         )
     wanted = {
         "src": external.take(pa.array(inserts.src[scored_events])),
@@ -282,8 +283,8 @@ def _require_same(
 
 def _require_no_events(path: str | Path, name: str, inserts: Inserts, of: Int64, dst: Int64) -> None:
     """Check that negatives, given with their events' numbers, did not happen at the event's time; ``NONE`` is none."""
-    there = dst != NONE
-    happened = np.flatnonzero(there)[meets(inserts, of[there], dst[there])]
+    is_given = dst != NONE
+    happened = np.flatnonzero(is_given)[meets(inserts, of[is_given], dst[is_given])]
     if len(happened):
         raise Failure(
             f"--negatives {path}: column {name} of event {of[happened[0]]} names a destination that its source meets at "
@@ -303,12 +304,12 @@ class _Ids:
         column = table[name].combine_chunks()
         if isinstance(column, pa.ChunkedArray):
             column = pa.concat_arrays(column.chunks) if column.chunks else pa.array([], column.type)
-        found = pc.index_in(column, self._external)
-        unknown = pc.and_(column.is_valid(), found.is_null())
+        dense_ids = pc.index_in(column, self._external)
+        unknown = pc.and_(column.is_valid(), dense_ids.is_null())
         if pc.any(unknown).as_py():
             first = column.filter(unknown)[0].as_py()
             raise Failure(
                 f"--negatives {self._path}: column {name} names {first}, which is not a node of the data"
             )
-        dense: Int64 = found.fill_null(NONE).to_numpy(zero_copy_only=False).astype(np.int64)
+        dense: Int64 = dense_ids.fill_null(NONE).to_numpy(zero_copy_only=False).astype(np.int64)
         return dense

@@ -25,7 +25,7 @@ def load_embeddings(store: str | Place, name: str) -> pa.Table:
         StoreError: A file is damaged.
     """
     reader = ExportReader(store, name)
-    found: list[pa.Table] = []
+    tables: list[pa.Table] = []
     seen = np.zeros(0, np.bool_)
     model: str | None = None
     for commit in reversed(reader.commits):
@@ -41,12 +41,12 @@ def load_embeddings(store: str | Place, name: str) -> pa.Table:
         fresh = np.flatnonzero(~seen[nodes])
         seen[nodes] = True
         width = table.schema.field("embedding").type
-        if found and found[0].schema.field("embedding").type != width:
+        if tables and tables[0].schema.field("embedding").type != width:
             continue  # of the same model with other parameters
-        found.append(table.take(pa.array(fresh)))
-    if not found:
+        tables.append(table.take(pa.array(fresh)))
+    if not tables:
         raise Failure(
             f"{reader.root} has no embeddings. Set exports: {{embeddings: true}} in the trainer's configuration, and name "
             "the exports by its exports.name or lane"
         )
-    return pa.concat_tables([table.unify_dictionaries() for table in found])
+    return pa.concat_tables([table.unify_dictionaries() for table in tables])

@@ -75,18 +75,18 @@ class ExportGate:
             return None
         value, baseline = (figures.get((self._metric, "all", scorer)) for scorer in ("model", self._baseline))
         if value is not None:
-            self._remember(value, scored, self._found(value, baseline))
+            self._remember(value, scored, self._reason_to_hold(value, baseline))
         return self._reason
 
-    def _found(self, value: float, baseline: float | None) -> str | None:
-        found = f"{self._metric} {value:.4f} is worse than"
+    def _reason_to_hold(self, value: float, baseline: float | None) -> str | None:
+        opening = f"{self._metric} {value:.4f} is worse than"
         if self._hold.below_recency and baseline is not None and self._sign * (value - baseline) < 0:
-            return f"{found} {baseline:.4f}, that of {self._baseline}"
+            return f"{opening} {baseline:.4f}, that of {self._baseline}"
         if self._hold.ap_drop is not None and len(self._let_out) == self._hold.over:
             items = sum(scored for _, scored in self._let_out)
             before = sum(let_out * scored for let_out, scored in self._let_out) / items
             if self._sign * (value - before) < -self._hold.ap_drop:
-                return f"{found} {before:.4f}, its mean before, by more than {self._hold.ap_drop}"
+                return f"{opening} {before:.4f}, its mean before, by more than {self._hold.ap_drop}"
         return None
 
     def _remember(self, value: float | None, scored: int, reason: str | None) -> None:
@@ -259,9 +259,9 @@ def touched_nodes(log_reader: LogReader, manifests: list[LaneManifest]) -> Touch
         t = events["t"].to_numpy()
         for column in ("src_node", "dst_node"):
             nodes = events[column].to_numpy()
-            there = nodes >= 0
-            ends.append(nodes[there])
-            times.append(t[there])
+            has_node = nodes >= 0
+            ends.append(nodes[has_node])
+            times.append(t[has_node])
     every, when = np.concatenate(ends), np.concatenate(times)
     nodes, place = np.unique(every, return_inverse=True)
     newest = np.full(len(nodes), np.iinfo(np.int64).min)
@@ -326,14 +326,14 @@ def score_table(log_reader: LogReader, tau: int, predictions: Predictions | None
     against = predictions.negative[:, 0] if predictions is not None else np.empty(0)
     opposed = predictions.opposed if predictions is not None else np.empty(0, np.bool_)
     rows = pa.array(inserts[event])
-    found = events.select(["event_id", "src", "dst", "t"]).take(rows).combine_chunks()
+    scored_events = events.select(["event_id", "src", "dst", "t"]).take(rows).combine_chunks()
     return pa.table(
         {
             "row": rows,
-            "event_id": found["event_id"],
-            "src": found["src"],
-            "dst": found["dst"],
-            "t": found["t"].cast(pa.timestamp("us", "UTC")),
+            "event_id": scored_events["event_id"],
+            "src": scored_events["src"],
+            "dst": scored_events["dst"],
+            "t": scored_events["t"].cast(pa.timestamp("us", "UTC")),
             "model_version": _repeated(version, len(rows)),
             "score": pa.array(scores.astype(np.float32)),
             "negative_score": pa.array(against.astype(np.float32), mask=~opposed),

@@ -61,10 +61,10 @@ class Predictor:
         lane = LaneReader(config.store, config.lane)
         ranks = join_ranks(config)
         self._session = Session(config.model_copy(update={"compile": False}), lane, ranks)  # it never learns
-        found = newest_checkpoint(config, lane)
-        if found is None:
+        newest = newest_checkpoint(config, lane)
+        if newest is None:
             raise Failure(f"{config.checkpoint} has no checkpoint. Train with freshet-trainer run first")
-        self.checkpoint, state = found
+        self.checkpoint, state = newest
         with content_of(self.checkpoint):
             self._session.restore(state)
         self._session.model.eval()
@@ -166,8 +166,8 @@ class Predictor:
         nodes, place = np.unique(np.concatenate(queries.ends), return_inverse=True)
         z = session.strategy.embeddings(nodes)
         rows = [z[to_device(half, z.device)] for half in np.split(place, 2)]
-        found: Float32 = queries.read(session.model.decoder, rows).cpu().numpy()
-        return found
+        scores: Float32 = queries.read(session.model.decoder, rows).cpu().numpy()
+        return scores
 
     def _beginning_with(self, prefix: Any) -> pa.Array:
         """Remembered ids that begin with a prefix."""
@@ -202,8 +202,8 @@ class Predictor:
 
     def _known(self, ids: pa.Array | pa.ChunkedArray, remedy: str) -> tuple[Int64, Int64]:
         """Dense ids, and the model's numbers of these nodes; an unknown one is a failure with this remedy."""
-        found = pc.index_in(ids, self._ids)
-        dense: Int64 = found.fill_null(-1).to_numpy().astype(np.int64)
+        dense_ids = pc.index_in(ids, self._ids)
+        dense: Int64 = dense_ids.fill_null(-1).to_numpy().astype(np.int64)
         numbers = np.where(dense >= 0, self._session.names.find(np.maximum(dense, 0)), -1)
         if (numbers < 0).any():
             first = int(np.flatnonzero(numbers < 0)[0])

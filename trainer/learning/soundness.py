@@ -10,9 +10,9 @@ from torch import Tensor, nn
 def is_sound(state: Any) -> bool:
     """Whether all floating-point tensors of nested dictionaries and lists are finite; reads each device once."""
     by_device: dict[torch.device, list[Tensor]] = {}
-    for each in _tensors(state):
-        if each.is_floating_point():
-            by_device.setdefault(each.device, []).append(each.reshape(-1))
+    for tensor in _tensors(state):
+        if tensor.is_floating_point():
+            by_device.setdefault(tensor.device, []).append(tensor.reshape(-1))
     return all(bool(torch.isfinite(torch.cat(parts)).all()) for parts in by_device.values())
 
 

@@ -166,21 +166,21 @@ class Learner:
             scale: See ``step``.
         """
         began = time.perf_counter()
-        for each in self._weights:
-            each.grad = None
+        for weight in self._weights:
+            weight.grad = None
         loss = backward()
         if loss is not None:
             spoil(self._weights, loss)
         began = self._lap("backward", began)
-        found = None if loss is None else loss.detach().double() * scale
+        loss_sum = None if loss is None else loss.detach().double() * scale
         if not self.alone and not summed:
-            found = self._ranks.sum_gradients(self._weights, found)
+            loss_sum = self._ranks.sum_gradients(self._weights, loss_sum)
         began = self._lap("synchronise", began)
-        gradients = [each.grad for each in self._weights if each.grad is not None]
+        gradients = [weight.grad for weight in self._weights if weight.grad is not None]
         norm = _clipped(gradients, self._limit, self._ranks.device)
         left_out = self.rate.step(norm)
-        told = torch.zeros_like(norm) if found is None else found
-        self._outcomes.append(torch.stack([told.double(), left_out.double()]))
+        logged_loss = torch.zeros_like(norm) if loss_sum is None else loss_sum
+        self._outcomes.append(torch.stack([logged_loss.double(), left_out.double()]))
         self.steps += 1
         self._lap("update", began)
         if self._averages_every is not None:

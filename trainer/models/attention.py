@@ -47,21 +47,24 @@ class GraphAttention(GraphStage):
         for weights in (self.linear.weight, self.of_target, self.of_source):
             nn.init.xavier_uniform_(weights, gain=nn.init.calculate_gain("relu"))
 
-    def forward(self, graph: CSRGraph, own: Tensor, x: Tensor, weights: Any) -> Tensor:
+    def forward(self, graph: CSRGraph, target_rows: Tensor, x: Tensor, weights: Any) -> Tensor:
         """See ``GraphStage.forward``."""
-        if own is not x:  # the targets' own rows come before those of all sources
+        if target_rows is not x:  # the targets' own rows come before those of all sources
             graph = CSRGraph(
-                graph.indptr, graph.sources + len(own), len(own) + graph.num_sources, values=graph.values
+                graph.indptr,
+                graph.sources + len(target_rows),
+                len(target_rows) + graph.num_sources,
+                values=graph.values,
             )
-            x = torch.cat([own, x])
+            x = torch.cat([target_rows, x])
         values = self.linear(x).unflatten(1, self.of_source.shape)
         by_source = (values * self.of_source).sum(dim=2)
-        by_target = (values[: len(own)] * self.of_target).sum(dim=2)
+        by_target = (values[: len(target_rows)] * self.of_target).sum(dim=2)
         return elu(edge_attention(graph, values, by_source, by_target).flatten(1) + self.bias)
 
-    def alone(self, own: Tensor, weights: Any) -> Tensor:
+    def alone(self, target_rows: Tensor, weights: Any) -> Tensor:
         """See ``GraphStage.alone``: a node attends only to itself."""
-        return elu(self.linear(own) + self.bias)
+        return elu(self.linear(target_rows) + self.bias)
 
 
 class SnapshotAttention(TimeStage):
@@ -89,22 +92,22 @@ class SnapshotAttention(TimeStage):
         nn.init.xavier_uniform_(self.position)
         nn.init.zeros_(self.feed.bias)
 
-    def forward(self, rows: Tensor, there: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
+    def forward(self, rows: Tensor, present: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
         """See ``TimeStage.forward``; the carry is the last ``window`` − 1 rows, and whether nodes had come."""
-        return self._attend(rows, there, carry, 0)
+        return self._attend(rows, present, carry, 0)
 
-    def last(self, rows: Tensor, there: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
+    def last(self, rows: Tensor, present: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
         """See ``TimeStage.last``."""
         if not len(rows):
-            return super().last(rows, there, carry)
-        return self._attend(rows, there, carry, len(rows) - 1)
+            return super().last(rows, present, carry)
+        return self._attend(rows, present, carry, len(rows) - 1)
 
-    def _attend(self, rows: Tensor, there: Tensor, carry: Carry, first: int) -> tuple[Tensor, Carry]:
+    def _attend(self, rows: Tensor, present: Tensor, carry: Carry, first: int) -> tuple[Tensor, Carry]:
         """Rows from number ``first`` on."""
         past = self.window - 1
         if carry is None:
-            carry = rows.new_zeros(past, *rows.shape[1:]), there.new_zeros(past, *there.shape[1:])
-        every, come = torch.cat([carry[0], rows]), torch.cat([carry[1], there])
+            carry = rows.new_zeros(past, *rows.shape[1:]), present.new_zeros(past, *present.shape[1:])
+        every, come = torch.cat([carry[0], rows]), torch.cat([carry[1], present])
         after = every[len(every) - past :], come[len(come) - past :]
         every, come = every[first:], come[first:]
         # x and p are projected separately: p differs from one attending row to the next
@@ -113,16 +116,16 @@ class SnapshotAttention(TimeStage):
         key_positions, value_positions = self.key(positions), self.value(positions)
         queries = self.query(every[past:] + self.position[0])
         scale = (rows.shape[2] // self.heads) ** -0.5
-        found = []
-        for at, query in enumerate(queries):
-            seen = slice(at, at + self.window)
+        outputs = []
+        for step, query in enumerate(queries):
+            seen = slice(step, step + self.window)
             scores = self._by_head(query * (keys[seen] + key_positions)).sum(dim=3) * scale
             hidden = ~come[seen].unsqueeze(2)
             weights = torch.softmax(scores.masked_fill(hidden, torch.finfo(scores.dtype).min), dim=0)
             seen_values = self._by_head(values[seen] + value_positions)
             mixed = (weights.unsqueeze(3) * seen_values).sum(dim=0).flatten(1)
-            found.append((mixed + torch.relu(self.feed(mixed))) * come[at + past].unsqueeze(1))
-        return torch.stack(found), after
+            outputs.append((mixed + torch.relu(self.feed(mixed))) * come[step + past].unsqueeze(1))
+        return torch.stack(outputs), after
 
     def _by_head(self, rows: Tensor) -> Tensor:
         return rows.view(*rows.shape[:2], self.heads, rows.shape[2] // self.heads)

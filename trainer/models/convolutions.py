@@ -33,24 +33,24 @@ class Sage(GraphStage):
             nn.init.xavier_uniform_(linear.weight, gain=nn.init.calculate_gain("relu"))
         nn.init.zeros_(self.own.bias)
 
-    def forward(self, graph: CSRGraph, own: Tensor, x: Tensor, weights: Any) -> Tensor:
+    def forward(self, graph: CSRGraph, target_rows: Tensor, x: Tensor, weights: Any) -> Tensor:
         """See ``GraphStage.forward``."""
         # aggregate first: blocks have many sources and few targets
         neighbours = aggregate_mean(graph, x)
-        return torch.relu(torch.addmm(self.own(own), neighbours, self.neighbours.weight.t()))
+        return torch.relu(torch.addmm(self.own(target_rows), neighbours, self.neighbours.weight.t()))
 
-    def gather(self, graph: CSRGraph, own: Tensor, x: Tensor) -> Tensor:
+    def gather(self, graph: CSRGraph, target_places: Tensor, x: Tensor) -> Tensor:
         """See ``GraphStage.gather``: both rows of a target side by side."""
-        return beside_mean(graph, own, x)
+        return beside_mean(graph, target_places, x)
 
     def gathered(self, table: Tensor, count: int) -> Tensor:
         """See ``GraphStage.gathered``."""
         both = torch.cat([self.own.weight, self.neighbours.weight], dim=1)
         return table_product(table, both, self.own.bias, count, rectify=True)
 
-    def alone(self, own: Tensor, weights: Any) -> Tensor:
+    def alone(self, target_rows: Tensor, weights: Any) -> Tensor:
         """See ``GraphStage.alone``."""
-        return torch.relu(self.own(own))
+        return torch.relu(self.own(target_rows))
 
 
 class LaplacianConvolution(GraphStage):
@@ -78,24 +78,28 @@ class LaplacianConvolution(GraphStage):
         if bias:
             nn.init.zeros_(self.linear.bias)
 
-    def forward(self, graph: CSRGraph, own: Tensor, x: Tensor, weights: Any) -> Tensor:
+    def forward(self, graph: CSRGraph, target_rows: Tensor, x: Tensor, weights: Any) -> Tensor:
         """See ``GraphStage.forward``; the graph is symmetric, or some rows of such."""
-        return self._convolved([graph], x.unsqueeze(0), None if own is x else own.unsqueeze(0))[0]
+        return self._convolved(
+            [graph], x.unsqueeze(0), None if target_rows is x else target_rows.unsqueeze(0)
+        )[0]
 
-    def each(self, graphs: Sequence[CSRGraph], x: Tensor, weights: Sequence[Any]) -> Tensor:
-        """See ``GraphStage.each``: one product with W for all snapshots."""
+    def per_snapshot(self, graphs: Sequence[CSRGraph], x: Tensor, weights: Sequence[Any]) -> Tensor:
+        """See ``GraphStage.per_snapshot``: one product with W for all snapshots."""
         return self._convolved(graphs, x, None)
 
-    def _convolved(self, graphs: Sequence[CSRGraph], x: Tensor, own: Tensor | None) -> Tensor:
+    def _convolved(self, graphs: Sequence[CSRGraph], x: Tensor, target_rows: Tensor | None) -> Tensor:
         if self.linear.in_features <= self.linear.out_features:  # the narrower side is aggregated
-            return self._activated(self.linear(aggregate_normalised(graphs, x, own)))
+            return self._activated(self.linear(aggregate_normalised(graphs, x, target_rows)))
         narrow = partial(nn.functional.linear, weight=self.linear.weight)
-        found = aggregate_normalised(graphs, narrow(x), None if own is None else narrow(own))
-        return self._activated(found if self.linear.bias is None else found + self.linear.bias)
+        aggregated = aggregate_normalised(
+            graphs, narrow(x), None if target_rows is None else narrow(target_rows)
+        )
+        return self._activated(aggregated if self.linear.bias is None else aggregated + self.linear.bias)
 
-    def alone(self, own: Tensor, weights: Any) -> Tensor:
+    def alone(self, target_rows: Tensor, weights: Any) -> Tensor:
         """See ``GraphStage.alone``: without neighbours the operator is the identity."""
-        return self._activated(self.linear(own))
+        return self._activated(self.linear(target_rows))
 
     def _activated(self, rows: Tensor) -> Tensor:
         return rows if self._activation is None else self._activation(rows)
@@ -116,18 +120,18 @@ class ConcatenatedConvolution(GraphStage):
         self._skip = skip
         nn.init.xavier_uniform_(self.linear.weight)
 
-    def forward(self, graph: CSRGraph, own: Tensor, x: Tensor, weights: Any) -> Tensor:
+    def forward(self, graph: CSRGraph, target_rows: Tensor, x: Tensor, weights: Any) -> Tensor:
         """See ``GraphStage.forward``; the graph is symmetric, or some rows of such."""
-        table = None if own is x else own.unsqueeze(0)
-        return self._beside(own, aggregate_normalised([graph], x.unsqueeze(0), table)[0])
+        table = None if target_rows is x else target_rows.unsqueeze(0)
+        return self._beside(target_rows, aggregate_normalised([graph], x.unsqueeze(0), table)[0])
 
-    def each(self, graphs: Sequence[CSRGraph], x: Tensor, weights: Sequence[Any]) -> Tensor:
-        """See ``GraphStage.each``."""
+    def per_snapshot(self, graphs: Sequence[CSRGraph], x: Tensor, weights: Sequence[Any]) -> Tensor:
+        """See ``GraphStage.per_snapshot``."""
         return self._beside(x, aggregate_normalised(graphs, x))
 
-    def alone(self, own: Tensor, weights: Any) -> Tensor:
+    def alone(self, target_rows: Tensor, weights: Any) -> Tensor:
         """See ``GraphStage.alone``."""
-        return self._beside(own, own)
+        return self._beside(target_rows, target_rows)
 
     def _beside(self, x: Tensor, aggregated: Tensor) -> Tensor:
         convolved = self.linear(aggregated)

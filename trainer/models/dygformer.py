@@ -60,20 +60,20 @@ class Sequences:
 
     Attributes:
         node: int64 (R, L), the other ends; equal numbers are equal nodes, among rows of one moment.
-        there: bool (R, L).
+        valid: bool (R, L).
         patches: (R, P, 2 · channels), tokens of edges and times, before those of co-occurrence.
         whole: bool (R, P), which patches have an event.
     """
 
     node: Tensor
-    there: Tensor
+    valid: Tensor
     patches: Tensor
     whole: Tensor
 
-    def pick(self, at: Tensor) -> "Sequences":
+    def pick(self, chosen: Tensor) -> "Sequences":
         """Sequences of the rows at some places."""
-        return Sequences(self.node[at], self.there[at], rows(self.patches.flatten(1), at).view(
-            len(at), *self.patches.shape[1:]), self.whole[at])  # fmt: skip
+        return Sequences(self.node[chosen], self.valid[chosen], rows(self.patches.flatten(1), chosen).view(
+            len(chosen), *self.patches.shape[1:]), self.whole[chosen])  # fmt: skip
 
 
 class TransformerLayer(nn.Module):
@@ -87,13 +87,13 @@ class TransformerLayer(nn.Module):
         self.attended = Dense(width, width)
         self.wide, self.narrow = Dense(width, 4 * width), Dense(4 * width, width)
 
-    def forward(self, z: Tensor, there: Tensor) -> Tensor:
+    def forward(self, z: Tensor, valid: Tensor) -> Tensor:
         """Tokens (q, P, width), those that exist bool (q, P) → (q, P, width)."""
         shape = (*z.shape[:2], self.heads, -1)
         parts = self.query_key_value(self.first(z)).chunk(3, dim=2)
         query, key, value = (part.reshape(shape).transpose(1, 2) for part in parts)
-        found = scaled_dot_product_attention(query, key, value, there[:, None, None, :])
-        z = z + self.dropout(self.attended(found.transpose(1, 2).reshape(z.shape)))
+        attention = scaled_dot_product_attention(query, key, value, valid[:, None, None, :])
+        z = z + self.dropout(self.attended(attention.transpose(1, 2).reshape(z.shape)))
         return z + self.dropout(self.narrow(self.dropout(gelu(self.wide(self.second(z))))))
 
 
@@ -128,34 +128,40 @@ class DyGFormer(EventModel):
     def embed(self, below: Tensor, hops: list[Hop]) -> Tensor:
         """See ``EventModel.embed``: each beside a node that nothing is known of."""
         every = self._sequences(hops[0])
-        found = [
-            self._alone(every.pick(at)) for at in _parts(torch.arange(len(every.node), device=below.device))
+        embedded = [
+            self._alone(every.pick(places))
+            for places in _parts(torch.arange(len(every.node), device=below.device))
         ]
-        return torch.cat(found)
+        return torch.cat(embedded)
 
     def ends(self, question: Question) -> tuple[Tensor, Tensor]:
         """See ``EventModel.ends``: both ends beside each other."""
         every, pairs = self._sequences(question.hops[0]), question.pairs
         parts = _parts(torch.stack([pairs.at_src, pairs.at_dst], dim=1))
-        found = [self._beside(every.pick(at[:, 0]), every.pick(at[:, 1])) for at in parts]
-        src, dst = (torch.cat(ends) for ends in zip(*found, strict=True))
+        embedded = [
+            self._beside(every.pick(ends_of_pairs[:, 0]), every.pick(ends_of_pairs[:, 1]))
+            for ends_of_pairs in parts
+        ]
+        src, dst = (torch.cat(ends) for ends in zip(*embedded, strict=True))
         return src, dst
 
     def answer(self, question: Question) -> Tensor:
         """See ``EventModel.answer``."""
         (src, dst), pairs = self.ends(question), question.pairs
-        at = torch.arange(len(src), device=src.device)
-        logits: Tensor = self.decoder(torch.cat([src, dst]), at, at + len(at), pairs.encounters, pairs.walks)
+        place = torch.arange(len(src), device=src.device)
+        logits: Tensor = self.decoder(
+            torch.cat([src, dst]), place, place + len(place), pairs.encounters, pairs.walks
+        )
         return logits
 
     def _sequences(self, hop: Hop) -> Sequences:
         """The node itself at its own time, as in the authors' code, then its events; tokens of edges and times."""
         node = torch.cat([hop.own.unsqueeze(1), hop.place], dim=1)
-        there = pad(hop.there, (1, 0), value=True)
+        valid = pad(hop.there, (1, 0), value=True)
         edge = pad(hop.edge, (0, 0, 1, 0))
-        timed = self.time(pad(hop.age_s, (1, 0))) * there.unsqueeze(2)
+        timed = self.time(pad(hop.age_s, (1, 0))) * valid.unsqueeze(2)
         patches = torch.cat([self.of_edges(self._patched(edge)), self.of_times(self._patched(timed))], dim=2)
-        return Sequences(node, there, patches, self._patched(there.unsqueeze(2)).any(dim=2))
+        return Sequences(node, valid, patches, self._patched(valid.unsqueeze(2)).any(dim=2))
 
     def _patched(self, table: Tensor) -> Tensor:
         """Rows (R, L, w) in groups, (R, P, patch · w); the last is filled up with zeros."""
@@ -166,9 +172,9 @@ class DyGFormer(EventModel):
         """Tokens (q, P, 3 · channels), with how often each node occurs in some sequences; missing ones never do."""
         counts = torch.arange(self._length + 1, dtype=of.patches.dtype, device=of.patches.device)
         encoded = self.occurrence(counts.unsqueeze(1))  # a count is at most the length
-        found = [_occurrences(of, other) for other in among]
-        found += [torch.zeros_like(found[0])] * (2 - len(found))
-        common = sum(rows(encoded, count) for count in found) * of.there.unsqueeze(2)
+        occurrences = [_occurrences(of, other) for other in among]
+        occurrences += [torch.zeros_like(occurrences[0])] * (2 - len(occurrences))
+        common = sum(rows(encoded, count) for count in occurrences) * of.valid.unsqueeze(2)
         return torch.cat([of.patches, self.of_occurrence(self._patched(common))], dim=2)
 
     def _alone(self, one: Sequences) -> Tensor:
@@ -197,7 +203,7 @@ class DyGFormer(EventModel):
 
 def _occurrences(of: Sequences, among: Sequences) -> Tensor:
     """How often each node of some sequences is in others beside them, int64 (q, L)."""
-    same = (of.node.unsqueeze(2) == among.node.unsqueeze(1)) & among.there.unsqueeze(1)
+    same = (of.node.unsqueeze(2) == among.node.unsqueeze(1)) & among.valid.unsqueeze(1)
     return same.sum(dim=2)
 
 

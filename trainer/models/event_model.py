@@ -155,16 +155,16 @@ class Question:
             return questions[0]
         layers = list(zip(*(question.hops for question in questions), strict=True))
         sizes = [[len(hop.own) for hop in hops] for hops in layers]
-        own = [0 if below is not None else len(question.below) for question in questions]
+        offsets = [0 if below is not None else len(question.below) for question in questions]
         pairs = [question.pairs for question in questions]
-        walks = [each.walks for each in pairs if each.walks is not None]
+        walks = [queries.walks for queries in pairs if queries.walks is not None]
         return cls(
             torch.cat([question.below for question in questions]) if below is None else below,
-            [_joined(hops, of) for hops, of in zip(layers, [*sizes[1:], own], strict=True)],
+            [_joined(hops, of) for hops, of in zip(layers, [*sizes[1:], offsets], strict=True)],
             PairQueries(
-                at_src=_moved([each.at_src for each in pairs], sizes[0]),
-                at_dst=_moved([each.at_dst for each in pairs], sizes[0]),
-                encounters=torch.cat([each.encounters for each in pairs]),
+                at_src=_moved([queries.at_src for queries in pairs], sizes[0]),
+                at_dst=_moved([queries.at_dst for queries in pairs], sizes[0]),
+                encounters=torch.cat([queries.encounters for queries in pairs]),
                 walks=torch.cat(walks) if walks else None,
             ),
         )

@@ -74,8 +74,8 @@ class MatrixLstm(MatrixCell):
         """See ``MatrixCell.forward``."""
         weight, memory = state
         every = torch.addmm(torch.addmm(self.bias, self.of_input, x), self.of_state, weight)
-        taken, kept, candidate, shown = every.chunk(4)
-        memory = torch.sigmoid(kept) * memory + torch.sigmoid(taken) * torch.tanh(candidate)
+        taken, retained, candidate, shown = every.chunk(4)
+        memory = torch.sigmoid(retained) * memory + torch.sigmoid(taken) * torch.tanh(candidate)
         return torch.sigmoid(shown) * torch.tanh(memory), memory
 
 
@@ -104,33 +104,35 @@ class EvolvingConvolution(GraphStage):
     ) -> tuple[list[Any], Carry]:
         """See ``GraphStage.weights``."""
         state: tuple[Tensor, ...] = self.cell.begun(self.initial) if carry is None else carry
-        found = []
+        by_step = []
         for step in range(steps):
             state = self.cell(state[0] if summaries is None else summaries[step].t(), state)
-            found.append(state[0])
-        return found, state
+            by_step.append(state[0])
+        return by_step, state
 
-    def forward(self, graph: CSRGraph, own: Tensor, x: Tensor, weights: Any) -> Tensor:
+    def forward(self, graph: CSRGraph, target_rows: Tensor, x: Tensor, weights: Any) -> Tensor:
         """See ``GraphStage.forward``; the graph is symmetric, or some rows of such."""
-        return self._convolved([graph], x.unsqueeze(0), [weights], None if own is x else own.unsqueeze(0))[0]
+        return self._convolved(
+            [graph], x.unsqueeze(0), [weights], None if target_rows is x else target_rows.unsqueeze(0)
+        )[0]
 
-    def each(self, graphs: Sequence[CSRGraph], x: Tensor, weights: Sequence[Any]) -> Tensor:
-        """See ``GraphStage.each``."""
+    def per_snapshot(self, graphs: Sequence[CSRGraph], x: Tensor, weights: Sequence[Any]) -> Tensor:
+        """See ``GraphStage.per_snapshot``."""
         return self._convolved(graphs, x, weights, None)
 
     @staticmethod
     def _convolved(
-        graphs: Sequence[CSRGraph], x: Tensor, weights: Sequence[Any], own: Tensor | None
+        graphs: Sequence[CSRGraph], x: Tensor, weights: Sequence[Any], target_rows: Tensor | None
     ) -> Tensor:
         by_snapshot = torch.stack(list(weights))
         if by_snapshot.shape[1] <= by_snapshot.shape[2]:  # the narrower side is aggregated
-            return torch.relu_(torch.bmm(aggregate_normalised(graphs, x, own), by_snapshot))
-        narrow = None if own is None else torch.bmm(own, by_snapshot)
+            return torch.relu_(torch.bmm(aggregate_normalised(graphs, x, target_rows), by_snapshot))
+        narrow = None if target_rows is None else torch.bmm(target_rows, by_snapshot)
         return torch.relu_(aggregate_normalised(graphs, torch.bmm(x, by_snapshot), narrow))
 
-    def alone(self, own: Tensor, weights: Any) -> Tensor:
+    def alone(self, target_rows: Tensor, weights: Any) -> Tensor:
         """See ``GraphStage.alone``."""
-        return torch.relu_(own @ weights)
+        return torch.relu_(target_rows @ weights)
 
 
 class SummarisedConvolution(EvolvingConvolution):
@@ -158,8 +160,8 @@ class SummarisedConvolution(EvolvingConvolution):
         count = live.sum()  # stays on the device
         place = torch.arange(k, device=x.device).minimum(count - 1).clamp(min=0)
         chosen = best[place]
-        found = x.index_select(0, chosen) * torch.tanh(scores.index_select(0, chosen)).unsqueeze(1)
-        return found.where(count > 0, 0)
+        summary = x.index_select(0, chosen) * torch.tanh(scores.index_select(0, chosen)).unsqueeze(1)
+        return summary.where(count > 0, 0)
 
 
 class EvolveGcnOptions(LayeredOptions):

@@ -112,9 +112,9 @@ class GraphMixer(EventModel):
         links = torch.cat([self._links_of(*part) for part in parts])
         return torch.cat([links, self._node_of(below, hop)], dim=1) if self._signature else links
 
-    def _links_of(self, age_s: Tensor, edge: Tensor, there: Tensor) -> Tensor:
+    def _links_of(self, age_s: Tensor, edge: Tensor, valid: Tensor) -> Tensor:
         """t(u), (R, hidden)."""
-        timed = self.time(age_s) * there.unsqueeze(2)
+        timed = self.time(age_s) * valid.unsqueeze(2)
         mixed: Tensor = self.mixer(self.project(torch.cat([timed, edge], dim=2)))
         return mixed.mean(dim=1)
 

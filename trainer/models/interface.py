@@ -140,10 +140,10 @@ class SnapshotModel(Model):
         return torch.cat([inputs.features, signature, inputs.structure], dim=1)
 
 
-def _require_model(found: Any) -> None:
+def _require_model(candidate: Any) -> None:
     """Check that an entry point leads to a model's class."""
-    if not (isinstance(found, type) and issubclass(found, Model)):
-        raise TypeError(f"{found!r} is not a subclass of trainer.models.interface.Model")
+    if not (isinstance(candidate, type) and issubclass(candidate, Model)):
+        raise TypeError(f"{candidate!r} is not a subclass of trainer.models.interface.Model")
 
 
 MODELS: Registry[Any] = Registry(

@@ -58,9 +58,9 @@ class LinkDecoder(nn.Module):
 
     def forward(self, src: Tensor, dst: Tensor, encounters: Tensor) -> Tensor:
         """Logits (q,) of queries; see ``SnapshotModel.score``."""
-        told = encounters[:, :0] if self.encounters is None else self.encounters(encounters)
+        encoded = encounters[:, :0] if self.encounters is None else self.encounters(encounters)
         first, last = cast(nn.Linear, self.perceptron[0]), self.perceptron[2]
-        table = side_by_side(src * dst, src, dst, told.to(src.dtype))
+        table = side_by_side(src * dst, src, dst, encoded.to(src.dtype))
         hidden = table_product(table, first.weight, first.bias, len(src), rectify=True)
         logits: Tensor = last(hidden).squeeze(1)
         return logits

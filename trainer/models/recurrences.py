@@ -22,20 +22,20 @@ class LastLinear(TimeStage, nn.Linear):
         nn.Linear.__init__(self, window * width, width)
         self.window = window
 
-    def forward(self, rows: Tensor, there: Tensor, carry: Carry) -> tuple[Tensor, Carry]:  # type: ignore[override]
+    def forward(self, rows: Tensor, present: Tensor, carry: Carry) -> tuple[Tensor, Carry]:  # type: ignore[override]
         """See ``TimeStage.forward``; the carry is the last ``window`` − 1 rows."""
         every = self._with_past(rows, carry)
-        found = [self._at(every[at : at + self.window]) for at in range(len(rows))]
-        return torch.stack(found), every[len(every) - self.window + 1 :]
+        outputs = [self._output(every[step : step + self.window]) for step in range(len(rows))]
+        return torch.stack(outputs), every[len(every) - self.window + 1 :]
 
-    def last(self, rows: Tensor, there: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
+    def last(self, rows: Tensor, present: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
         """See ``TimeStage.last``."""
         if carry is None and len(rows) == self.window:  # as in most passes: nothing is missing
-            return self._at(rows).unsqueeze(0), rows[1:]
+            return self._output(rows).unsqueeze(0), rows[1:]
         every = self._with_past(rows, carry)
         if not len(rows):  # no node has come yet
             every = torch.cat([every[:1], every]) if len(every) else rows.new_zeros(1, *rows.shape[1:])
-        return self._at(every[-self.window :]).unsqueeze(0), every[len(every) - self.window + 1 :]
+        return self._output(every[-self.window :]).unsqueeze(0), every[len(every) - self.window + 1 :]
 
     def before_any(self, rows: Tensor) -> Tensor:
         """See ``TimeStage.before_any``: the bias, as for a window of zero rows."""
@@ -45,7 +45,7 @@ class LastLinear(TimeStage, nn.Linear):
         before = rows.new_zeros(self.window - 1, *rows.shape[1:]) if carry is None else carry
         return torch.cat([before, rows])
 
-    def _at(self, rows: Tensor) -> Tensor:
+    def _output(self, rows: Tensor) -> Tensor:
         table: Tensor = _ByNode.apply(rows)  # type: ignore[no-untyped-call]  # torch's apply is untyped
         return table_product(table, self.weight, self.bias, rows.shape[1])
 
@@ -77,16 +77,16 @@ class MovingMean(TimeStage):
         super().__init__()
         self.bandwidth = bandwidth
 
-    def forward(self, rows: Tensor, there: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
+    def forward(self, rows: Tensor, present: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
         """See ``TimeStage.forward``."""
-        every, kept = self._with_past(rows, carry)
+        every, next_carry = self._with_past(rows, carry)
         means: Tensor = _Means.apply(every, len(rows), self.bandwidth)  # type: ignore[no-untyped-call]
-        return means, kept
+        return means, next_carry
 
-    def last(self, rows: Tensor, there: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
+    def last(self, rows: Tensor, present: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
         """See ``TimeStage.last``."""
-        every, kept = self._with_past(rows, carry)
-        return every[-self.bandwidth :].mean(dim=0, keepdim=True), kept
+        every, next_carry = self._with_past(rows, carry)
+        return every[-self.bandwidth :].mean(dim=0, keepdim=True), next_carry
 
     def _with_past(self, rows: Tensor, carry: Carry) -> tuple[Tensor, Tensor]:
         every = rows if carry is None else torch.cat([carry, rows])
@@ -100,8 +100,8 @@ class _Means(torch.autograd.Function):
     def forward(ctx: Any, every: Tensor, steps: int, bandwidth: int) -> Tensor:
         ctx.past, ctx.bandwidth = len(every) - steps, bandwidth
         out = every.new_empty(steps, *every.shape[1:])
-        for at, result in enumerate(out, ctx.past + 1):
-            torch.mean(every[max(0, at - bandwidth) : at], dim=0, out=result)
+        for end, result in enumerate(out, ctx.past + 1):
+            torch.mean(every[max(0, end - bandwidth) : end], dim=0, out=result)
         return out
 
     @staticmethod
@@ -110,8 +110,8 @@ class _Means(torch.autograd.Function):
         counts = torch.arange(past + 1, past + len(gradient) + 1, device=gradient.device).clamp(max=b)
         shares = gradient / counts.view(-1, 1, 1)
         out = gradient.new_empty(past + len(gradient), *gradient.shape[1:])
-        for at, result in enumerate(out, -past):
-            torch.sum(shares[max(0, at) : max(0, at + b)], dim=0, out=result)
+        for first, result in enumerate(out, -past):
+            torch.sum(shares[max(0, first) : max(0, first + b)], dim=0, out=result)
         return out, None, None
 
 
@@ -133,13 +133,13 @@ class GatedConvolution(TimeStage):
         self._shared = shared
         self.update, self.reset, self.candidate = (nn.Linear(2 * width, width) for _ in range(3))
 
-    def forward(self, rows: Tensor, there: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
+    def forward(self, rows: Tensor, present: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
         """See ``TimeStage.forward``; the carry is the state."""
         d, gates = self.width, (self.update, self.reset, self.candidate)
         state = rows.new_zeros(rows.shape[1], d) if carry is None else carry
         if units_fit(rows):
             weights, biases = (torch.cat([getattr(gate, of) for gate in gates]) for of in ("weight", "bias"))
-            states = UnrolledGru.apply(rows, weights, biases, there, state)  # type: ignore[no-untyped-call]
+            states = UnrolledGru.apply(rows, weights, biases, present, state)  # type: ignore[no-untyped-call]
             return states, states[-1]
         by_gate = [rows] * 3 if self._shared else torch.split(rows, d, dim=2)
         # the gates' products with their convolutions, over all snapshots at once
@@ -149,15 +149,15 @@ class GatedConvolution(TimeStage):
         ]
         of_state = torch.cat([self.update.weight[:, d:], self.reset.weight[:, d:]])
         of_kept = self.candidate.weight[:, d:]
-        found = []
-        for at in range(len(rows)):
+        outputs = []
+        for step in range(len(rows)):
             for_update, for_reset = (state @ of_state.t()).chunk(2, dim=1)
-            update = torch.sigmoid(inputs[0][at] + for_update)
-            reset = torch.sigmoid(inputs[1][at] + for_reset)
-            candidate = torch.tanh(torch.addmm(inputs[2][at], reset * state, of_kept.t()))
-            state = torch.where(there[at].unsqueeze(1), torch.lerp(candidate, state, update), state)
-            found.append(state)
-        return torch.stack(found), state
+            update = torch.sigmoid(inputs[0][step] + for_update)
+            reset = torch.sigmoid(inputs[1][step] + for_reset)
+            candidate = torch.tanh(torch.addmm(inputs[2][step], reset * state, of_kept.t()))
+            state = torch.where(present[step].unsqueeze(1), torch.lerp(candidate, state, update), state)
+            outputs.append(state)
+        return torch.stack(outputs), state
 
 
 class Lstm(TimeStage):
@@ -179,22 +179,22 @@ class Lstm(TimeStage):
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -(width**-0.5), width**-0.5)
 
-    def forward(self, rows: Tensor, there: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
+    def forward(self, rows: Tensor, present: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
         """See ``TimeStage.forward``; the carry is (h, c)."""
         none = rows.new_zeros(rows.shape[1], self.width)
         h, c = (none, none) if carry is None else carry
         if units_fit(rows):
             states, c = UnrolledLstm.apply(  # type: ignore[no-untyped-call]
-                rows, self.of_inputs.weight, self.of_inputs.bias, self.of_state.weight, there, h, c
+                rows, self.of_inputs.weight, self.of_inputs.bias, self.of_state.weight, present, h, c
             )
             return states, (states[-1], c)
         pre = self.of_inputs(rows)  # one product over all snapshots
-        found = []
-        for of_inputs, come in zip(pre, there.unsqueeze(2), strict=True):
+        outputs = []
+        for of_inputs, come in zip(pre, present.unsqueeze(2), strict=True):
             gates = torch.addmm(of_inputs, h, self.of_state.weight.t())
             opened, forgotten, candidate, shown = gates.chunk(4, dim=1)
             cell = torch.sigmoid(forgotten) * c + torch.sigmoid(opened) * torch.tanh(candidate)
             h = torch.where(come, torch.sigmoid(shown) * torch.tanh(cell), h)
             c = torch.where(come, cell, c)
-            found.append(h)
-        return torch.stack(found), (h, c)
+            outputs.append(h)
+        return torch.stack(outputs), (h, c)

@@ -53,12 +53,12 @@ class GraphStage(Stage):
         """
         return [None] * steps, None
 
-    def forward(self, graph: CSRGraph, own: Tensor, x: Tensor, weights: Any) -> Tensor:
+    def forward(self, graph: CSRGraph, target_rows: Tensor, x: Tensor, weights: Any) -> Tensor:
         """Rows of the graph's targets.
 
         Args:
             graph: Targets × sources.
-            own: (targets, d), the targets' own rows.
+            target_rows: (targets, d), the targets' own rows.
             x: (sources, d).
             weights: Of this snapshot, from ``weights``.
 
@@ -67,14 +67,14 @@ class GraphStage(Stage):
         """
         raise NotImplementedError
 
-    def gather(self, graph: CSRGraph, own: Tensor, x: Tensor) -> Tensor | None:
+    def gather(self, graph: CSRGraph, target_places: Tensor, x: Tensor) -> Tensor | None:
         """All that ``forward`` makes rows of, (≥ targets, d), if no weight is in it; None: there is.
 
         It follows from the inputs alone, so a strategy that has them in several steps gathers once.
 
         Args:
             graph: Targets × sources.
-            own: int64 (targets,), the targets' places among the sources.
+            target_places: int64 (targets,), the targets' places among the sources.
             x: (sources, d).
         """
         return None
@@ -100,7 +100,7 @@ class GraphStage(Stage):
         """
         raise NotImplementedError
 
-    def each(self, graphs: Sequence[CSRGraph], x: Tensor, weights: Sequence[Any]) -> Tensor:
+    def per_snapshot(self, graphs: Sequence[CSRGraph], x: Tensor, weights: Sequence[Any]) -> Tensor:
         """``forward`` in several whole snapshots, for layouts that hold such.
 
         Args:
@@ -112,18 +112,18 @@ class GraphStage(Stage):
             (t, n, d').
         """
         return torch.stack(
-            [self(graph, rows, rows, own) for graph, rows, own in zip(graphs, x, weights, strict=True)]
+            [self(graph, rows, rows, weight) for graph, rows, weight in zip(graphs, x, weights, strict=True)]
         )
 
-    def alone(self, own: Tensor, weights: Any) -> Tensor:
+    def alone(self, target_rows: Tensor, weights: Any) -> Tensor:
         """Rows (n, d') of nodes without any edge, which need no other node's rows."""
-        device = own.device
+        device = target_rows.device
         none = CSRGraph(
-            torch.zeros(len(own) + 1, dtype=torch.int64, device=device),
+            torch.zeros(len(target_rows) + 1, dtype=torch.int64, device=device),
             torch.zeros(0, dtype=torch.int64, device=device),
-            len(own),
+            len(target_rows),
         )
-        alone: Tensor = self(none, own, own, weights)
+        alone: Tensor = self(none, target_rows, target_rows, weights)
         return alone
 
 
@@ -132,12 +132,12 @@ class TimeStage(Stage):
 
     along = "time"
 
-    def forward(self, rows: Tensor, there: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
+    def forward(self, rows: Tensor, present: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
         """Rows of every snapshot of a block.
 
         Args:
             rows: (t, n, d), oldest snapshot first.
-            there: bool (t, n): the node had come by that snapshot; rows of the others are zero.
+            present: bool (t, n): the node had come by that snapshot; rows of the others are zero.
             carry: Of the previous block; None for the first.
 
         Returns:
@@ -145,12 +145,12 @@ class TimeStage(Stage):
         """
         raise NotImplementedError
 
-    def last(self, rows: Tensor, there: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
+    def last(self, rows: Tensor, present: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
         """As ``forward``, but only the newest snapshot's rows: (1, n, d')."""
         if not len(rows):  # as after a snapshot by which no node had come
-            rows, there = rows.new_zeros(1, *rows.shape[1:]), there.new_zeros(1, *there.shape[1:])
-        found, after = self(rows, there, carry)
-        return found[-1:], after
+            rows, present = rows.new_zeros(1, *rows.shape[1:]), present.new_zeros(1, *present.shape[1:])
+        outputs, after = self(rows, present, carry)
+        return outputs[-1:], after
 
     def before_any(self, rows: Tensor) -> Tensor:
         """Rows (n, d') before the first snapshot, from zeros (n, d'): the zeros themselves, unless a stage has a bias."""

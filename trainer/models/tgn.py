@@ -5,7 +5,7 @@ mails of a group of events (equation 3). *Updater*: a node's next state from its
 time, from states (section 3.1). The decoder is that of all event models.
 
 The mail's row [own ‖ other ‖ e] begins with the state itself, and most weights of a cell meet it twice: as the state
-and, with ``own``, as part of the message. So W_i · message + W_h · state is one product of the row with the sum of both
+and, with ``with_state``, as part of the message. So W_i · message + W_h · state is one product of the row with the sum of both
 weights, a sixth of the work less.
 """
 
@@ -53,23 +53,23 @@ class Mail:
     gap_s: Tensor
 
 
-def pooled(states: Tensor, place: Tensor, there: Tensor) -> Tensor:
+def pooled(states: Tensor, place: Tensor, valid: Tensor) -> Tensor:
     """A node's neighbourhood: the largest σ(s) among its neighbours (DyRep's localized embedding, h_struct).
 
     Args:
         states: (n, d).
         place: int64 (R, K), neighbours among the states.
-        there: bool (R, K), which exist.
+        valid: bool (R, K), which exist.
 
     Returns:
         (R, d), zeros where there is no neighbour.
     """
-    neighbours = rows(states, place).masked_fill(~there.unsqueeze(2), -torch.inf)
+    neighbours = rows(states, place).masked_fill(~valid.unsqueeze(2), -torch.inf)
     return torch.sigmoid(neighbours.amax(dim=1))  # σ grows, so the largest is that of the largest
 
 
 class Message(nn.Module):
-    """[own ‖ other ‖ e ‖ φ(Δt)], or the same without ``own``; concatenation, as TGN's identity message.
+    """[own ‖ other ‖ e ‖ φ(Δt)], the first only ``with_state``; concatenation, as TGN's identity message.
 
     It stays in two parts, the mail's row, which has no gradient, and φ(Δt), which may have one. So the updater's
     backward pass does not compute the gradient of the larger part.
@@ -79,16 +79,16 @@ class Message(nn.Module):
         other: Of what the other end sends.
         edges: Of e.
         time: The time encoder.
-        own: Whether the node's own vector is part of it.
+        with_state: Whether the node's own vector is part of it.
 
     Attributes:
         width: Of the message.
     """
 
-    def __init__(self, memory: int, other: int, edges: int, time: TimeEncoder, *, own: bool) -> None:
+    def __init__(self, memory: int, other: int, edges: int, time: TimeEncoder, *, with_state: bool) -> None:
         super().__init__()
         self.time = time
-        self.width = (memory if own else 0) + other + edges + time.width
+        self.width = (memory if with_state else 0) + other + edges + time.width
 
     def forward(self, mail: Mail) -> tuple[Tensor, Tensor]:
         """The mail's whole row (n, d + other + edges), even if only a part belongs to the message, and φ (n, T)."""
@@ -137,7 +137,7 @@ class Gated(nn.GRUCell):
     Args:
         message: Width of the message.
         memory: d, width of states.
-        own: Whether the state is part of the message.
+        with_state: Whether the state is part of the message.
 
     Attributes:
         products: Type of matrix products while training; None: that of the states.
@@ -145,14 +145,14 @@ class Gated(nn.GRUCell):
 
     products: torch.dtype | None = None
 
-    def __init__(self, message: int, memory: int, *, own: bool) -> None:
+    def __init__(self, message: int, memory: int, *, with_state: bool) -> None:
         super().__init__(message, memory)
-        self.own = own
+        self.with_state = with_state
 
     def forward(self, message: tuple[Tensor, Tensor]) -> Tensor:  # type: ignore[override]
         """Next states (n, d) from mails' rows (n, d + other + edges) and φ (n, T)."""
         updated: Tensor = GatedUnit.apply(  # type: ignore[no-untyped-call]  # torch's apply is untyped
-            *message, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh, self.own,
+            *message, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh, self.with_state,
             self.products if self.training else None,
         )  # fmt: skip
         return updated
@@ -163,9 +163,9 @@ class Plain(nn.RNNCell):
 
     products: torch.dtype | None = None
 
-    def __init__(self, message: int, memory: int, *, own: bool) -> None:
+    def __init__(self, message: int, memory: int, *, with_state: bool) -> None:
         super().__init__(message, memory)
-        self.own = own
+        self.with_state = with_state
 
     def forward(self, message: tuple[Tensor, Tensor]) -> Tensor:  # type: ignore[override]
         """Next states (n, d) from mails' rows (n, d + other + edges) and φ (n, T)."""
@@ -182,9 +182,9 @@ class Plain(nn.RNNCell):
 
 def _weights(cell: Plain, width: int) -> tuple[Tensor, Tensor]:
     """The parts of W_i for the mail's row of ``width`` and for φ."""
-    message = width if cell.own else width - cell.hidden_size
+    message = width if cell.with_state else width - cell.hidden_size
     by_row = cell.weight_ih[:, :message]
-    return by_row if cell.own else pad(by_row, (cell.hidden_size, 0)), cell.weight_ih[:, message:]
+    return by_row if cell.with_state else pad(by_row, (cell.hidden_size, 0)), cell.weight_ih[:, message:]
 
 
 UPDATERS: dict[str, type[Gated] | type[Plain]] = {"gru": Gated, "rnn": Plain}
@@ -329,7 +329,7 @@ class MemoryModel(EventModel):
     Attributes:
         source: Content of a mail: ``memory``, states of both ends; ``neighbourhood``, these and the other end's
             neighbourhood; ``embedding``, embeddings of both.
-        own: Whether the message has the node's own vector beside the updater's.
+        with_state: Whether the message has the node's own vector beside the updater's.
         cell: Of the updater.
         embeds: How embeddings are made of states.
     """
@@ -337,7 +337,7 @@ class MemoryModel(EventModel):
     remembers: ClassVar[bool] = True
     dense: ClassVar[tuple[str, ...]] = ("states", "answer")
     source: ClassVar[Literal["memory", "neighbourhood", "embedding"]] = "memory"
-    own: ClassVar[bool]
+    with_state: ClassVar[bool]
     cell: ClassVar[Literal["gru", "rnn"]]
     embeds: ClassVar[Literal["identity", "projection", "attention"]]
 
@@ -352,8 +352,8 @@ class MemoryModel(EventModel):
         encoder = TIME_ENCODERS[options.time](options.time_width)
         other = 2 * memory if self.source == "neighbourhood" else memory
         self.mail_width = memory + other + self.edges
-        self.message = Message(memory, other, self.edges, encoder, own=self.own)
-        self.updater = UPDATERS[self.cell](self.message.width, memory, own=self.own)
+        self.message = Message(memory, other, self.edges, encoder, with_state=self.with_state)
+        self.updater = UPDATERS[self.cell](self.message.width, memory, with_state=self.with_state)
         self.attention: AttentionEmbedding | None = None
         if isinstance(options, AttentionOptions):
             self.attention = AttentionEmbedding(
@@ -417,7 +417,7 @@ class Jodie(MemoryModel):
 
     name: ClassVar[str] = "jodie"
     Options: ClassVar[type[Section]] = MemoryOptions
-    own, cell, embeds, neighbours = False, "rnn", "projection", 1
+    with_state, cell, embeds, neighbours = False, "rnn", "projection", 1
 
 
 class DyRepOptions(NeighbourOptions):
@@ -433,7 +433,7 @@ class DyRep(MemoryModel):
 
     name: ClassVar[str] = "dyrep"
     Options: ClassVar[type[Section]] = DyRepOptions
-    source, own, cell, embeds = "neighbourhood", False, "rnn", "identity"
+    source, with_state, cell, embeds = "neighbourhood", False, "rnn", "identity"
 
 
 @MODELS.register
@@ -442,7 +442,7 @@ class Tgn(MemoryModel):
 
     name: ClassVar[str] = "tgn"
     Options: ClassVar[type[Section]] = AttentionOptions
-    own, cell, embeds = True, "gru", "attention"
+    with_state, cell, embeds = True, "gru", "attention"
 
 
 @MODELS.register

@@ -52,4 +52,6 @@ class TmGcn(LayeredModel):
         """See ``SnapshotModel.operators``."""
         if not self._before:
             return graphs
-        return [MeanOperator(graphs[max(0, at + 1 - self._bandwidth) : at + 1]) for at in range(len(graphs))]
+        return [
+            MeanOperator(graphs[max(0, step + 1 - self._bandwidth) : step + 1]) for step in range(len(graphs))
+        ]

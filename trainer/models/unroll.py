@@ -76,21 +76,21 @@ def unroll(
     Returns:
         Rows (t, n, d') of the last stage by node (t = 1 for ``last``), and each stage's carry.
     """
-    x, kept, by_node = layout.inputs(), [], False
+    x, carries, by_node = layout.inputs(), [], False
     ending = _time_from(stages)
     newest_from = _newest_from(stages) if last else len(stages)
-    rows = there = None
+    rows = present = None
     for number, stage in enumerate(stages):
         before = None if carry is None else carry[number]
         newest_only = last and number == len(stages) - 1
         if isinstance(stage, TimeStage):
             if not by_node:
-                rows, there = layout.to_nodes(x)
+                rows, present = layout.to_nodes(x)
             assert rows is not None
-            assert there is not None
+            assert present is not None
             if nodes is not None and number == ending:
-                rows, there = rows.index_select(1, nodes), there.index_select(1, nodes)
-            rows, after = (stage.last if newest_only else stage)(rows, there, before)
+                rows, present = rows.index_select(1, nodes), present.index_select(1, nodes)
+            rows, after = (stage.last if newest_only else stage)(rows, present, before)
             by_node = True
         else:
             if by_node:
@@ -104,13 +104,13 @@ def unroll(
             else:
                 assert isinstance(stage, CellStage)
                 x, after = layout.along_both(stage, x, before)
-        kept.append(after)
+        carries.append(after)
     if not by_node:
         rows = layout.embeddings(x)
         if nodes is not None:
             rows = rows.index_select(1, nodes)
     assert rows is not None
-    return rows[-1:] if last else rows, kept
+    return rows[-1:] if last else rows, carries
 
 
 def _time_from(stages: Sequence[Stage]) -> int:

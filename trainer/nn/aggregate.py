@@ -35,23 +35,23 @@ def aggregate_mean(graph: CSRGraph, x: Tensor) -> Tensor:
     return aggregate_sum(graph, x) / weight.to(x.dtype).unsqueeze(1)
 
 
-def aggregate_normalised(graphs: Sequence[CSRGraph], x: Tensor, own: Tensor | None = None) -> Tensor:
+def aggregate_normalised(graphs: Sequence[CSRGraph], x: Tensor, target_rows: Tensor | None = None) -> Tensor:
     """D^−½(A + I)D^−½·x in each of several snapshots, with D = I + diag(strength) (Kipf and Welling 2017).
 
     A node without edges keeps its row.
 
     Args:
-        graphs: A of each snapshot, without self-loops; square without ``own``.
+        graphs: A of each snapshot, without self-loops; square without ``target_rows``.
         x: float (t, sources, d).
-        own: float (t, targets, d), the targets' own rows, of one snapshot; None: x has them.
+        target_rows: float (t, targets, d), the targets' own rows, of one snapshot; None: x has them.
 
     Returns:
         (t, targets, d).
     """
-    if own is not None:
+    if target_rows is not None:
         (graph,) = graphs
         summed = aggregate_sum(graph.operator, x[0])
-        return torch.addcmul(summed, graph.diagonal.to(x.dtype), own[0]).unsqueeze(0)
+        return torch.addcmul(summed, graph.diagonal.to(x.dtype), target_rows[0]).unsqueeze(0)
     product: Tensor = _Normalised.apply(x, graphs)  # type: ignore[no-untyped-call]  # torch's apply is untyped
     return product
 
@@ -87,59 +87,65 @@ class _Normalised(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, graphs: Sequence[CSRGraph]) -> Tensor:
         ctx.graphs = graphs
-        return _each([graph.operator for graph in graphs], graphs, x)
+        return _per_snapshot([graph.operator for graph in graphs], graphs, x)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         back = [graph.operator.transpose for graph in ctx.graphs]
-        return _each(back, ctx.graphs, gradients[0].contiguous()), None
+        return _per_snapshot(back, ctx.graphs, gradients[0].contiguous()), None
 
 
-def _each(operators: Sequence[CSRGraph], graphs: Sequence[CSRGraph], x: Tensor) -> Tensor:
+def _per_snapshot(operators: Sequence[CSRGraph], graphs: Sequence[CSRGraph], x: Tensor) -> Tensor:
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     for operator, graph, rows, result in zip(operators, graphs, x, out, strict=True):
         torch.addcmul(_product(operator, rows), graph.diagonal.to(x.dtype), rows, out=result)
     return out
 
 
-def beside_mean(graph: CSRGraph, own: Tensor, x: Tensor) -> Tensor:
+def beside_mean(graph: CSRGraph, target_places: Tensor, x: Tensor) -> Tensor:
     """x(v) ‖ mean of x(u) over the neighbours u of v; zeros for targets without edges.
 
     Args:
         graph: Targets × sources.
-        own: int64 (targets,), distinct: the targets' places among the sources.
+        target_places: int64 (targets,), distinct: the targets' places among the sources.
         x: Float (sources, d).
 
     Returns:
         (≥ targets, 2 d); rows beyond the targets are zero. On the host there are as many as products want.
     """
     if graph.values is None and kernels_fit(x):
-        table: Tensor = _BesideMean.apply(x, graph, own)  # type: ignore[no-untyped-call]  # torch's apply is untyped
+        table: Tensor = _BesideMean.apply(x, graph, target_places)  # type: ignore[no-untyped-call]  # torch's apply is untyped
         return table
-    return torch.cat([x.index_select(0, own), aggregate_mean(graph, x)], dim=1)
+    return torch.cat([x.index_select(0, target_places), aggregate_mean(graph, x)], dim=1)
 
 
 class _BesideMean(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, graph: CSRGraph, own: Tensor) -> Tensor:
-        ctx.graph, ctx.own, ctx.sources = graph, own, len(x)
+    def forward(ctx: Any, x: Tensor, graph: CSRGraph, target_places: Tensor) -> Tensor:
+        ctx.graph, ctx.target_places, ctx.sources = graph, target_places, len(x)
         x = x.contiguous()
-        table = x.new_empty(padded(len(own), x), 2 * x.shape[1])
-        _put(graph.indptr.numpy(), graph.sources.numpy(), own.numpy(), x.detach().numpy(), table.numpy())
+        table = x.new_empty(padded(len(target_places), x), 2 * x.shape[1])
+        _put(
+            graph.indptr.numpy(),
+            graph.sources.numpy(),
+            target_places.numpy(),
+            x.detach().numpy(),
+            table.numpy(),
+        )
         return table
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         gradient = gradients[0].contiguous()
-        found = gradient.new_zeros(ctx.sources, gradient.shape[1] // 2)
+        by_x = gradient.new_zeros(ctx.sources, gradient.shape[1] // 2)
         _put_back(
             ctx.graph.indptr.numpy(),
             ctx.graph.sources.numpy(),
-            ctx.own.numpy(),
+            ctx.target_places.numpy(),
             gradient.numpy(),
-            found.numpy(),
+            by_x.numpy(),
         )
-        return found, None, None
+        return by_x, None, None
 
 
 @njit(cache=True, nogil=True)
@@ -149,28 +155,28 @@ def _add(total, row):  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(cache=True, nogil=True)
-def _put(indptr, sources, own, x, table):  # type: ignore[no-untyped-def]  # compiled
+def _put(indptr, sources, target_places, x, table):  # type: ignore[no-untyped-def]  # compiled
     """Fill ``beside_mean``'s table."""
     d = x.shape[1]
-    for i in range(len(own)):
-        table[i, :d] = x[own[i]]
+    for i in range(len(target_places)):
+        table[i, :d] = x[target_places[i]]
         mean, begin, end = table[i, d:], indptr[i], indptr[i + 1]
         mean[:] = 0
         for e in range(begin, end):
             _add(mean, x[sources[e]])
         if end - begin > 1:
             mean /= x.dtype.type(end - begin)
-    table[len(own) :] = 0
+    table[len(target_places) :] = 0
 
 
 @njit(cache=True, nogil=True)
-def _put_back(indptr, sources, own, gradient, found):  # type: ignore[no-untyped-def]  # compiled
+def _put_back(indptr, sources, target_places, gradient, by_x):  # type: ignore[no-untyped-def]  # compiled
     """Add the gradient of ``x`` to zeros, given that of the table."""
-    d = found.shape[1]
-    for i in range(len(own)):
+    d = by_x.shape[1]
+    for i in range(len(target_places)):
         begin, end = indptr[i], indptr[i + 1]
-        _add(found[own[i]], gradient[i, :d])
+        _add(by_x[target_places[i]], gradient[i, :d])
         if end > begin:
-            share = gradient[i, d:] / found.dtype.type(end - begin)
+            share = gradient[i, d:] / by_x.dtype.type(end - begin)
             for e in range(begin, end):
-                _add(found[sources[e]], share)
+                _add(by_x[sources[e]], share)

@@ -39,9 +39,9 @@ def _put(wide, h, d, above, below):  # type: ignore[no-untyped-def]  # compiled
 def _add(sides, wide, values, j):  # type: ignore[no-untyped-def]  # compiled
     """Add row j of values to both sums by their weights."""
     for k in range(sides.shape[1]):
-        at = np.uint64(k)
-        sides[0, at] += wide[0, at] * values[j, at]
-        sides[1, at] += wide[1, at] * values[j, at]
+        column = np.uint64(k)
+        sides[0, column] += wide[0, column] * values[j, column]
+        sides[1, column] += wide[1, column] * values[j, column]
 
 
 @njit(cache=True, **_WIDE)
@@ -88,16 +88,16 @@ def attend(indptr, sources, counts, values, ends, starts, slope, out):  # type: 
             steep[i, h] = above * weights[0, h] + slope * (below * weights[1, h])
             _put(wide, h, d, above, below)
         for k in range(heads * d):
-            at = np.uint64(k)
-            first, second = wide[0, at] * sides[0, at], wide[1, at] * sides[1, at]
-            sums[i, at] = first + second
-            sloped[i, at] = first + slope * second
+            column = np.uint64(k)
+            first, second = wide[0, column] * sides[0, column], wide[1, column] * sides[1, column]
+            sums[i, column] = first + second
+            sloped[i, column] = first + slope * second
         if begin == end:  # products of exponentials are not exact
             sums[i] = values[i]
 
 
 @njit(cache=True, **_WIDE)
-def attend_back(indptr, targets, counts, values, ends, starts, slope, gradient, found):  # type: ignore[no-untyped-def]  # compiled
+def attend_back(indptr, targets, counts, values, ends, starts, slope, gradient, gradients):  # type: ignore[no-untyped-def]  # compiled
     """Gradients of ``attend`` by the sources' values and scores.
 
     Args:
@@ -110,9 +110,9 @@ def attend_back(indptr, targets, counts, values, ends, starts, slope, gradient, 
             the sums.
         slope: See ``attend``.
         gradient: (T, H · d), of the sums.
-        found: Filled: gradients of ``values`` and of s.
+        gradients: Filled: gradients of ``values`` and of s.
     """
-    by_values, by_scores = found
+    by_values, by_scores = gradients
     (sources, heads), kind = by_scores.shape, values.dtype.type
     d, zero, one, slope = values.shape[1] // heads, kind(0), kind(1), kind(slope)
     sides, wide = np.empty((2, heads * d), values.dtype), np.empty((2, heads * d), values.dtype)
@@ -139,10 +139,10 @@ def attend_back(indptr, targets, counts, values, ends, starts, slope, gradient, 
             by_scores[j, h] = -(above * means[0, h] + slope * (below * means[1, h]))
             _put(wide, h, d, above, below)
         for k in range(heads * d):
-            at = np.uint64(k)
-            first, second = wide[0, at] * sides[0, at], wide[1, at] * sides[1, at]
-            by_values[j, at] = first + second
-            products[at] = values[j, at] * (first + slope * second)
+            column = np.uint64(k)
+            first, second = wide[0, column] * sides[0, column], wide[1, column] * sides[1, column]
+            by_values[j, column] = first + second
+            products[column] = values[j, column] * (first + slope * second)
         for h in range(heads):
             for k in range(h * d, (h + 1) * d):
                 by_scores[j, h] += products[np.uint64(k)]
@@ -172,8 +172,8 @@ def edge_attention(graph: CSRGraph, values: Tensor, by_source: Tensor, by_target
     Note:
         The gradient reads the transpose and stores nothing per edge. A symmetric graph is its own transpose.
     """
-    found: Tensor = _Attention.apply(graph, values, by_source, by_target)  # type: ignore[no-untyped-call]  # torch's apply is untyped
-    return found
+    attended: Tensor = _Attention.apply(graph, values, by_source, by_target)  # type: ignore[no-untyped-call]  # torch's apply is untyped
+    return attended
 
 
 class _Attention(torch.autograd.Function):
@@ -192,8 +192,8 @@ class _Attention(torch.autograd.Function):
         gradient = gradients[0].contiguous()
         means = (gradient * sums).sum(dim=2)
         back = _back_on_host if ctx.compiled else _back_anywhere
-        found = back(ctx.graph, values, by_source, by_target, logs, gradient, means)
-        return None, *found, (gradient * sloped).sum(dim=2) - means * steep
+        by_inputs = back(ctx.graph, values, by_source, by_target, logs, gradient, means)
+        return None, *by_inputs, (gradient * sloped).sum(dim=2) - means * steep
 
 
 def _near(by_source: Tensor) -> bool:
@@ -224,10 +224,10 @@ def _on_host(graph: CSRGraph, values: Tensor, by_source: Tensor, by_target: Tens
 def _back_on_host(graph: CSRGraph, *tensors: Tensor) -> tuple[Tensor, ...]:
     values, by_source, by_target, logs, gradient, means = tensors
     ends, starts, _ = _ends(by_source, by_target, logs)
-    found = (torch.empty_like(values), torch.empty_like(by_source))
+    gradients = (torch.empty_like(values), torch.empty_like(by_source))
     known = _arrays(*_edges(graph.transpose, values), values, ends, torch.cat([starts, means], dim=1))
-    attend_back(*known, SLOPE, *_arrays(gradient), tuple(_arrays(*found)))
-    return found
+    attend_back(*known, SLOPE, *_arrays(gradient), tuple(_arrays(*gradients)))
+    return gradients
 
 
 def _edges(graph: CSRGraph, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -237,7 +237,7 @@ def _edges(graph: CSRGraph, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def _arrays(*tensors: Tensor) -> list[NDArray[Any]]:
     """Arrays for kernels, heads side by side."""
-    return [each.detach().flatten(1).numpy() if each.dim() > 1 else each.numpy() for each in tensors]
+    return [tensor.detach().flatten(1).numpy() if tensor.dim() > 1 else tensor.numpy() for tensor in tensors]
 
 
 def _anywhere(graph: CSRGraph, values: Tensor, by_source: Tensor, by_target: Tensor) -> tuple[Tensor, ...]:
@@ -246,14 +246,14 @@ def _anywhere(graph: CSRGraph, values: Tensor, by_source: Tensor, by_target: Ten
     scores, own_scores = by_target[to] + by_source[graph.sources], by_target + by_source[:targets]
     largest = _bent(torch.maximum(_reduced(graph, scores, "max"), own_scores))  # LeakyReLU keeps order
     weights, sloped = _weights(scores, largest[to], graph.values)
-    own, own_sloped = _weights(own_scores, largest, None)
-    total = own + _reduced(graph, weights, "sum")
-    found = [
-        (mine.unsqueeze(2) * values[:targets] + _weighted(graph, each, values)) / total.unsqueeze(2)
-        for mine, each in ((own, weights), (own_sloped, sloped))
+    self_weights, own_sloped = _weights(own_scores, largest, None)
+    total = self_weights + _reduced(graph, weights, "sum")
+    means = [
+        (mine.unsqueeze(2) * values[:targets] + _weighted(graph, of_edges, values)) / total.unsqueeze(2)
+        for mine, of_edges in ((self_weights, weights), (own_sloped, sloped))
     ]
     steep = (own_sloped + _reduced(graph, sloped, "sum")) / total
-    return *found, steep, largest + torch.log(total)
+    return *means, steep, largest + torch.log(total)
 
 
 def _back_anywhere(graph: CSRGraph, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -261,9 +261,9 @@ def _back_anywhere(graph: CSRGraph, *tensors: Tensor) -> tuple[Tensor, ...]:
     back, targets = graph.transpose, len(by_target)
     to = back.sources
     weights, sloped = _weights(by_target[to] + by_source[back.targets], logs[to], back.values)
-    own, own_sloped = _weights(by_target + by_source[:targets], logs, None)
+    self_weights, own_sloped = _weights(by_target + by_source[:targets], logs, None)
     by_values = _weighted(back, weights, gradient)
-    by_values[:targets] += own.unsqueeze(2) * gradient
+    by_values[:targets] += self_weights.unsqueeze(2) * gradient
     by_scores = (_weighted(back, sloped, gradient) * values).sum(dim=2) - _reduced(
         back, sloped * means[to], "sum"
     )

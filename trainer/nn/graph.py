@@ -140,14 +140,14 @@ class MeanOperator(CSRGraph):
         nodes = graphs[0].num_sources
         parts = [graph.operator for graph in graphs]
         keys = torch.cat([part.targets * nodes + part.sources for part in parts])
-        found, place = torch.unique(keys, return_inverse=True)
+        distinct_keys, place = torch.unique(keys, return_inverse=True)
         values = torch.cat([part.values for part in parts if part.values is not None]) / len(graphs)
-        targets = found // max(nodes, 1)
+        targets = distinct_keys // max(nodes, 1)
         super().__init__(
             torch.searchsorted(targets, torch.arange(nodes + 1, device=keys.device)),
-            found % max(nodes, 1),
+            distinct_keys % max(nodes, 1),
             nodes,
-            values=values.new_zeros(len(found)).index_add_(0, place, values),
+            values=values.new_zeros(len(distinct_keys)).index_add_(0, place, values),
             symmetric=all(graph.symmetric for graph in graphs),
         )
         self.operator = self

@@ -133,19 +133,21 @@ class _TableProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, table: Tensor, weight: Tensor, bias: Tensor, count: int, rectify: bool) -> Tensor:
         product: Tensor = torch.ops.mkldnn._linear_pointwise(table, _whole(weight), bias, "none", [], "")
-        found = product[:count]
+        rows = product[:count]
         if rectify:
-            found.relu_()  # oneDNN's own makes 0 of NaN
-        ctx.save_for_backward(table, weight, *([found] if rectify else []))
-        return found
+            rows.relu_()  # oneDNN's own makes 0 of NaN
+        ctx.save_for_backward(table, weight, *([rows] if rectify else []))
+        return rows
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None, None]:
-        table, weight, *found = ctx.saved_tensors
+        table, weight, *outputs = ctx.saved_tensors
         passed, count = table.new_empty(len(table), len(weight)), len(gradients[0])
         passed[count:] = 0
-        if found:
-            torch.ops.aten.threshold_backward.grad_input(gradients[0], found[0], 0, grad_input=passed[:count])
+        if outputs:
+            torch.ops.aten.threshold_backward.grad_input(
+                gradients[0], outputs[0], 0, grad_input=passed[:count]
+            )
         else:
             passed[:count] = gradients[0]
         by_product = Table(passed)

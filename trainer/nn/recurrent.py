@@ -62,7 +62,7 @@ class GatedUnit(torch.autograd.Function):
         weight_hh: Tensor,
         bias_ih: Tensor,
         bias_hh: Tensor,
-        own: bool,
+        with_state: bool,
         products: torch.dtype | None,
     ) -> Tensor:
         """Next states (n, d).
@@ -75,51 +75,51 @@ class GatedUnit(torch.autograd.Function):
             weight_hh: (3 d, d).
             bias_ih: (3 d,).
             bias_hh: (3 d,).
-            own: Whether the state is part of the message.
+            with_state: Whether the state is part of the message.
             products: Type of products; None: that of the rows.
         """
         count, d = len(row), weight_hh.shape[1]
-        weight = weight_ih.clone() if own else pad(weight_ih, (d, 0))
+        weight = weight_ih.clone() if with_state else pad(weight_ih, (d, 0))
         weight[: 2 * d, :d] += weight_hh[: 2 * d]
         table = side_by_side(row, timed)
         state = table[:, :d].contiguous()
         gates = Table(table, products).times(weight)
-        told = Table(state, products).times(weight_hh[2 * d :])
+        hidden = Table(state, products).times(weight_hh[2 * d :])
         gates.add_(bias_ih + pad(bias_hh[: 2 * d], (0, d)))
-        told.add_(bias_hh[2 * d :])
+        hidden.add_(bias_hh[2 * d :])
         reset, keep = gates[:, : 2 * d].sigmoid_().chunk(2, dim=1)
-        new = gates[:, 2 * d :].addcmul_(reset, told).tanh_()
+        new = gates[:, 2 * d :].addcmul_(reset, hidden).tanh_()
         updated = torch.lerp(new, state, keep)[:count]
-        ctx.save_for_backward(table, state, weight, gates, told)
-        ctx.own, ctx.products, ctx.timed = own, products, timed.shape[1]
+        ctx.save_for_backward(table, state, weight, gates, hidden)
+        ctx.with_state, ctx.products, ctx.timed = with_state, products, timed.shape[1]
         return updated
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of φ, weights and biases."""
-        table, state, weight, gates, told = ctx.saved_tensors
-        (gradient,), d = gradients, told.shape[1]
+        table, state, weight, gates, hidden = ctx.saved_tensors
+        (gradient,), d = gradients, hidden.shape[1]
         count = len(gradient)
-        by_gates, by_told = torch.empty_like(gates), torch.empty_like(told)
+        by_gates, by_hidden = torch.empty_like(gates), torch.empty_like(hidden)
         gradient = pad(gradient, (0, 0, 0, len(gates) - count))
         reset, keep, new = gates.chunk(3, dim=1)
         by_reset, by_keep, by_new = by_gates.chunk(3, dim=1)
         by_new.copy_(gradient * (1 - keep) * (1 - new * new))
         by_keep.copy_(gradient * (state - new) * keep * (1 - keep))
-        torch.mul(by_new, reset, out=by_told)
-        by_reset.copy_(by_told * told * (1 - reset))
-        by_bias, by_told_bias = by_gates.sum(dim=0), by_told.sum(dim=0)
+        torch.mul(by_new, reset, out=by_hidden)
+        by_reset.copy_(by_hidden * hidden * (1 - reset))
+        by_bias, by_hidden_bias = by_gates.sum(dim=0), by_hidden.sum(dim=0)
         g = Table(by_gates, ctx.products)
         by_weight = g.summed_with(Table(table, ctx.products))
-        by_new_weight = Table(by_told, ctx.products).summed_with(Table(state, ctx.products))
+        by_new_weight = Table(by_hidden, ctx.products).summed_with(Table(state, ctx.products))
         by_timed = g.times(weight[:, -ctx.timed :].t())[:count] if ctx.needs_input_grad[1] else None
         return (
             None,
             by_timed,
-            by_weight if ctx.own else by_weight[:, d:],
+            by_weight if ctx.with_state else by_weight[:, d:],
             torch.cat([by_weight[: 2 * d, :d], by_new_weight]),
             by_bias,
-            torch.cat([by_bias[: 2 * d], by_told_bias]),
+            torch.cat([by_bias[: 2 * d], by_hidden_bias]),
             None,
             None,
         )
@@ -142,20 +142,20 @@ def _sigmoids(gate):  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(**WIDE)
-def _remember(taken, kept, new, shown, c, cell, h):  # type: ignore[no-untyped-def]  # compiled
+def _remember(taken, retained, new, shown, c, cell, h):  # type: ignore[no-untyped-def]  # compiled
     for j in range(len(c)):
         new[j] = _tanh(new[j])
-        cell[j] = kept[j] * c[j] + taken[j] * new[j]
+        cell[j] = retained[j] * c[j] + taken[j] * new[j]
         h[j] = shown[j] * _tanh(cell[j])
 
 
 @njit(**WIDE)
-def lstm_open(gates, there, h, c, h_after, c_after):  # type: ignore[no-untyped-def]  # compiled
+def lstm_open(gates, present, h, c, h_after, c_after):  # type: ignore[no-untyped-def]  # compiled
     """From products to the next states.
 
     Args:
         gates: float32 (n, 4 d), products of i, f, g and o; becomes the gates' outputs.
-        there: bool (n,).
+        present: bool (n,).
         h: float32 (n, d), before.
         c: float32 (n, d), before.
         h_after: float32 (n, d), filled.
@@ -163,7 +163,7 @@ def lstm_open(gates, there, h, c, h_after, c_after):  # type: ignore[no-untyped-
     """
     d = c.shape[1]
     for i in range(len(c)):
-        if there[i]:
+        if present[i]:
             gate = gates[i]
             _sigmoids(gate[: 2 * d])
             _sigmoids(gate[3 * d :])
@@ -184,23 +184,23 @@ def _by_output(by_h, shown, cell, by_shown, by_c):  # type: ignore[no-untyped-de
 
 
 @njit(**WIDE)
-def _by_memory(by_c, taken, kept, new, c, by_taken, by_kept, by_new):  # type: ignore[no-untyped-def]  # compiled
+def _by_memory(by_c, taken, retained, new, c, by_taken, by_retained, by_new):  # type: ignore[no-untyped-def]  # compiled
     for j in range(len(c)):
         by_taken[j] = by_c[j] * new[j] * taken[j] * (_ONE - taken[j])
-        by_kept[j] = by_c[j] * c[j] * kept[j] * (_ONE - kept[j])
+        by_retained[j] = by_c[j] * c[j] * retained[j] * (_ONE - retained[j])
         by_new[j] = by_c[j] * taken[j] * (_ONE - new[j] * new[j])
-        by_c[j] *= kept[j]
+        by_c[j] *= retained[j]
 
 
 @njit(cache=True, nogil=True)
-def lstm_back(by_h, by_c, gates, there, c, c_after, by_gates):  # type: ignore[no-untyped-def]  # compiled
+def lstm_back(by_h, by_c, gates, present, c, c_after, by_gates):  # type: ignore[no-untyped-def]  # compiled
     """Gradients of the products of ``lstm_open``.
 
     Args:
         by_h: float32 (n, d), of h afterwards; becomes the part of h before that passes around the gates.
         by_c: float32 (n, d), of c afterwards; becomes that of c before.
         gates: float32 (n, 4 d), as ``lstm_open`` left them.
-        there: bool (n,).
+        present: bool (n,).
         c: float32 (n, d), before.
         c_after: float32 (n, d).
         by_gates: float32 (n, 4 d), filled.
@@ -208,7 +208,7 @@ def lstm_back(by_h, by_c, gates, there, c, c_after, by_gates):  # type: ignore[n
     d = c.shape[1]
     for i in range(len(c)):
         by_gate = by_gates[i]
-        if there[i]:
+        if present[i]:
             gate = gates[i]
             _by_output(by_h[i], gate[3 * d :], c_after[i], by_gate[3 * d :], by_c[i])
             _by_memory(
@@ -221,24 +221,24 @@ def lstm_back(by_h, by_c, gates, there, c, c_after, by_gates):  # type: ignore[n
 
 
 @njit(**WIDE)
-def _reset(reset, h, kept):  # type: ignore[no-untyped-def]  # compiled
+def _reset(reset, h, reset_state):  # type: ignore[no-untyped-def]  # compiled
     for j in range(len(h)):
-        kept[j] = reset[j] * h[j]
+        reset_state[j] = reset[j] * h[j]
 
 
 @njit(**WIDE)
-def gru_open(gates, h, kept):  # type: ignore[no-untyped-def]  # compiled
+def gru_open(gates, h, reset_state):  # type: ignore[no-untyped-def]  # compiled
     """The update and reset gates, and the state after reset.
 
     Args:
         gates: float32 (n, 2 d), products of both; becomes their outputs.
         h: float32 (n, d), before.
-        kept: float32 (n, d), filled.
+        reset_state: float32 (n, d), filled.
     """
     d = h.shape[1]
     for i in range(len(h)):
         _sigmoids(gates[i])
-        _reset(gates[i, d:], h[i], kept[i])
+        _reset(gates[i, d:], h[i], reset_state[i])
 
 
 @njit(**WIDE)
@@ -249,19 +249,19 @@ def _mix(update, new, h, after):  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(**WIDE)
-def gru_renew(gates, new, there, h, after):  # type: ignore[no-untyped-def]  # compiled
+def gru_renew(gates, new, present, h, after):  # type: ignore[no-untyped-def]  # compiled
     """The next states.
 
     Args:
         gates: float32 (n, 2 d), as ``gru_open`` left them.
         new: float32 (n, d), products of the candidate; becomes the candidate.
-        there: bool (n,).
+        present: bool (n,).
         h: float32 (n, d), before.
         after: float32 (n, d), filled.
     """
     d = h.shape[1]
     for i in range(len(h)):
-        if there[i]:
+        if present[i]:
             _mix(gates[i, :d], new[i], h[i], after[i])
         else:
             after[i] = h[i]
@@ -276,21 +276,21 @@ def _by_renewed(by_h, update, new, h, by_update, by_new):  # type: ignore[no-unt
 
 
 @njit(cache=True, nogil=True)
-def gru_back_new(by_h, gates, new, there, h, by_gates, by_new):  # type: ignore[no-untyped-def]  # compiled
+def gru_back_new(by_h, gates, new, present, h, by_gates, by_new):  # type: ignore[no-untyped-def]  # compiled
     """Gradients of the products of the candidate and of the update gate.
 
     Args:
         by_h: float32 (n, d), of the next states; becomes the part of those before that passes around the gates.
         gates: float32 (n, 2 d), as ``gru_open`` left them.
         new: float32 (n, d), as ``gru_renew`` left it.
-        there: bool (n,).
+        present: bool (n,).
         h: float32 (n, d), before.
         by_gates: float32 (n, 2 d), its first half filled.
         by_new: float32 (n, d), filled.
     """
     d = h.shape[1]
     for i in range(len(h)):
-        if there[i]:
+        if present[i]:
             _by_renewed(by_h[i], gates[i, :d], new[i], h[i], by_gates[i, :d], by_new[i])
         else:
             by_gates[i, :d] = 0
@@ -298,26 +298,26 @@ def gru_back_new(by_h, gates, new, there, h, by_gates, by_new):  # type: ignore[
 
 
 @njit(**WIDE)
-def _by_kept_state(by_kept, reset, h, by_h, by_gate):  # type: ignore[no-untyped-def]  # compiled
+def _by_reset_state(by_reset_state, reset, h, by_h, by_gate):  # type: ignore[no-untyped-def]  # compiled
     for j in range(len(h)):
-        by_gate[j] = by_kept[j] * h[j] * reset[j] * (_ONE - reset[j])
-        by_h[j] += by_kept[j] * reset[j]
+        by_gate[j] = by_reset_state[j] * h[j] * reset[j] * (_ONE - reset[j])
+        by_h[j] += by_reset_state[j] * reset[j]
 
 
 @njit(cache=True, nogil=True)
-def gru_back_reset(by_h, by_kept, gates, h, by_gates):  # type: ignore[no-untyped-def]  # compiled
-    """Gradients of the products of the reset gate; those of absent rows are zero because ``by_kept`` is.
+def gru_back_reset(by_h, by_reset_state, gates, h, by_gates):  # type: ignore[no-untyped-def]  # compiled
+    """Gradients of the products of the reset gate; those of absent rows are zero because ``by_reset_state`` is.
 
     Args:
         by_h: float32 (n, d), added to.
-        by_kept: float32 (n, d), of the state after reset.
+        by_reset_state: float32 (n, d), of the state after reset.
         gates: float32 (n, 2 d), as ``gru_open`` left them.
         h: float32 (n, d), before.
         by_gates: float32 (n, 2 d), its second half filled.
     """
     d = h.shape[1]
     for i in range(len(h)):
-        _by_kept_state(by_kept[i], gates[i, d:], h[i], by_h[i], by_gates[i, d:])
+        _by_reset_state(by_reset_state[i], gates[i, d:], h[i], by_h[i], by_gates[i, d:])
 
 
 _BLOCK = 2048
@@ -339,7 +339,7 @@ class UnrolledLstm(torch.autograd.Function):
         of_inputs: Tensor,
         bias: Tensor,
         of_state: Tensor,
-        there: Tensor,
+        present: Tensor,
         h: Tensor,
         c: Tensor,
     ) -> tuple[Tensor, Tensor]:
@@ -351,38 +351,38 @@ class UnrolledLstm(torch.autograd.Function):
             of_inputs: (4 d, w), of i, f, g and o.
             bias: (4 d,).
             of_state: (4 d, d).
-            there: bool (t, n).
+            present: bool (t, n).
             h: (n, d), before.
             c: (n, d), before.
         """
         states, saved, memory = rows.new_empty(len(rows), *h.shape), [], torch.empty_like(c)
         for nodes in _blocks(h):
-            before, kept = h[nodes], c[nodes]
-            for x, come, state in zip(rows[:, nodes], there[:, nodes], states[:, nodes], strict=True):
+            before, cell = h[nodes], c[nodes]
+            for x, come, state in zip(rows[:, nodes], present[:, nodes], states[:, nodes], strict=True):
                 gates = torch.addmm(bias, x, of_inputs.t()).addmm_(before, of_state.t())
-                after = torch.empty_like(kept)
-                _call(lstm_open, gates, come, before, kept, state, after)
-                saved += [gates, kept, after]
-                before, kept = state, after
-            memory[nodes] = kept
-        ctx.save_for_backward(rows, of_inputs, of_state, there, h, states, *saved)
+                after = torch.empty_like(cell)
+                _call(lstm_open, gates, come, before, cell, state, after)
+                saved += [gates, cell, after]
+                before, cell = state, after
+            memory[nodes] = cell
+        ctx.save_for_backward(rows, of_inputs, of_state, present, h, states, *saved)
         return states, memory
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of what ``forward`` took."""
-        rows, of_inputs, of_state, there, h, states, *saved = ctx.saved_tensors
+        rows, of_inputs, of_state, present, h, states, *saved = ctx.saved_tensors
         by_states, by_c = gradients[0], gradients[1].clone(memory_format=torch.contiguous_format)
         by_rows, by_h = torch.empty_like(rows), torch.zeros_like(h)
         by_inputs, by_state = torch.zeros_like(of_inputs), torch.zeros_like(of_state)
         by_bias = of_inputs.new_zeros(len(of_inputs))
         for number, nodes in enumerate(_blocks(h)):
-            by_before, by_kept = by_h[nodes], by_c[nodes]
+            by_before, by_cell = by_h[nodes], by_c[nodes]
             by_gates = h.new_empty(len(by_before), len(of_inputs))
             for t in reversed(range(len(rows))):
-                gates, kept, after = saved[3 * (number * len(rows) + t) :][:3]
+                gates, cell, after = saved[3 * (number * len(rows) + t) :][:3]
                 by_before += by_states[t, nodes]
-                _call(lstm_back, by_before, by_kept, gates, there[t, nodes], kept, after, by_gates)
+                _call(lstm_back, by_before, by_cell, gates, present[t, nodes], cell, after, by_gates)
                 torch.mm(by_gates, of_inputs, out=by_rows[t, nodes])
                 by_inputs.addmm_(by_gates.t(), rows[t, nodes])
                 by_state.addmm_(by_gates.t(), states[t - 1, nodes] if t else h[nodes])
@@ -395,7 +395,9 @@ class UnrolledGru(torch.autograd.Function):
     """States (t, n, d) of T-GCN's recurrence."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, weights: Tensor, biases: Tensor, there: Tensor, h: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, rows: Tensor, weights: Tensor, biases: Tensor, present: Tensor, h: Tensor
+    ) -> Tensor:
         """Pass over the snapshots.
 
         Args:
@@ -403,31 +405,35 @@ class UnrolledGru(torch.autograd.Function):
             rows: (t, n, d), or (t, n, 3 d) if each gate has its own.
             weights: (3 d, 2 d), of update, reset and candidate, for [input ‖ state].
             biases: (3 d,).
-            there: bool (t, n).
+            present: bool (t, n).
             h: (n, d), before.
         """
         d, states = h.shape[1], rows.new_empty(len(rows), *h.shape)
         of_state, saved = weights[:, d:].contiguous(), []
         for nodes in _blocks(h):
             before = h[nodes]
-            for x, come, state in zip(rows[:, nodes], there[:, nodes], states[:, nodes], strict=True):
-                gates, new, kept = h.new_empty(len(x), 2 * d), h.new_empty(len(x), d), h.new_empty(len(x), d)
+            for x, come, state in zip(rows[:, nodes], present[:, nodes], states[:, nodes], strict=True):
+                gates, new, reset_state = (
+                    h.new_empty(len(x), 2 * d),
+                    h.new_empty(len(x), d),
+                    h.new_empty(len(x), d),
+                )
                 for gate, out in enumerate((gates[:, :d], gates[:, d:], new)):
                     of = slice(gate * d, (gate + 1) * d)
                     torch.addmm(biases[of], _of_gate(x, gate, d), weights[of, :d].t(), out=out)
                 gates.addmm_(before, of_state[: 2 * d].t())
-                _call(gru_open, gates, before, kept)
-                new.addmm_(kept, of_state[2 * d :].t())
+                _call(gru_open, gates, before, reset_state)
+                new.addmm_(reset_state, of_state[2 * d :].t())
                 _call(gru_renew, gates, new, come, before, state)
-                saved += [gates, new, kept]
+                saved += [gates, new, reset_state]
                 before = state
-        ctx.save_for_backward(rows, weights, there, h, states, *saved)
+        ctx.save_for_backward(rows, weights, present, h, states, *saved)
         return states
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of what ``forward`` took."""
-        (by_states,), (rows, weights, there, h, states, *saved) = gradients, ctx.saved_tensors
+        (by_states,), (rows, weights, present, h, states, *saved) = gradients, ctx.saved_tensors
         d, shared = h.shape[1], rows.shape[2] == h.shape[1]
         of_state = weights[:, d:].contiguous()
         by_rows, by_h = torch.zeros_like(rows) if shared else torch.empty_like(rows), torch.zeros_like(h)
@@ -436,20 +442,20 @@ class UnrolledGru(torch.autograd.Function):
             by_before = by_h[nodes]
             by_gates, by_new = h.new_empty(len(by_before), 2 * d), torch.empty_like(by_before)
             for t in reversed(range(len(rows))):
-                gates, new, kept = saved[3 * (number * len(rows) + t) :][:3]
+                gates, new, reset_state = saved[3 * (number * len(rows) + t) :][:3]
                 before = states[t - 1, nodes] if t else h[nodes]
                 by_before += by_states[t, nodes]
-                _call(gru_back_new, by_before, gates, new, there[t, nodes], before, by_gates, by_new)
-                by_kept = by_new @ of_state[2 * d :]
-                _call(gru_back_reset, by_before, by_kept, gates, before, by_gates)
+                _call(gru_back_new, by_before, gates, new, present[t, nodes], before, by_gates, by_new)
+                by_reset_state = by_new @ of_state[2 * d :]
+                _call(gru_back_reset, by_before, by_reset_state, gates, before, by_gates)
                 by_before.addmm_(by_gates, of_state[: 2 * d])
                 by_weights[: 2 * d, d:] += by_gates.t() @ before
-                by_weights[2 * d :, d:] += by_new.t() @ kept
-                for gate, by in enumerate((by_gates[:, :d], by_gates[:, d:], by_new)):
+                by_weights[2 * d :, d:] += by_new.t() @ reset_state
+                for gate, by_gate in enumerate((by_gates[:, :d], by_gates[:, d:], by_new)):
                     of = slice(gate * d, (gate + 1) * d)
-                    by_weights[of, :d] += by.t() @ _of_gate(rows[t, nodes], gate, d)
-                    by_biases[of] += by.sum(dim=0)
-                    _of_gate(by_rows[t, nodes], gate, d).addmm_(by, weights[of, :d], beta=float(shared))
+                    by_weights[of, :d] += by_gate.t() @ _of_gate(rows[t, nodes], gate, d)
+                    by_biases[of] += by_gate.sum(dim=0)
+                    _of_gate(by_rows[t, nodes], gate, d).addmm_(by_gate, weights[of, :d], beta=float(shared))
         return by_rows, by_weights, by_biases, None, by_h
 
 

@@ -17,8 +17,8 @@ def rows(table: Tensor, place: Tensor) -> Tensor:
 
 def distinct_rows(table: Tensor, place: Tensor) -> Tensor:
     """As ``rows`` for distinct places (m,): the gradient is put back without a sum."""
-    found: Tensor = _Distinct.apply(table, place)  # type: ignore[no-untyped-call]  # torch's apply is untyped
-    return found
+    rows: Tensor = _Distinct.apply(table, place)  # type: ignore[no-untyped-call]  # torch's apply is untyped
+    return rows
 
 
 class _Distinct(Function):

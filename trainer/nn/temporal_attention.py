@@ -35,15 +35,15 @@ _FUSED = {"contract"}
 @njit(cache=True, nogil=True, fastmath=_FUSED)
 def _put_together(context, neighbours, r):  # type: ignore[no-untyped-def]  # compiled
     """Assemble the vectors of a row's neighbours in ``context`` and their numbers in ``places``; returns how many."""
-    states, place, edge, age, table, frequency, phase, there, places = neighbours
+    states, place, edge, age, table, frequency, phase, valid, places = neighbours
     width, edges = states.shape[1], edge.shape[2]
     first, count = width + edges, 0
     for k in range(place.shape[1]):
-        if not there[r, k]:
+        if not valid[r, k]:
             continue
-        at = np.uint64(place[r, k])
+        source = np.uint64(place[r, k])
         for j in range(width):
-            context[count, j] = states[at, j]
+            context[count, j] = states[source, j]
         for j in range(edges):
             context[count, width + j] = edge[r, k, j]
         for j in range(table.shape[2]):
@@ -76,26 +76,26 @@ def _copy(to, i, what, k, width):  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(cache=True, nogil=True)
-def attend(queries, neighbours, kept, scale, gathered, weights):  # type: ignore[no-untyped-def]  # compiled
+def attend(queries, neighbours, keep_factors, scale, gathered, weights):  # type: ignore[no-untyped-def]  # compiled
     """Σ_k w_k c_k with w = softmax(q·c · scale), all rows and heads.
 
     Args:
         queries: Of each head (≥ R, C), q.
         neighbours: ``states`` (n, d); ``place`` int64 (R, K), neighbours among the states; ``edge`` (R, K, edges);
             ``age`` (R, K), and either ``table`` (R, K, T), φ, with no ``frequency`` and ``phase``, or those (T,) of
-            cosines and a table of width 0; ``there`` bool (R, K), which neighbours exist.
-        kept: (R, H, K), factor of each weight: 0 if it is dropped.
+            cosines and a table of width 0; ``valid`` bool (R, K), which neighbours exist.
+        keep_factors: (R, H, K), factor of each weight: 0 if it is dropped.
         scale: Of products.
         gathered: Of each head (≥ R, C), filled.
         weights: (R, H, K), filled where a neighbour exists.
     """
-    states, place, edge, age, table, frequency, phase, there = neighbours
-    (rows, heads, most), kind, width = kept.shape, kept.dtype.type, queries[0].shape[1]
+    states, place, edge, age, table, frequency, phase, valid = neighbours
+    (rows, heads, most), kind, width = keep_factors.shape, keep_factors.dtype.type, queries[0].shape[1]
     padded = -(-width // _LANES) * _LANES
-    context = np.zeros((most, padded), kept.dtype)
-    query, sums = np.zeros((1, padded), kept.dtype), np.zeros((1, padded), kept.dtype)
-    score, places = np.empty(most, kept.dtype), np.empty(most, np.int64)
-    named = (states, place, edge, age, table, frequency, phase, there, places)
+    context = np.zeros((most, padded), keep_factors.dtype)
+    query, sums = np.zeros((1, padded), keep_factors.dtype), np.zeros((1, padded), keep_factors.dtype)
+    score, places = np.empty(most, keep_factors.dtype), np.empty(most, np.int64)
+    named = (states, place, edge, age, table, frequency, phase, valid, places)
     for r in range(rows):
         count = _put_together(context, named, r)
         for h in range(heads):
@@ -112,56 +112,59 @@ def attend(queries, neighbours, kept, scale, gathered, weights):  # type: ignore
             for i in range(count):
                 weight = score[i] / total
                 weights[r, h, places[i]] = weight
-                _add(sums, 0, weight * kept[r, h, places[i]], context, i)
+                _add(sums, 0, weight * keep_factors[r, h, places[i]], context, i)
             _copy(gathered[h], r, sums, 0, width)
 
 
 @njit(cache=True, nogil=True)
-def attend_back(queries, neighbours, kept, scale, weights, gradient, out):  # type: ignore[no-untyped-def]  # compiled
+def attend_back(queries, neighbours, keep_factors, scale, weights, gradient, out):  # type: ignore[no-untyped-def]  # compiled
     """Gradients of ``attend``.
 
     Args:
         queries: See ``attend``.
         neighbours: See ``attend``.
-        kept: See ``attend``.
+        keep_factors: See ``attend``.
         scale: See ``attend``.
         weights: As ``attend`` left them.
         gradient: Of each head (≥ R, C), of what was gathered.
         out: Gradients of ``queries`` (filled), ``states`` (added to), ``table`` (filled), and, float64 (T,), of
             frequency and phase (added to).
     """
-    states, place, edge, age, table, frequency, phase, there = neighbours
-    by_asked, by_states, by_table, by_frequency, by_phase = out
-    (rows, heads, most), kind, width = kept.shape, kept.dtype.type, queries[0].shape[1]
+    states, place, edge, age, table, frequency, phase, valid = neighbours
+    by_queries, by_states, by_table, by_frequency, by_phase = out
+    (rows, heads, most), kind, width = keep_factors.shape, keep_factors.dtype.type, queries[0].shape[1]
     first = states.shape[1] + edge.shape[2]
     padded = -(-width // _LANES) * _LANES
-    context = np.zeros((most, padded), kept.dtype)
-    query, told = np.zeros((heads, padded), kept.dtype), np.zeros((heads, padded), kept.dtype)
-    sums = np.empty((1, padded), kept.dtype)
-    by_score, places = np.empty((heads, most), kept.dtype), np.empty(most, np.int64)
-    named = (states, place, edge, age, table, frequency, phase, there, places)
+    context = np.zeros((most, padded), keep_factors.dtype)
+    query, by_attended = (
+        np.zeros((heads, padded), keep_factors.dtype),
+        np.zeros((heads, padded), keep_factors.dtype),
+    )
+    sums = np.empty((1, padded), keep_factors.dtype)
+    by_score, places = np.empty((heads, most), keep_factors.dtype), np.empty(most, np.int64)
+    named = (states, place, edge, age, table, frequency, phase, valid, places)
     by_table[:] = 0
     for r in range(rows):
         count = _put_together(context, named, r)
         for h in range(heads):
             _copy(query, h, queries[h], r, width)
-            _copy(told, h, gradient[h], r, width)
+            _copy(by_attended, h, gradient[h], r, width)
             mean = kind(0)
             for i in range(count):
-                by_score[h, i] = _dot(told, h, context, i) * kept[r, h, places[i]]
+                by_score[h, i] = _dot(by_attended, h, context, i) * keep_factors[r, h, places[i]]
                 mean += by_score[h, i] * weights[r, h, places[i]]
             sums[:] = 0
             for i in range(count):
                 by_score[h, i] = weights[r, h, places[i]] * (by_score[h, i] - mean) * kind(scale)
                 _add(sums, 0, by_score[h, i], context, i)
-            _copy(by_asked[h], r, sums, 0, width)
+            _copy(by_queries[h], r, sums, 0, width)
         for i in range(count):
             k = places[i]
             sums[:] = 0
             for h in range(heads):
-                weight = weights[r, h, k] * kept[r, h, k]
+                weight = weights[r, h, k] * keep_factors[r, h, k]
                 for j in range(padded):
-                    sums[0, j] += by_score[h, i] * query[h, j] + weight * told[h, j]
+                    sums[0, j] += by_score[h, i] * query[h, j] + weight * by_attended[h, j]
             _spread(sums[0], first, by_states[place[r, k]], by_table[r, k])
             _spread_spans(sums[0, first:], age[r, k], frequency, phase, by_frequency, by_phase)
 
@@ -186,9 +189,9 @@ def _spread_spans(sums, age, frequency, phase, by_frequency, by_phase):  # type:
 def add_rows(to, place, rows):  # type: ignore[no-untyped-def]  # compiled
     """Add rows (R, d) to those of a table (n, d) at int64 (R,) places, in order."""
     for r in range(len(place)):
-        at = np.uint64(place[r])
+        target = np.uint64(place[r])
         for j in range(rows.shape[1]):
-            to[at, j] += rows[r, j]
+            to[target, j] += rows[r, j]
 
 
 class HostAttention(torch.autograd.Function):
@@ -207,7 +210,7 @@ class HostAttention(torch.autograd.Function):
         key: Tensor,
         value: Tensor,
         rows: tuple[Tensor, ...],
-        kept: Tensor,
+        keep_factors: Tensor,
         products: torch.dtype | None,
     ) -> Tensor:
         """[attended ‖ state] (R, 2 d).
@@ -223,37 +226,39 @@ class HostAttention(torch.autograd.Function):
             query_bias: (d,).
             key: (d, d + edges + T).
             value: (d, d + edges + T).
-            rows: int64 ``own`` (R,), int64 ``place`` (R, K), ``edge`` (R, K, edges), ``age`` (R, K), bool ``there``
+            rows: int64 ``own_place`` (R,), int64 ``place`` (R, K), ``edge`` (R, K, edges), ``age`` (R, K), bool ``valid``
                 (R, K); see ``Hop``.
-            kept: (R, H, K), factor of each weight: 0 if it is dropped.
+            keep_factors: (R, H, K), factor of each weight: 0 if it is dropped.
             products: Type of products with weights; None: that of the states.
         """
-        own, place, edge, age, there = rows
-        (count, heads, _), d = kept.shape, states.shape[1]
-        each = d // heads
-        mine = side_by_side(states.index_select(0, own))
-        told = torch.nn.functional.linear(now, query[:, d:], query_bias)
+        own_place, place, edge, age, valid = rows
+        (count, heads, _), d = keep_factors.shape, states.shape[1]
+        head_width = d // heads
+        mine = side_by_side(states.index_select(0, own_place))
+        time_part = torch.nn.functional.linear(now, query[:, d:], query_bias)
         by_state = query[:, :d].contiguous()
-        asking = Table(mine, products).times(by_state).add_(told)
+        asking = Table(mine, products).times(by_state).add_(time_part)
         parts = [side_by_side(part) for part in asking.chunk(heads, dim=1)]
         queries = [Table(q, products).times(k.t()) for q, k in zip(parts, key.chunk(heads), strict=True)]
         gathered = [_room(a, count) for a in queries]
-        weights = torch.empty_like(kept)
+        weights = torch.empty_like(keep_factors)
         neighbours = [
-            part.detach().contiguous() for part in (states, place, edge, age, table, frequency, phase, there)
+            part.detach().contiguous() for part in (states, place, edge, age, table, frequency, phase, valid)
         ]
         attend(
             _arrays(queries),
             _arrays(neighbours),
-            kept.numpy(),
-            each**-0.5,
+            keep_factors.numpy(),
+            head_width**-0.5,
             _arrays(gathered),
             weights.numpy(),
         )
         attended = [
             Table(c, products).times(v)[:count] for c, v in zip(gathered, value.chunk(heads), strict=True)
         ]
-        ctx.save_for_backward(now, query, by_state, key, value, own, mine, kept, weights, *neighbours)
+        ctx.save_for_backward(
+            now, query, by_state, key, value, own_place, mine, keep_factors, weights, *neighbours
+        )
         ctx.heads = parts, queries, gathered
         ctx.products = products
         return torch.cat([*attended, mine[:count]], dim=1)
@@ -261,38 +266,45 @@ class HostAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of states, φ(0), φ or its cosines' frequency and phase, and weights."""
-        now, query, by_state, key, value, own, mine, kept, weights, *neighbours = ctx.saved_tensors
+        now, query, by_state, key, value, own_place, mine, keep_factors, weights, *neighbours = (
+            ctx.saved_tensors
+        )
         states, table, frequency = neighbours[0], neighbours[4], neighbours[5]
         parts, queries, gathered = ctx.heads
-        products, d, heads = ctx.products, states.shape[1], kept.shape[1]
-        each = d // heads
-        count = len(own)
+        products, d, heads = ctx.products, states.shape[1], keep_factors.shape[1]
+        head_width = d // heads
+        count = len(own_place)
         attended, passed = gradients[0].chunk(2, dim=1)
-        told = [Table(side_by_side(part), products) for part in attended.chunk(heads, dim=1)]
-        by_gathered = [t.times(v.t()) for t, v in zip(told, value.chunk(heads), strict=True)]
-        by_value = [t.summed_with(Table(c, products)) for t, c in zip(told, gathered, strict=True)]
-        by_asked = [_room(a, count) for a in queries]
+        by_attended = [Table(side_by_side(part), products) for part in attended.chunk(heads, dim=1)]
+        by_gathered = [t.times(v.t()) for t, v in zip(by_attended, value.chunk(heads), strict=True)]
+        by_value = [t.summed_with(Table(c, products)) for t, c in zip(by_attended, gathered, strict=True)]
+        by_queries = [_room(a, count) for a in queries]
         by_states, by_table = torch.zeros_like(states), torch.empty_like(table)
         by_frequency, by_phase = np.zeros(len(frequency)), np.zeros(len(frequency))
-        out = (_arrays(by_asked), by_states.numpy(), by_table.numpy(), by_frequency, by_phase)
+        out = (_arrays(by_queries), by_states.numpy(), by_table.numpy(), by_frequency, by_phase)
         attend_back(
-            _arrays(queries), _arrays(neighbours), kept.numpy(), each**-0.5, weights.numpy(), _arrays(by_gathered), out
+            _arrays(queries), _arrays(neighbours), keep_factors.numpy(), head_width**-0.5, weights.numpy(),
+            _arrays(by_gathered), out,
         )  # fmt: skip
-        found = [Table(a, products) for a in by_asked]
-        by_key = [Table(q, products).summed_with(a) for q, a in zip(parts, found, strict=True)]
-        by_asking = side_by_side(*(a.times(k)[:count] for a, k in zip(found, key.chunk(heads), strict=True)))
-        by_told, asking = by_asking.sum(dim=0), Table(by_asking, products)
-        by_query = torch.cat([asking.summed_with(Table(mine, products)), torch.outer(by_told, now)], dim=1)
+        by_projected = [Table(a, products) for a in by_queries]
+        by_key = [Table(q, products).summed_with(a) for q, a in zip(parts, by_projected, strict=True)]
+        by_asking = side_by_side(
+            *(a.times(k)[:count] for a, k in zip(by_projected, key.chunk(heads), strict=True))
+        )
+        by_time_part, asking = by_asking.sum(dim=0), Table(by_asking, products)
+        by_query = torch.cat(
+            [asking.summed_with(Table(mine, products)), torch.outer(by_time_part, now)], dim=1
+        )
         by_own = asking.times(by_state.t())[:count].add_(passed)
-        add_rows(by_states.numpy(), own.numpy(), by_own.numpy())
+        add_rows(by_states.numpy(), own_place.numpy(), by_own.numpy())
         return (
             by_states,
-            by_told @ query[:, d:],
+            by_time_part @ query[:, d:],
             by_table if table.shape[2] else None,
             torch.from_numpy(by_frequency).to(states) if len(frequency) else None,
             torch.from_numpy(by_phase).to(states) if len(frequency) else None,
             by_query,
-            by_told,
+            by_time_part,
             torch.cat(by_key),
             torch.cat(by_value),
             None,
@@ -353,22 +365,22 @@ class TemporalAttention(nn.Module):
     def forward(
         self,
         states: Tensor,
-        own: Tensor,
+        own_place: Tensor,
         place: Tensor,
         edge: Tensor,
         age_s: Tensor,
-        there: Tensor,
+        valid: Tensor,
         time: TimeEncoder,
     ) -> Tensor:
         """Embeddings of R rows.
 
         Args:
             states: (n, width), h of all nodes.
-            own: int64 (R,), each row's node among them.
+            own_place: int64 (R,), each row's node among them.
             place: int64 (R, K), each neighbour among them.
             edge: (R, K, edges), without gradient.
             age_s: (R, K), Δt of each neighbour.
-            there: bool (R, K), which neighbours exist.
+            valid: bool (R, K), which neighbours exist.
             time: φ.
 
         Returns:
@@ -376,9 +388,11 @@ class TemporalAttention(nn.Module):
         """
         halved = self.products if self.training else None
         now = time.now()
-        kept = self.dropout(there.to(states.dtype).unsqueeze(1).expand(-1, self.heads, -1)).contiguous()
+        keep_factors = self.dropout(
+            valid.to(states.dtype).unsqueeze(1).expand(-1, self.heads, -1)
+        ).contiguous()
         attend = self._on_host if kernels_fit(states) else self._anywhere
-        merged = attend(states, now, (own, place, edge, age_s, there), time, kept, halved)
+        merged = attend(states, now, (own_place, place, edge, age_s, valid), time, keep_factors, halved)
         for layer in self.merge if isinstance(self.merge, nn.Sequential) else [self.merge]:
             linear = layer if isinstance(layer, nn.Linear) else None
             merged = dense(merged, linear.weight, linear.bias) if linear is not None else layer(merged)
@@ -390,7 +404,7 @@ class TemporalAttention(nn.Module):
         now: Tensor,
         hop: tuple[Tensor, ...],
         time: TimeEncoder,
-        kept: Tensor,
+        keep_factors: Tensor,
         halved: Halved,
     ) -> Tensor:
         """[attended ‖ h(u)] (R, 2 width) by compiled kernels."""
@@ -401,7 +415,7 @@ class TemporalAttention(nn.Module):
         else:
             spans = (time(age_s), age_s.new_empty(0), age_s.new_empty(0))
         attended: Tensor = HostAttention.apply(  # type: ignore[no-untyped-call]  # torch's apply is untyped
-            states, now, *spans, self.query.weight, self.query.bias, self.key.weight, self.value.weight, hop, kept,
+            states, now, *spans, self.query.weight, self.query.bias, self.key.weight, self.value.weight, hop, keep_factors,
             halved,
         )  # fmt: skip
         return attended
@@ -412,20 +426,20 @@ class TemporalAttention(nn.Module):
         now: Tensor,
         hop: tuple[Tensor, ...],
         time: TimeEncoder,
-        kept: Tensor,
+        keep_factors: Tensor,
         halved: Halved,
     ) -> Tensor:
         """The same in torch operations."""
-        own, place, edge, age_s, there = hop
-        width, mine = states.shape[1], rows(states, own)
+        own_place, place, edge, age_s, valid = hop
+        width, mine = states.shape[1], rows(states, own_place)
         # φ(0) is the same for all rows, and so is its part of the query
-        told = nn.functional.linear(now, self.query.weight[:, width:], self.query.bias)
-        query = dense(mine, self.query.weight[:, :width], told, halved).chunk(self.heads, dim=1)
+        time_part = nn.functional.linear(now, self.query.weight[:, width:], self.query.bias)
+        query = dense(mine, self.query.weight[:, :width], time_part, halved).chunk(self.heads, dim=1)
         key, value = (part.weight.chunk(self.heads) for part in (self.key, self.value))
         queries = torch.stack([dense(q, k.t(), None, halved) for q, k in zip(query, key, strict=True)], dim=1)
         context = torch.cat([rows(states, place), edge, time(age_s)], dim=2)
         scale = (width // self.heads) ** -0.5
-        gathered = _Gather.apply(queries, context, there.unsqueeze(1), kept, scale)  # type: ignore[no-untyped-call]  # torch's apply is untyped
+        gathered = _Gather.apply(queries, context, valid.unsqueeze(1), keep_factors, scale)  # type: ignore[no-untyped-call]  # torch's apply is untyped
         attended = [dense(c, v, None, halved) for c, v in zip(gathered.unbind(dim=1), value, strict=True)]
         return torch.cat([*attended, mine], dim=1)
 
@@ -433,26 +447,26 @@ class TemporalAttention(nn.Module):
 class _Gather(torch.autograd.Function):
     """Σ_k w_k c_k with w = softmax(q·c · scale), dropped out; its gradient of c is one batched product.
 
-    ``kept`` (R, H, K) are the factors of weights: 0 without a neighbour, or if it is dropped.
+    ``keep_factors`` (R, H, K) are the factors of weights: 0 without a neighbour, or if it is dropped.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, queries: Tensor, context: Tensor, there: Tensor, kept: Tensor, scale: float
+        ctx: Any, queries: Tensor, context: Tensor, valid: Tensor, keep_factors: Tensor, scale: float
     ) -> Tensor:
-        scores = torch.bmm(queries, context.transpose(1, 2)).mul_(scale).masked_fill_(~there, -1e9)
+        scores = torch.bmm(queries, context.transpose(1, 2)).mul_(scale).masked_fill_(~valid, -1e9)
         weights = torch.softmax(scores, dim=2)
-        ctx.save_for_backward(queries, context, kept, weights)
+        ctx.save_for_backward(queries, context, keep_factors, weights)
         ctx.scale = scale
-        return torch.bmm(weights * kept, context)
+        return torch.bmm(weights * keep_factors, context)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
-        queries, context, kept, weights = ctx.saved_tensors
-        by_weight = torch.bmm(gradients[0], context.transpose(1, 2)).mul_(kept)
+        queries, context, keep_factors, weights = ctx.saved_tensors
+        by_weight = torch.bmm(gradients[0], context.transpose(1, 2)).mul_(keep_factors)
         by_score = weights * (by_weight - (by_weight * weights).sum(dim=2, keepdim=True)) * ctx.scale
         by_context = torch.bmm(
-            torch.cat([by_score, weights * kept], dim=1).transpose(1, 2),
+            torch.cat([by_score, weights * keep_factors], dim=1).transpose(1, 2),
             torch.cat([queries, gradients[0]], dim=1),
         )
         return torch.bmm(by_score, context), by_context, None, None, None

@@ -185,7 +185,7 @@ class _HostCosine(torch.autograd.Function):
         spans, frequency, phase = ctx.saved_tensors
         by_frequency, by_phase = np.zeros(len(frequency)), np.zeros(len(frequency))
         table = gradients[0].reshape(len(spans), len(frequency)).contiguous()
-        arrays = (each.detach().numpy() for each in (spans, frequency, phase, table))
+        arrays = (tensor.detach().numpy() for tensor in (spans, frequency, phase, table))
         cosines_back(*arrays, by_frequency, by_phase)
         return None, torch.from_numpy(by_frequency).to(spans), torch.from_numpy(by_phase).to(spans)
 

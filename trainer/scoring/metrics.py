@@ -167,8 +167,8 @@ def batched_figures(positive: Scores, negative: Scores, batch: int = BATCH) -> d
     Returns:
         Empty without events, or if a score is not a number.
     """
-    found = _figures(positive, negative, [_NONE], batch)
-    return {} if found is None else dict(zip(RANKINGS, found[0].tolist(), strict=True))
+    figures = _figures(positive, negative, [_NONE], batch)
+    return {} if figures is None else dict(zip(RANKINGS, figures[0].tolist(), strict=True))
 
 
 def jackknife(positive: Scores, negative: Scores) -> dict[str, float]:
@@ -177,10 +177,10 @@ def jackknife(positive: Scores, negative: Scores) -> dict[str, float]:
     Returns:
         Empty if figures cannot be computed, or there are fewer events than tenths.
     """
-    found = _figures(positive, negative, range(TENTHS), BATCH) if len(positive) >= TENTHS else None
-    if found is None:
+    by_tenth = _figures(positive, negative, range(TENTHS), BATCH) if len(positive) >= TENTHS else None
+    if by_tenth is None:
         return {}
-    errors = np.sqrt((TENTHS - 1) * found.var(axis=0))
+    errors = np.sqrt((TENTHS - 1) * by_tenth.var(axis=0))
     return dict(zip(RANKINGS, errors.tolist(), strict=True))
 
 
@@ -191,11 +191,11 @@ def _figures(
     scores = np.concatenate([positive, negative]).astype(np.float64)
     if not len(scores) or np.isnan(scores).any():
         return None
-    found = np.zeros((len(tenths), len(RANKINGS)))
+    by_tenth = np.zeros((len(tenths), len(RANKINGS)))
     order = np.argsort(-scores)  # equal scores are one threshold, whatever their order
-    for row, tenth in zip(found, tenths, strict=True):
+    for row, tenth in zip(by_tenth, tenths, strict=True):
         _add_up(scores, order, tenth, batch, row)
-    return found
+    return by_tenth
 
 
 @njit(cache=True, nogil=True)

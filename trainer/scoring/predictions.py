@@ -65,27 +65,29 @@ class Predictions:
 
     def figures(self) -> Figures:
         """All figures by (metric, subset, scorer)."""
-        found: Figures = {}
+        figures: Figures = {}
         for (subset, scorer), (positive, negative) in self._pairs():
             for metric, value in batched_figures(positive, negative).items():
-                found[metric, subset, scorer] = value
+                figures[metric, subset, scorer] = value
         for metric, scorer, values in self._of_ranks():
-            found[metric, "all", scorer] = float(values.mean())
-        return found
+            figures[metric, "all", scorer] = float(values.mean())
+        return figures
 
     def errors(self) -> Figures:
         """Standard errors of those ``figures`` that use a sample of the snapshot's events."""
-        found: Figures = {}
+        figures: Figures = {}
         share = self.sampled[self.opposed].mean() if self.opposed.any() else 1.0
         for (subset, scorer), (positive, negative) in self._pairs():
             if share < 1 and (subset == "historical" or scorer == "random"):
                 for metric, error in jackknife(positive, negative).items():
-                    found[metric, subset, scorer] = error * float(np.sqrt(1 - share))
+                    figures[metric, subset, scorer] = error * float(np.sqrt(1 - share))
         ranked = len(self.ranks) / max(1, self.scored)
         for metric, scorer, values in self._of_ranks():
             if len(values) > 1 and ranked < 1:
-                found[metric, "all", scorer] = float(values.std(ddof=1) * np.sqrt((1 - ranked) / len(values)))
-        return found
+                figures[metric, "all", scorer] = float(
+                    values.std(ddof=1) * np.sqrt((1 - ranked) / len(values))
+                )
+        return figures
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -196,9 +198,9 @@ def side_by_side(
 def _gather(tables: list[Float64], ranks: Ranks) -> list[Float64]:
     """On rank 0 all ranks' tables, with rows in order of their first column; elsewhere empty. One exchange for all."""
     kinds = np.repeat(np.arange(len(tables), dtype=np.float64), [len(table) for table in tables])
-    own = np.column_stack([kinds, np.concatenate(tables)])
-    to_first = [own.size, *[0] * (ranks.size - 1)]
-    values, _ = ranks.exchange_blocks(own.view(np.int64).ravel(), to_first, "scores", to=0)
-    rows = values.view(np.float64).reshape(-1, own.shape[1])
-    found = [rows[rows[:, 0] == kind, 1:] for kind in range(len(tables))]
-    return [table[np.argsort(table[:, 0], kind="stable")] for table in found]
+    numbered_rows = np.column_stack([kinds, np.concatenate(tables)])
+    to_first = [numbered_rows.size, *[0] * (ranks.size - 1)]
+    values, _ = ranks.exchange_blocks(numbered_rows.view(np.int64).ravel(), to_first, "scores", to=0)
+    rows = values.view(np.float64).reshape(-1, numbered_rows.shape[1])
+    by_kind = [rows[rows[:, 0] == kind, 1:] for kind in range(len(tables))]
+    return [table[np.argsort(table[:, 0], kind="stable")] for table in by_kind]

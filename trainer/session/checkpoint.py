@@ -143,8 +143,8 @@ class Checkpoints:
                     raise refusal from None
             raise Failure(f"checkpoint {path} cannot be read ({type(error).__name__}). {_REMEDY}") from error
         if not isinstance(state, dict) or state.get("format") != FORMAT:
-            found = state.get("format") if isinstance(state, dict) else type(state).__name__
-            raise Failure(f"checkpoint {path} has format {found}, this release reads {FORMAT}")
+            format_found = state.get("format") if isinstance(state, dict) else type(state).__name__
+            raise Failure(f"checkpoint {path} has format {format_found}, this release reads {FORMAT}")
         return path, state
 
     def _paths(self) -> list[Path]:
@@ -214,10 +214,10 @@ def newest_checkpoint(config: TrainerConfig, lane: LaneReader) -> tuple[Path, di
     Raises:
         Failure: It is damaged, or of another configuration, lane or log; the sentence names the key.
     """
-    found = Checkpoints(config.checkpoint, config.keep_checkpoints).newest()
-    if found is None:
+    newest = Checkpoints(config.checkpoint, config.keep_checkpoints).newest()
+    if newest is None:
         return None
-    path, state = found
+    path, state = newest
     configured = identity(config, lane)
     with content_of(path):
         sequence, checksum = int(state["sequence"]), state["log_events_checksum"]

@@ -33,23 +33,23 @@ class PastExamples:
     Attributes:
         tau: Snapshot.
         sequence: Its number in the log.
-        each: Questions per item.
+        queries_per_example: Questions per item.
         queries: All of them.
         truth: float32 (items · each,).
     """
 
     tau: int
     sequence: int
-    each: int
+    queries_per_example: int
     queries: QueryBatch
     truth: Float32
 
     def __len__(self) -> int:
-        return len(self.truth) // self.each
+        return len(self.truth) // self.queries_per_example
 
     def part(self, chosen: Int64) -> tuple[QueryBatch, Float32]:
         """See ``SnapshotExamples.part``."""
-        rows = np.concatenate([chosen + len(self) * turn for turn in range(self.each)])
+        rows = np.concatenate([chosen + len(self) * turn for turn in range(self.queries_per_example)])
         queries = type(self.queries)(
             **{name: column[rows] for name, column in _columns(self.queries).items()}
         )
@@ -82,13 +82,13 @@ class ExampleWindow:
         """The state that ``restore`` continues from."""
         return {
             str(place): {
-                "tau": each.tau,
-                "sequence": each.sequence,
-                "each": each.each,
-                "truth": each.truth,
-                "asked": _columns(each.queries),
+                "tau": examples.tau,
+                "sequence": examples.sequence,
+                "each": examples.queries_per_example,
+                "truth": examples.truth,
+                "asked": _columns(examples.queries),
             }
-            for place, each in enumerate([*self._former, *self._newest_kept()])
+            for place, examples in enumerate([*self._former, *self._newest_kept()])
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -107,13 +107,16 @@ class ExampleWindow:
 
     def _newest_kept(self) -> list[PastExamples]:
         """The newest examples as it is learned again; none if no former examples is wanted."""
-        return [] if self._newest is None or not self._former.maxlen else [kept(self._newest)]
+        return [] if self._newest is None or not self._former.maxlen else [past_examples(self._newest)]
 
 
-def kept(examples: SnapshotExamples) -> PastExamples:
+def past_examples(examples: SnapshotExamples) -> PastExamples:
     """A snapshot's examples as it is learned again."""
     return PastExamples(
-        examples.tau, examples.sequence, examples.each, *examples.part(np.arange(len(examples)))
+        examples.tau,
+        examples.sequence,
+        examples.queries_per_example,
+        *examples.part(np.arange(len(examples))),
     )
 
 

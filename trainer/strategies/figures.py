@@ -46,8 +46,8 @@ class TrainingFigure:
 
 def declared_by(strategy: Any) -> tuple[TrainingFigure, ...]:
     """The figures of a strategy or of its class; strategies of other packages may have none."""
-    found: tuple[TrainingFigure, ...] = getattr(strategy, "figures", ())
-    return found
+    figures: tuple[TrainingFigure, ...] = getattr(strategy, "figures", ())
+    return figures
 
 
 def merged(declared: Sequence[TrainingFigure], reports: Iterable[Mapping[str, Any]]) -> dict[str, Values]:
@@ -57,20 +57,20 @@ def merged(declared: Sequence[TrainingFigure], reports: Iterable[Mapping[str, An
         ValueError: A figure is not declared, or has other labels.
     """
     passes = list(reports)
-    if unknown := {name for each in passes for name in each} - {figure.name for figure in declared}:
+    if unknown := {name for reported in passes for name in reported} - {figure.name for figure in declared}:
         raise ValueError(f"{', '.join(sorted(unknown))} is reported, but no figure of the strategy")
     every = {
-        figure: [_by_label(figure, each[figure.name]) for each in passes if figure.name in each]
+        figure: [_by_label(figure, reported[figure.name]) for reported in passes if figure.name in reported]
         for figure in declared
     }
     return {figure.name: _merged(figure.merge, parts) for figure, parts in every.items() if parts}
 
 
-def shown(declared: Sequence[TrainingFigure], found: Mapping[str, Values]) -> dict[str, Any]:
+def shown(declared: Sequence[TrainingFigure], merged_values: Mapping[str, Values]) -> dict[str, Any]:
     """Merged figures as keys of a line of the score file; labels' values are joined by a space."""
     line: dict[str, Any] = {}
     for figure in declared:
-        values = found.get(figure.name)
+        values = merged_values.get(figure.name)
         if not values:
             continue
         group, _, name = (figure.key or figure.name).rpartition(".")
@@ -84,22 +84,22 @@ def means_of(lines: Sequence[Any]) -> Any:
     if isinstance(lines[0], dict):
         keys = dict.fromkeys(key for line in lines for key in line)
         return {key: means_of([line[key] for line in lines if key in line]) for key in keys}
-    return statistics.fmean(statistics.fmean(each) if isinstance(each, list) else each for each in lines)
+    return statistics.fmean(statistics.fmean(one) if isinstance(one, list) else one for one in lines)
 
 
 def _merged(merge: str, passes: list[Values]) -> Values:
     parts = [part for part in passes if part]
-    found: dict[tuple[str, ...], list[Any]] = {}
+    by_key: dict[tuple[str, ...], list[Any]] = {}
     for part in parts[-1:] if merge == "last" else parts:
         for key, value in part.items():
-            found.setdefault(key, []).append(value)
-    return {key: MERGES[merge](values) for key, values in found.items()}
+            by_key.setdefault(key, []).append(value)
+    return {key: MERGES[merge](values) for key, values in by_key.items()}
 
 
 def _by_label(figure: TrainingFigure, reported: Any) -> Values:
     """Finite values of a pass, as plain numbers."""
     given = reported if isinstance(reported, Mapping) else {(): reported}
-    found: Values = {}
+    by_label: Values = {}
     for label, value in given.items():
         key = (label,) if isinstance(label, str) else tuple(label)
         if len(key) != len(figure.labels) - ("rank" in figure.labels):
@@ -108,8 +108,8 @@ def _by_label(figure: TrainingFigure, reported: Any) -> Values:
             )
         plain = value.tolist() if hasattr(value, "tolist") else value  # of NumPy, which JSON does not know
         if figure.kind == "histogram":
-            if observations := [float(each) for each in plain if math.isfinite(each)]:
-                found[key] = observations
+            if observations := [float(observation) for observation in plain if math.isfinite(observation)]:
+                by_label[key] = observations
         elif math.isfinite(plain):
-            found[key] = plain
-    return found
+            by_label[key] = plain
+    return by_label

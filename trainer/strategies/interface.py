@@ -129,14 +129,14 @@ class Forgets(Protocol):
         """Times of the remembered events, int64, microseconds, not decreasing."""
         ...
 
-    def forget(self, kept: Int64, first: int) -> int:
+    def forget(self, kept_nodes: Int64, first: int) -> int:
         """Forget nodes with their memory, and the oldest events; not a collective.
 
         Kept nodes are renumbered in their order. Training of the newest snapshot can no longer be undone. An event that is
         not yet in the memory is not forgotten for its age.
 
         Args:
-            kept: int64, ascending numbers of the nodes that stay.
+            kept_nodes: int64, ascending numbers of the nodes that stay.
             first: Number of the oldest event that may stay.
 
         Returns:
@@ -262,9 +262,9 @@ class Strategy(Stateful, Protocol):
         ...
 
 
-def _require_strategy(found: Any) -> None:
+def _require_strategy(candidate: Any) -> None:
     """Check that an entry point leads to a strategy's class."""
-    require_members(found, Strategy, "strategy", made=frozenset({"learner", "figures"}))
+    require_members(candidate, Strategy, "strategy", made=frozenset({"learner", "figures"}))
 
 
 STRATEGIES: Registry[Any] = Registry(
@@ -309,19 +309,27 @@ def require_together(
     """
     strategy = STRATEGIES.find(name)
     if model.kind != strategy.trains:
-        others = [other for other, found in sorted(STRATEGIES.all().items()) if found.trains == model.kind]
+        others = [
+            other
+            for other, strategy_class in sorted(STRATEGIES.all().items())
+            if strategy_class.trains == model.kind
+        ]
         raise Failure(
             f"strategy {name} trains {strategy.trains} models, and {model.name} is among the {model.kind} models. "
             f"Set strategy to {' or '.join(others)}"
         )
     if task.subject not in strategy.answers:
-        others = sorted(other for other, found in STRATEGIES.all().items() if task.subject in found.answers)
+        others = sorted(
+            other
+            for other, strategy_class in STRATEGIES.all().items()
+            if task.subject in strategy_class.answers
+        )
         raise Failure(
             f"task {task.name} asks about {task.subject}, which strategy {name} does not answer. Choose one of "
             f"{', '.join(others)}"
         )
     if optimisation.replay.ratio and not strategy.replays:
-        others = sorted(other for other, found in STRATEGIES.all().items() if found.replays)
+        others = sorted(other for other, strategy_class in STRATEGIES.all().items() if strategy_class.replays)
         raise Failure(
             f"key optimisation.replay: strategy {name} does not support replay ({', '.join(others)} does). "
             "Set optimisation.replay.ratio to 0"

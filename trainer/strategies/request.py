@@ -71,8 +71,8 @@ class Request:
         lengths_arrived = expected[self._order]
         starts = np.empty(self._wanted, np.int64)
         starts[self._order] = np.cumsum(lengths_arrived) - lengths_arrived
-        held = np.flatnonzero(expected)
-        return arrived[runs(starts[held], expected[held])]
+        expected_rows = np.flatnonzero(expected)
+        return arrived[runs(starts[expected_rows], expected[expected_rows])]
 
     def answer_array(self, rows: NDArray[T], purpose: str) -> NDArray[T]:
         """As ``answer``, from host to host."""
@@ -117,8 +117,8 @@ def _by_home(homes: Int32, size: int) -> tuple[Int64, list[int]]:
 def runs(starts: Int64, lengths: Int64) -> Int64:
     """Places start, start + 1 … of every run, one run after the other: int64 (Σ lengths,)."""
     ends = np.cumsum(lengths)
-    found: Int64 = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
-    return found
+    places: Int64 = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
+    return places
 
 
 def _by_rank(lengths: Int64, keys: list[int]) -> list[int]:

@@ -43,10 +43,10 @@ class SnapshotExamples(Protocol):
     Its *items* are events, or nodes.
 
     Attributes:
-        each: Questions per item that is learned.
+        queries_per_example: Questions per item that is learned.
     """
 
-    each: ClassVar[int]
+    queries_per_example: ClassVar[int]
 
     @property
     def tau(self) -> int:
@@ -241,9 +241,9 @@ class Task(Protocol):
         ...
 
 
-def _require_task(found: Any) -> None:
+def _require_task(candidate: Any) -> None:
     """Check that an entry point leads to a task's class."""
-    require_members(found, Task, "task", made=frozenset({"history"}))
+    require_members(candidate, Task, "task", made=frozenset({"history"}))
 
 
 TASKS: Registry[Any] = Registry(

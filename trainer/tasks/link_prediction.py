@@ -217,6 +217,6 @@ def predict(
         in_sample = examples.in_sample
         costly = [in_sample[one.event] for one in queries]
         few = [one.select(here) for one, here in zip(queries, costly, strict=True)]
-        for column, here, found in zip(of_untrained, costly, strategy.answer(untrained, few), strict=True):
-            column[here] = found
+        for column, here, answers in zip(of_untrained, costly, strategy.answer(untrained, few), strict=True):
+            column[here] = answers
     return side_by_side(examples, queries, logits, of_untrained, ranks, window_s)

@@ -63,13 +63,13 @@ class LabelScores:
 
     def figures(self) -> Figures:
         """See ``Evaluation.figures``: those of links, and ``auroc`` of labels if both kinds occur."""
-        found = self.links.figures()
+        figures = self.links.figures()
         every = np.ones(len(self.label), np.bool_)
         for column, scorer in enumerate(SCORERS):
             value = auroc(self.scores[:, column], self.label, every)
             if value is not None:
-                found["auroc", "all", scorer] = value
-        return found
+                figures["auroc", "all", scorer] = value
+        return figures
 
 
 class NodeClassifier(nn.Module):
@@ -215,11 +215,13 @@ class NodeLabels(LinkPrediction):
         if links is None:
             return None
         none = np.full(len(truth), np.nan)
-        found = LabelScores(links, np.stack([columns.get(scorer, none) for scorer in SCORERS], axis=1), truth)
-        for caution in () if self._warned_of_few else found.cautions:
+        label_scores = LabelScores(
+            links, np.stack([columns.get(scorer, none) for scorer in SCORERS], axis=1), truth
+        )
+        for caution in () if self._warned_of_few else label_scores.cautions:
             self._warned_of_few = True
             warn_of(caution, tau=examples.tau)
-        return found
+        return label_scores
 
     def join(self, parts: Sequence[LabelScores]) -> LabelScores:
         """See ``Task.join``."""
@@ -231,11 +233,11 @@ class NodeLabels(LinkPrediction):
 
     def state(self) -> dict[str, Any]:
         """See ``Stateful.state``."""
-        kept = {
+        live = {
             scorer: {"weights": classifier.state_dict(), "optimiser": optimiser.state_dict()}
             for scorer, (classifier, optimiser) in self._classifiers.items()
         }
-        return {**super().state(), "classifiers": {**self._resumed, **kept}}
+        return {**super().state(), "classifiers": {**self._resumed, **live}}
 
     def restore(self, state: dict[str, Any]) -> None:
         """See ``Stateful.restore``."""
@@ -266,9 +268,9 @@ class NodeLabels(LinkPrediction):
             classifier = NodeClassifier(width, history=sees_encounters(model))
             optimiser = torch.optim.Adam(classifier.parameters(), lr=self._settings.learning_rate)
             if scorer in self._resumed:
-                kept = self._resumed.pop(scorer)
-                classifier.load_state_dict(kept["weights"])
-                optimiser.load_state_dict(kept["optimiser"])
+                resumed = self._resumed.pop(scorer)
+                classifier.load_state_dict(resumed["weights"])
+                optimiser.load_state_dict(resumed["optimiser"])
             self._classifiers[scorer] = classifier, optimiser
         return self._classifiers[scorer]
 
@@ -294,5 +296,5 @@ def first_ranks(rows: Tensor, event: Int64, ranks: Ranks) -> Tensor:
         return rows.cpu()
     sent = [len(rows), *[0] * (ranks.size - 1)]
     places, received = ranks.exchange_blocks(event, sent, "labels", to=0)
-    found = ranks.exchange(rows.detach().contiguous(), sent, received, "labels").cpu()
-    return found[torch.from_numpy(np.argsort(places, kind="stable"))] if ranks.rank == 0 else rows.cpu()
+    all_rows = ranks.exchange(rows.detach().contiguous(), sent, received, "labels").cpu()
+    return all_rows[torch.from_numpy(np.argsort(places, kind="stable"))] if ranks.rank == 0 else rows.cpu()

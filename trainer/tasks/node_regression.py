@@ -89,7 +89,7 @@ class NodeExamples:
     mine: Bool
     chosen: Bool
     excluded: dict[str, int] = field(default_factory=dict)
-    each: ClassVar[int] = 1
+    queries_per_example: ClassVar[int] = 1
 
     def __len__(self) -> int:
         return int(np.count_nonzero(self.mine & self.chosen))
@@ -110,13 +110,13 @@ class NodeExamples:
 
     def part(self, chosen: Int64) -> tuple[NodeQueries, Float32]:
         """See ``SnapshotExamples.part``."""
-        return self._asked(np.flatnonzero(self.mine & self.chosen)[chosen])
+        return self._queries_of(np.flatnonzero(self.mine & self.chosen)[chosen])
 
     def all_queries(self) -> tuple[NodeQueries, Float32]:
         """Questions that this rank predicts, and the true answers."""
-        return self._asked(np.flatnonzero(self.owned & self.chosen))
+        return self._queries_of(np.flatnonzero(self.owned & self.chosen))
 
-    def _asked(self, rows: Int64) -> tuple[NodeQueries, Float32]:
+    def _queries_of(self, rows: Int64) -> tuple[NodeQueries, Float32]:
         return NodeQueries(self.node[rows], self.known[rows]), self.target[rows]
 
 

@@ -59,14 +59,14 @@ class SortedEntries:
         Returns:
             float32 (m,), the values before: NaN for entries that were not there, 1 without values.
         """
-        place, there = locate(self.keys, keys)
+        place, present = locate(self.keys, keys)
         stays = ~after.isnan()
         before = torch.full_like(after, NAN)
-        before[there] = 1.0 if self.values is None else self.values[place[there]]
-        gone, come = place[there & ~stays], stays & ~there
+        before[present] = 1.0 if self.values is None else self.values[place[present]]
+        gone, come = place[present & ~stays], stays & ~present
         source, target = _moved(len(self.keys), gone, place[come])
         if self.values is not None:
-            values = self.values.index_put((place[there & stays],), after[there & stays])
+            values = self.values.index_put((place[present & stays],), after[present & stays])
             self.values = _filled(values, source, target, after[come])
         self.keys = _filled(self.keys, source, target, keys[come])
         return before
@@ -116,15 +116,15 @@ class DirectedAdjacency:
 
     def replace(self, keys: Tensor, values: Tensor) -> None:
         """Hold these pairs instead."""
-        for entries, each in ((self._out_of, keys), (self._into, mirrored(keys))):
-            ordered, order = each.sort()
+        for entries, pair_keys in ((self._out_of, keys), (self._into, mirrored(keys))):
+            ordered, order = pair_keys.sort()
             entries.replace(ordered, values[order])
 
     def set(self, keys: Tensor, after: Tensor) -> Tensor:
         """Give pairs other values; returns those before."""
         before = torch.empty_like(after)
-        for entries, each in ((self._out_of, keys), (self._into, mirrored(keys))):
-            ordered, order = each.sort()
+        for entries, pair_keys in ((self._out_of, keys), (self._into, mirrored(keys))):
+            ordered, order = pair_keys.sort()
             before[order] = entries.set(ordered, after[order])
         return before
 
@@ -233,10 +233,10 @@ class DeviceTimeline:
         self._host, self.transfer, self._mode, self._directed = host, transfer, mode, directed
         self._nodes, self._slots = nodes, DeviceSlots(nodes, directed=directed)
         self._weighted = directed or host.smooths
-        self._at: int | None = None
+        self._snapshot_number: int | None = None
         self._reset()
 
-    def at(self, tau: int) -> Any:
+    def graph_of(self, tau: int) -> Any:
         """The graph of a snapshot: a symmetric ``CSRGraph``, or a ``DirectedGraph``, over slots.
 
         Raises:
@@ -246,28 +246,28 @@ class DeviceTimeline:
         if self._era != (self._host.begun, self._nodes.generation):
             self._reset()
         numbers = {snapshot.number for snapshot in self._host.snapshots}
-        for held in (self._steps, self._raws):
-            for number in [number for number in held if number not in numbers]:
-                del held[number]
+        for by_number in (self._steps, self._raws):
+            for number in [number for number in by_number if number not in numbers]:
+                del by_number[number]
         target = self._host.snapshots[place]
-        if self._at != target.number:
+        if self._snapshot_number != target.number:
             if self._host.smooths and self._mode in ("derived", "counts", "auto"):
                 self._sum(place)
             else:
                 self._go(place)
-            self._at = target.number
+            self._snapshot_number = target.number
         return self._adjacency.graph(len(self._nodes), self._divisor(place))
 
     @property
     def memory_bytes(self) -> int:
         """Bytes held on the device, without the graphs that were returned."""
-        held = [tensor for sent in (*self._steps.values(), *self._raws.values()) for tensor in sent]
-        return self._adjacency.nbytes + sum(tensor.nbytes for tensor in held)
+        tensors = [tensor for sent in (*self._steps.values(), *self._raws.values()) for tensor in sent]
+        return self._adjacency.nbytes + sum(tensor.nbytes for tensor in tensors)
 
     def _reset(self) -> None:
         device = self.transfer.device
         self._era = self._host.begun, self._nodes.generation
-        self._at = None
+        self._snapshot_number = None
         self._adjacency: Adjacency = (
             DirectedAdjacency(device)
             if self._directed
@@ -284,7 +284,7 @@ class DeviceTimeline:
 
     def _go(self, place: int) -> None:
         first = self._host.snapshots[0].number
-        here = -1 if self._at is None else self._at - first
+        here = -1 if self._snapshot_number is None else self._snapshot_number - first
         if self._mode == "whole" or here < len(self._host.snapshots) - self._host.length or here < 0:
             self._adjacency.replace(*self._whole(place).send(self.transfer))
             return
@@ -295,7 +295,7 @@ class DeviceTimeline:
             for way in ways
             if first + way not in self._steps or self._mode == "esdg"
         }
-        unsent = sum(each.message.nbytes for each in messages.values())
+        unsent = sum(message.message.nbytes for message in messages.values())
         pairs = self._host.snapshots[place].pairs[self._directed]
         if self._mode == "auto" and unsent > least_whole(pairs, len(self._nodes)):
             whole = self._whole(place)
@@ -352,10 +352,10 @@ class DeviceTimeline:
         keys = torch.unique(torch.cat([torch.empty(0, dtype=torch.int64, device=device), *turned]))
         after = torch.full((len(keys),), NAN, device=device)
         for part in parts:
-            held, values = self._raws[part.number]
-            place_of, there = locate(held, keys)
-            known_places = place_of[there]
-            after[there] = after[there].nan_to_num(0.0) + values[known_places]
+            part_keys, values = self._raws[part.number]
+            place_of, present = locate(part_keys, keys)
+            known_places = place_of[present]
+            after[present] = after[present].nan_to_num(0.0) + values[known_places]
         self._adjacency.set(keys, after)
         self._summed = [part.number for part in parts]
 
@@ -366,7 +366,8 @@ class DeviceTimeline:
         known = [number for number in self._summed if number in self._raws]
         if self._mode != "counts" and known:
             (other,) = raw(
-                [each for each in self._host.snapshots if each.number == known[0]], directed=self._directed
+                [snapshot for snapshot in self._host.snapshots if snapshot.number == known[0]],
+                directed=self._directed,
             )
             difference = RawDifference(entries, self._slots.entries(other), self._raws[known[0]])
             if self._mode == "derived" or difference.message.nbytes < message.message.nbytes:

@@ -150,7 +150,7 @@ def activity(events: EventColumns) -> tuple[Int64, Float32]:
     ends = events.src[inserts], events.dst[inserts]
     nodes = distinct(*ends)
     # Every end is one of the nodes, so a node's ends reach to the next node's first.
-    counts = [np.diff(np.searchsorted(np.sort(each), nodes), append=len(each)) for each in ends]
+    counts = [np.diff(np.searchsorted(np.sort(end), nodes), append=len(end)) for end in ends]
     return nodes, np.log1p(np.stack(counts, axis=1)).astype(np.float32)
 
 
@@ -247,14 +247,14 @@ class TimelineGraph:
     def members(self, place: int) -> list[Snapshot]:
         """The raw snapshots of the smoothed one at a place, oldest first."""
         taus = [snapshot.tau for snapshot in self.snapshots]
-        return [self.snapshots[each] for each in members(self.smoothing, taus, place)]
+        return [self.snapshots[member] for member in members(self.smoothing, taus, place)]
 
     def change(self, place: int, *, directed: bool) -> ChangedPairs:
         """The difference between a snapshot and the one before it; not of the oldest."""
         part = self.snapshots[place].part(directed=directed)
         if isinstance(part, ChangedPairs):
             return part
-        before, after = (raw(self.members(each), directed=directed) for each in (place - 1, place))
+        before, after = (raw(self.members(number), directed=directed) for number in (place - 1, place))
         turned = [*_only(after, before), *_only(before, after)]
         keys = distinct(*(part.keys for part in turned))
         return ChangedPairs(keys, totals(keys, before), totals(keys, after))
@@ -314,7 +314,7 @@ class TimelineGraph:
     def _raw(self, number: int, tau: int, num_nodes: int, events: EventColumns) -> Snapshot:
         inserts = events.op == int(Op.INSERT)
         columns = events.src[inserts], events.dst[inserts], events.weight[inserts]
-        undirected, directed = (raw_entries(*columns, directed=each) for each in (False, True))
+        undirected, directed = (raw_entries(*columns, directed=is_directed) for is_directed in (False, True))
         ends = np.unique(undirected.ends)
         return Snapshot(number, tau, num_nodes, ends, ends, undirected, directed, (0, 0), *activity(events))
 
@@ -364,8 +364,8 @@ class TimelineView(NamedGraph):
             first = manifests[oldest]
             self.timeline.begin(oldest, first.tau, first.num_nodes, self.events(first.tau))
         for number in range(known[-1].number + 1, newest + 1):
-            each = manifests[number]
-            self.timeline.advance(number, each.tau, each.num_nodes, self.events(each.tau))
+            missed = manifests[number]
+            self.timeline.advance(number, missed.tau, missed.num_nodes, self.events(missed.tau))
 
     @property
     def memory_bytes(self) -> int:

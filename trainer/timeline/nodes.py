@@ -72,7 +72,10 @@ class HorizonNodes:
     def forget(self, oldest: int) -> None:
         """Free the slots of nodes without an edge since snapshot ``oldest``."""
         gone = [number for number in self._leaving if number < oldest]
-        slots = [np.empty(0, np.int64), *(each for number in gone for each in self._leaving.pop(number))]
+        slots = [
+            np.empty(0, np.int64),
+            *(leaving_slots for number in gone for leaving_slots in self._leaving.pop(number)),
+        ]
         former = np.unique(np.concatenate(slots))
         self._give_back(former[self._last.values[former] < oldest])
 
@@ -98,7 +101,7 @@ class HorizonNodes:
     @property
     def memory_bytes(self) -> int:
         """Bytes held."""
-        lists = sum(each.nbytes for lists in self._leaving.values() for each in lists)
+        lists = sum(leaving_slots.nbytes for lists in self._leaving.values() for leaving_slots in lists)
         return self._ids.nbytes + self._last.nbytes + self._free.nbytes + self._table.nbytes + lists
 
     def _begin(self, ids: Int64, free: Int64) -> None:
@@ -121,16 +124,19 @@ class HorizonNodes:
             self._number_anew()
 
     def _number_anew(self) -> None:
-        kept = np.flatnonzero(self.ids != FREE)
-        kept = kept[np.argsort(self.ids[kept])]
+        live_slots = np.flatnonzero(self.ids != FREE)
+        live_slots = live_slots[np.argsort(self.ids[live_slots])]
         place = np.full(self._size, -1, np.int64)
-        place[kept] = np.arange(len(kept))
-        last = self._last.values[kept]
+        place[live_slots] = np.arange(len(live_slots))
+        last = self._last.values[live_slots]
         leaving = {
-            number: [found[found >= 0] for found in (place[each] for each in lists)]
+            number: [
+                renumbered[renumbered >= 0]
+                for renumbered in (place[leaving_slots] for leaving_slots in lists)
+            ]
             for number, lists in self._leaving.items()
         }
-        self._begin(self.ids[kept], np.empty(0, np.int64))
+        self._begin(self.ids[live_slots], np.empty(0, np.int64))
         self._last.values[:], self._leaving = last, leaving
         self.version += 1
         self.generation += 1
@@ -161,16 +167,16 @@ def _fill(table, shift, ids, slots):  # type: ignore[no-untyped-def]  # compiled
 def _enter(table, shift, ids, free, state, wanted, out):  # type: ignore[no-untyped-def]  # compiled
     left, size = state
     for i in range(len(wanted)):
-        at = find(table, shift, ids, wanted[i])
-        if at < 0:
+        entry = find(table, shift, ids, wanted[i])
+        if entry < 0:
             slot = size
             if left > 0:
                 left -= 1
                 slot = free[left]
             else:
                 size += 1
-            table[-1 - at] = slot
+            table[-1 - entry] = slot
             ids[slot] = wanted[i]
-            at = np.int64(slot)
-        out[i] = at
+            entry = np.int64(slot)
+        out[i] = entry
     state[0], state[1] = left, size

@@ -81,7 +81,7 @@ class Timeline:
                 self._moved[directed] = DeviceTimeline(
                     self._view.timeline, self.nodes, self.transfer, self._mode, directed=directed
                 )
-            self._graphs[tau, directed] = self._moved[directed].at(tau)
+            self._graphs[tau, directed] = self._moved[directed].graph_of(tau)
         return self._graphs[tau, directed]
 
     def rows(self, tau: int, part: slice) -> Tensor:
@@ -112,8 +112,8 @@ class Timeline:
         graphs = sum(
             tensor.nbytes
             for graph in self._graphs.values()
-            for each in ((graph.into, graph.out_of) if isinstance(graph, DirectedGraph) else (graph,))
-            for tensor in (each.indptr, each.sources, each.values)
+            for csr in ((graph.into, graph.out_of) if isinstance(graph, DirectedGraph) else (graph,))
+            for tensor in (csr.indptr, csr.sources, csr.values)
             if tensor is not None
         )
         rows = sum(sent.nbytes for _, sent in self._rows.values())
@@ -158,29 +158,29 @@ class Horizon:
         places[others] = len(self._timeline.nodes) + np.searchsorted(self._others, nodes[others])
         return places
 
-    def graph(self, at: int) -> CSRGraph:
+    def graph(self, place: int) -> CSRGraph:
         """The adjacency of the snapshot at a place, symmetric and square."""
-        if at not in self._graphs:
-            self._graphs[at] = self._over_nodes(self._timeline.graph(self.taus[at]))
-        return self._graphs[at]
+        if place not in self._graphs:
+            self._graphs[place] = self._over_nodes(self._timeline.graph(self.taus[place]))
+        return self._graphs[place]
 
     def graphs(self) -> list[CSRGraph]:
         """Those of all snapshots."""
-        return [self.graph(at) for at in range(len(self.taus))]
+        return [self.graph(place) for place in range(len(self.taus))]
 
-    def active(self, at: int) -> Bool:
+    def active(self, place: int) -> Bool:
         """Bool (n,): the nodes that have an edge in the snapshot at a place, from the host."""
-        if at not in self._active:
-            found = np.zeros(len(self.nodes), np.bool_)
-            found[self._timeline.nodes.find(self._timeline.active(self.taus[at]))] = True
-            self._active[at] = found
-        return self._active[at]
+        if place not in self._active:
+            is_active = np.zeros(len(self.nodes), np.bool_)
+            is_active[self._timeline.nodes.find(self._timeline.active(self.taus[place]))] = True
+            self._active[place] = is_active
+        return self._active[place]
 
     def release(self, places: Sequence[int]) -> None:
         """Drop the graphs of snapshots from the device, which moves back to them on demand."""
-        for at in places:
-            self._graphs.pop(at, None)
-        self._timeline.release([self.taus[at] for at in places])
+        for place in places:
+            self._graphs.pop(place, None)
+        self._timeline.release([self.taus[place] for place in places])
 
     @cached_property
     def directed(self) -> list[DirectedGraph]:
@@ -197,28 +197,28 @@ class Horizon:
         come = [self.nodes < host.snapshots[host.place(tau)].num_nodes for tau in self.taus]
         return to_device(np.stack(come) & (self.nodes != FREE), self._timeline.transfer.device)
 
-    def inputs(self, at: int) -> NodeInputs:
+    def inputs(self, place: int) -> NodeInputs:
         """The inputs of every node in the snapshot at a place; zeros before a node has come."""
         means = self._view.timeline.smoothing.kind == "m-product"
-        rows = self._rows(at, slice(0, None, 1))
-        return split_rows(self.nodes, rows, None if means else self.graph(at).degrees)
+        rows = self._rows(place, slice(0, None, 1))
+        return split_rows(self.nodes, rows, None if means else self.graph(place).degrees)
 
-    def inputs_alone(self, at: int, part: slice, chosen: Int64) -> NodeInputs:
+    def inputs_alone(self, place: int, part: slice, chosen: Int64) -> NodeInputs:
         """The inputs of nodes that have no edge in the snapshot at a place, without its graph.
 
         Args:
-            at: Place of the snapshot.
+            place: Place of the snapshot.
             part: First compact number and step, of this rank's nodes.
             chosen: int64, places among those.
         """
         means = self._view.timeline.smoothing.kind == "m-product"
-        rows = self._rows(at, part)
+        rows = self._rows(place, part)
         rows = rows.index_select(0, to_device(chosen, rows.device))
         return split_rows(self.nodes[part][chosen], rows, None if means else rows.new_zeros(len(rows)))
 
-    def _rows(self, at: int, part: slice) -> Tensor:
+    def _rows(self, place: int, part: slice) -> Tensor:
         """``node_rows`` of every ``part.step``-th compact number from ``part.start`` on."""
-        tau = self.taus[at]
+        tau = self.taus[place]
         rows = self._slot_rows(tau, part)
         others = self._others[(part.start - len(self._timeline.nodes)) % part.step :: part.step]
         if len(others):
@@ -264,10 +264,10 @@ def node_rows(view: TimelineView, tau: int, nodes: Int64) -> Float32:
     members = host.members(place)
     total = np.zeros((len(nodes), 0), np.float32)
     for member in members:
-        own = _own_rows(view, member, nodes)
-        split = own.shape[1] - STRUCTURE + 1
+        member_rows = _own_rows(view, member, nodes)
+        split = member_rows.shape[1] - STRUCTURE + 1
         degree = _raw_degree(member, nodes)
-        rows = np.column_stack([own[:, :split], degree, own[:, split:]])
+        rows = np.column_stack([member_rows[:, :split], degree, member_rows[:, split:]])
         total = total + rows if total.shape[1] else rows
     return total / np.float32(len(members))
 
@@ -316,10 +316,10 @@ class GroupHorizon(Horizon):
 
     @override
     def _slot_rows(self, tau: int, part: slice) -> Tensor:
-        return self._timeline.rows(tau, slice(0, None, 1)).index_select(0, self._kept)[part]
+        return self._timeline.rows(tau, slice(0, None, 1)).index_select(0, self._slots_on_device)[part]
 
     @cached_property
-    def _kept(self) -> Tensor:
+    def _slots_on_device(self) -> Tensor:
         return to_device(self._slots, self._timeline.transfer.device)
 
     @cached_property
@@ -334,7 +334,7 @@ class GroupHorizon(Horizon):
         # Omitted rows are empty, so no edge is lost or moved.
         # A graph has the slots of the time when it was made; later ones have no edge in it.
         last = graph.num_targets
-        begins = graph.indptr.index_select(0, self._kept.clamp(max=last))
+        begins = graph.indptr.index_select(0, self._slots_on_device.clamp(max=last))
         more = graph.indptr[-1:].expand(len(self.nodes) + 1 - len(begins))
         sources = self._numbers.to(graph.sources.dtype).index_select(0, graph.sources)
         indptr = torch.cat([begins, more])

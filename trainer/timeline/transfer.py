@@ -84,8 +84,8 @@ class Transfer:
         for kind, array in message.parts:
             self.bytes[kind, message.mode] += array.nbytes
         # the widest first, so that each begins where its type may
-        order = sorted(range(len(message.parts)), key=lambda at: -message.parts[at][1].itemsize)
-        arrays = [np.ascontiguousarray(message.parts[at][1]) for at in order]
+        order = sorted(range(len(message.parts)), key=lambda number: -message.parts[number][1].itemsize)
+        arrays = [np.ascontiguousarray(message.parts[number][1]) for number in order]
         # written once, where the device reads it
         flat = torch.empty(
             sum(array.nbytes for array in arrays), dtype=torch.uint8, pin_memory=self._side is not None
@@ -93,14 +93,14 @@ class Transfer:
         if arrays:
             np.concatenate([array.reshape(-1).view(np.uint8) for array in arrays], out=flat.numpy())
         sent, begin = self._copied(flat), 0
-        found: dict[int, Tensor] = {}
-        for at, array in zip(order, arrays, strict=True):
+        tensors: dict[int, Tensor] = {}
+        for number, array in zip(order, arrays, strict=True):
             dtype = torch.from_numpy(array[:0]).dtype
             bytes_of = sent[begin : begin + array.nbytes]
             part = bytes_of.view(dtype) if array.nbytes else bytes_of.to(dtype)  # an empty tensor has no view
-            found[at] = part.float() if dtype == torch.uint8 else part
+            tensors[number] = part.float() if dtype == torch.uint8 else part
             begin += array.nbytes
-        return [found[at] for at in range(len(arrays))]
+        return [tensors[number] for number in range(len(arrays))]
 
     def features(self, array: NDArray[np.float32]) -> Tensor:
         """Inputs of nodes on the device."""
@@ -146,9 +146,9 @@ class DeviceSlots:
         rows, columns = self.nodes.find(keys >> 32), self.nodes.find(keys & _COLUMN)
         if not self.directed:
             rows, columns = np.minimum(rows, columns), np.maximum(rows, columns)
-        found: Int64 = (rows << 32) | columns
-        order = np.argsort(found)
-        return found[order], order
+        slot_keys: Int64 = (rows << 32) | columns
+        order = np.argsort(slot_keys)
+        return slot_keys[order], order
 
     def entries(self, entries: Entries) -> Entries:
         """Entries by slot."""
@@ -189,10 +189,10 @@ class Whole:
 
     def send(self, transfer: Transfer) -> Sent:
         """The entries on the device."""
-        found = transfer.send(self.message)
-        keys, given = found[0], found[1:]
+        tensors = transfer.send(self.message)
+        keys, given = tensors[0], tensors[1:]
         if self._by_row:
-            borders, columns, *given = found
+            borders, columns, *given = tensors
             rows = torch.arange(self._rows, device=borders.device)
             spread = torch.repeat_interleave(rows, borders.diff(), output_size=len(columns))
             keys = (spread << 32) | columns
@@ -256,11 +256,11 @@ class RawDifference:
     Args:
         entries: By slot.
         known: The other one, by slot.
-        held: The other one on the device.
+        known_on_device: The other one on the device.
     """
 
-    def __init__(self, entries: Entries, known: Entries, held: Sent) -> None:
-        self.message, self._held = Transferred("derived"), held
+    def __init__(self, entries: Entries, known: Entries, known_on_device: Sent) -> None:
+        self.message, self._known_on_device = Transferred("derived"), known_on_device
         place, stays = locate(known.keys, entries.keys)
         same = stays.copy()
         same[stays] = known.values[place[stays]] == entries.values[stays]
@@ -276,12 +276,12 @@ class RawDifference:
         gone, reset, come = self._sizes
         places, keys, *given = transfer.send(self.message)
         values = given[0] if given else torch.ones(reset + come, device=keys.device)
-        known_keys, known_values = self._held
+        known_keys, known_values = self._known_on_device
         changed = known_values.index_put((places[gone:].long(),), values[:reset])
-        kept = torch.ones(len(known_keys), dtype=torch.bool, device=keys.device)
-        kept[places[:gone].long()] = False
-        every, order = torch.cat([known_keys[kept], keys]).sort()
-        return every, torch.cat([changed[kept], values[reset:]])[order]
+        stays = torch.ones(len(known_keys), dtype=torch.bool, device=keys.device)
+        stays[places[:gone].long()] = False
+        every, order = torch.cat([known_keys[stays], keys]).sort()
+        return every, torch.cat([changed[stays], values[reset:]])[order]
 
 
 def _ones(like: Tensor) -> Tensor:

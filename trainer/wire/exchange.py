@@ -22,13 +22,13 @@ class Handle(Generic[T]):
 
     def __init__(self, arrive: Callable[[], T]) -> None:
         self._arrive = arrive
-        self._found: list[T] = []
+        self._outcome: list[T] = []
 
     def wait(self) -> T:
         """The result, the same object at each call."""
-        if not self._found:
-            self._found.append(self._arrive())
-        return self._found[0]
+        if not self._outcome:
+            self._outcome.append(self._arrive())
+        return self._outcome[0]
 
 
 def begin_exchange(
@@ -131,7 +131,7 @@ class GradientBuffer:
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         self._parameters = parameters
         self.has_flags = parameters[0].device.type == "cpu"
-        sizes = [each.numel() for each in parameters]
+        sizes = [parameter.numel() for parameter in parameters]
         self._flat = torch.zeros(
             sum(sizes) + 1 + len(parameters) * self.has_flags,
             dtype=parameters[0].dtype,
@@ -140,7 +140,7 @@ class GradientBuffer:
         *views, self._loss, self._flags = torch.split(
             self._flat, [*sizes, 1, len(parameters) * self.has_flags]
         )
-        self._views = [view.view_as(each) for view, each in zip(views, parameters, strict=True)]
+        self._views = [view.view_as(parameter) for view, parameter in zip(views, parameters, strict=True)]
 
     def serves(self, parameters: list[nn.Parameter]) -> bool:
         """Whether it was made for these parameters, with their present types and device."""
@@ -149,9 +149,11 @@ class GradientBuffer:
             for a, b in zip(parameters, self._parameters, strict=True)
         )
 
-    def take(self, loss: Tensor | None, there: Sequence[bool]) -> Tensor:
+    def take(self, loss: Tensor | None, has_gradient: Sequence[bool]) -> Tensor:
         """The buffer with a copy of each gradient, zeros for missing ones; of the loss; and of which gradients exist."""
-        gradients = [(view, each.grad) for view, each in zip(self._views, self._parameters, strict=True)]
+        gradients = [
+            (view, parameter.grad) for view, parameter in zip(self._views, self._parameters, strict=True)
+        ]
         for view, gradient in gradients:
             if gradient is None:
                 view.zero_()
@@ -164,15 +166,15 @@ class GradientBuffer:
             torch._foreach_copy_([view for view, _ in elsewhere], [gradient for _, gradient in elsewhere])
         self._loss.copy_(loss.detach()) if loss is not None else self._loss.zero_()
         if self.has_flags:
-            self._flags.copy_(torch.tensor(there))
+            self._flags.copy_(torch.tensor(has_gradient))
         return self._flat
 
-    def there(self) -> list[bool]:
+    def has_gradient(self) -> list[bool]:
         """Which gradients exist on any rank, after the buffers of all were summed."""
         return (self._flags > 0).tolist()
 
-    def give(self, there: Sequence[bool]) -> Tensor:
-        """Set gradients to views of the buffer, of each parameter that is ``there``; returns the loss, a scalar."""
-        for parameter, view, has in zip(self._parameters, self._views, there, strict=True):
+    def give(self, has_gradient: Sequence[bool]) -> Tensor:
+        """Set gradients to views of the buffer, of parameters with ``has_gradient``; returns the loss, a scalar."""
+        for parameter, view, has in zip(self._parameters, self._views, has_gradient, strict=True):
             parameter.grad = view if has else None
         return self._loss[0].clone()

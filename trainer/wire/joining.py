@@ -68,22 +68,22 @@ def shared_store(name: str, timeout_s: float, *, is_master: bool = False) -> Pre
 
 def _place(device: Device) -> torch.device:
     """This rank's device. NCCL allows one rank per device, so each has its own, or all of a machine have none."""
-    found = 0 if device == "cpu" else torch.cuda.device_count()
+    devices = 0 if device == "cpu" else torch.cuda.device_count()
     local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")))
-    if device == "cuda" and not found:
+    if device == "cuda" and not devices:
         raise Failure("key device: cuda is set, but torch finds no CUDA device here. Set auto or cpu")
-    if device == "cuda" and local_ranks > found:
+    if device == "cuda" and local_ranks > devices:
         raise Failure(
-            f"key device: cuda is set, but {local_ranks} ranks share {found} CUDA device(s) here. Start at most {found} on "
+            f"key device: cuda is set, but {local_ranks} ranks share {devices} CUDA device(s) here. Start at most {devices} on "
             "this machine, or set cpu"
         )
-    if local_ranks > found:
-        if found and os.environ.get("LOCAL_RANK", "0") == "0":
+    if local_ranks > devices:
+        if devices and os.environ.get("LOCAL_RANK", "0") == "0":
             log.warning(
                 "all ranks are on the CPU, because each would need a CUDA device of its own. Start at most as many ranks as "
                 "there are devices to train on them",
                 ranks=local_ranks,
-                devices=found,
+                devices=devices,
             )
         return torch.device("cpu")
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))

@@ -103,10 +103,10 @@ class ProcessLink(Link):
         # two, and a step waits until the system runs another thread.
         if self.size > 2 or box.device.type != "cpu" or not box.is_contiguous():
             return self._begin(dist.all_reduce, box, op=_OPERATIONS[operation])
-        own = box.detach().view(-1)
-        other, sizes = torch.empty_like(own), [len(own), len(own)]
+        own_numbers = box.detach().view(-1)
+        other, sizes = torch.empty_like(own_numbers), [len(own_numbers), len(own_numbers)]
         sizes[self.rank] = 0
-        return _Reduced(self.all_to_all(other, own, sizes, sizes), own, other, operation)
+        return _Reduced(self.all_to_all(other, own_numbers, sizes, sizes), own_numbers, other, operation)
 
     @override
     def broadcast(self, box: Tensor) -> PendingWork:
@@ -131,7 +131,7 @@ class ProcessLink(Link):
         timeout = None if self._timeout_s is None else timedelta(seconds=self._timeout_s)
         with peers_may_be_lost(self.rank):
             made = [(list(members), dist.new_group(list(members), timeout=timeout)) for members in groups]
-        ((members, group),) = [each for each in made if self.rank in each[0]]
+        ((members, group),) = [ranks_and_group for ranks_and_group in made if self.rank in ranks_and_group[0]]
         return ProcessLink(members.index(self.rank), len(members), group, self._timeout_s)
 
     @override
@@ -160,14 +160,16 @@ class _Work:
 class _Reduced:
     """A tensor on its way to the other of two ranks, whose tensor is on its way here."""
 
-    def __init__(self, exchange: PendingWork, own: Tensor, other: Tensor, operation: Operation) -> None:
-        self._under_way: tuple[PendingWork, Tensor, Tensor] | None = exchange, own, other
+    def __init__(
+        self, exchange: PendingWork, own_numbers: Tensor, other: Tensor, operation: Operation
+    ) -> None:
+        self._under_way: tuple[PendingWork, Tensor, Tensor] | None = exchange, own_numbers, other
         self._operation = operation
 
     def wait(self) -> None:
         if self._under_way is None:
             return
-        (exchange, own, other), self._under_way = self._under_way, None
+        (exchange, own_numbers, other), self._under_way = self._under_way, None
         exchange.wait()
         reduce = torch.add if self._operation == "sum" else torch.maximum
-        reduce(own, other, out=own)
+        reduce(own_numbers, other, out=own_numbers)

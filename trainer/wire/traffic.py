@@ -74,7 +74,7 @@ class Flight:
         sent_bytes: Payload that this rank sends to others.
         begin: Begins it.
         out: Its result.
-        held: Its input.
+        sent_rows: Its input.
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class Flight:
         sent_bytes: int,
         begin: Callable[[], PendingWork],
         out: Tensor,
-        held: Any = None,
+        sent_rows: Any = None,
     ) -> None:
         self.out = out
-        self._traffic, self._link, self._purpose, self._held = traffic, link, purpose, held
+        self._traffic, self._link, self._purpose, self._sent_rows = traffic, link, purpose, sent_rows
         traffic.begun[purpose] += 1
         traffic.sent_bytes[purpose] += sent_bytes
         with traffic.timed(purpose, link.now):
@@ -98,5 +98,5 @@ class Flight:
         """Wait; returns the result."""
         with self._traffic.timed(self._purpose, self._link.now):
             self._pending.wait()
-        self._held = None
+        self._sent_rows = None
         return self.out

@@ -176,10 +176,10 @@ class GroupStrategy(WholeStrategy):
         with self._threads():
             report = run(self._model, self.learner, self._ranks, steps)
         began_s = time.perf_counter()
-        own = np.zeros((2, len(groups)))  # of this rank's groups
-        for row, by_group in zip(own, (self.steps.seconds(), self.steps.losses()), strict=True):
+        local_measures = np.zeros((2, len(groups)))  # of this rank's groups
+        for row, by_group in zip(local_measures, (self.steps.seconds(), self.steps.losses()), strict=True):
             row[list(by_group)] = list(by_group.values())
-        measured_s, losses = self._ranks.sum_array(own, "control")
+        measured_s, losses = self._ranks.sum_array(local_measures, "control")
         self._profile.measured(names, sizes, measured_s)
         profiling_s = time.perf_counter() - began_s
         # Summed by group, so the sum does not depend on the ranks that trained them.
@@ -202,8 +202,8 @@ class GroupStrategy(WholeStrategy):
         """A step over some groups, given each rank's numbers of them."""
         together = [groups[group] for of in of_rank for group in of]
         queries = sum(len(group.truth) for group in together)
-        own = sorted(of_rank[self._ranks.rank])
-        backward = self.steps.backward(lambda group: self._loss_of(groups[group]), own, 1 / queries)
+        local_groups = sorted(of_rank[self._ranks.rank])
+        backward = self.steps.backward(lambda group: self._loss_of(groups[group]), local_groups, 1 / queries)
         has_newest = any(group.tau == newest.tau for group in together)
         return Step(backward, queries, len(newest) if has_newest else 0, summed=self._reproducible)
 
@@ -329,9 +329,9 @@ class GroupSteps:
                 self._losses[group] = losses[-1]
                 if self._ordered:
                     spoil(self._weights, group_loss)
-                    parts[group] = [each.grad for each in self._weights]
-                    for each in self._weights:
-                        each.grad = None
+                    parts[group] = [parameter.grad for parameter in self._weights]
+                    for parameter in self._weights:
+                        parameter.grad = None
                 self._lasted[group] = end()
             if self._ordered:
                 self._sum(parts)
@@ -354,7 +354,10 @@ class GroupSteps:
 
     def _sum(self, parts: dict[int, list[Tensor | None]]) -> None:
         exist = self._ranks.any(
-            *(any(part[at] is not None for part in parts.values()) for at in range(len(self._weights)))
+            *(
+                any(part[number] is not None for part in parts.values())
+                for number in range(len(self._weights))
+            )
         )
         whole = {
             group: [

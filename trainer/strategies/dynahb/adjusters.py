@@ -201,7 +201,7 @@ class Fixed(Adjuster):
     """
 
     def __init__(self, sizes: list[Size], seed: int) -> None:
-        self._size = min(range(len(sizes)), key=lambda at: (sizes[at][0], -sizes[at][1]))
+        self._size = min(range(len(sizes)), key=lambda number: (sizes[number][0], -sizes[number][1]))
 
     @override
     def choose(self) -> int:

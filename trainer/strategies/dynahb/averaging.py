@@ -95,7 +95,7 @@ class Averager:
     @torch.no_grad()
     def _note(self, before: Sequence[Tensor], means: Sequence[Tensor]) -> None:
         means = means[: self._learner.num_weights]
-        apart = _norm([own - mean for own, mean in zip(before, means, strict=False)])
+        apart = _norm([table - mean for table, mean in zip(before, means, strict=False)])
         self._divergences.append(
             torch.nan_to_num(apart / _norm(means), posinf=0.0)
         )  # where all weights are 0

@@ -84,10 +84,10 @@ class QueriesByNode:
         for ends in queries.ends[1:]:
             known = ends < len(loads)
             weight += np.where(known, loads[np.where(known, ends, 0)] if len(loads) else least, least)
-        own = np.full(len(self.nodes), least)
+        own_load = np.full(len(self.nodes), least)
         known = self.nodes < len(loads)
-        own[known] = loads[self.nodes[known]]
-        self.load: Float64 = own + np.bincount(place, weight, len(self.nodes))
+        own_load[known] = loads[self.nodes[known]]
+        self.load: Float64 = own_load + np.bincount(place, weight, len(self.nodes))
 
     def items_of(self, nodes: Int64) -> Int64:
         """Items that ask about nodes, ascending; ``nodes`` int64, ascending."""
@@ -104,7 +104,7 @@ class ExampleSampler:
     """
 
     def __init__(self, queries: Mapping[int, QueriesByNode]) -> None:
-        self._asked = dict(queries)
+        self._queries = dict(queries)
         self.nodes: Int64 = distinct(*(snapshot.nodes for snapshot in queries.values()))
         load = np.zeros(len(self.nodes))
         for snapshot in queries.values():
@@ -113,9 +113,11 @@ class ExampleSampler:
 
     def questions(self, targets: Int64) -> tuple[list[tuple[int, QueryBatch, Float32]], dict[int, Int64]]:
         """Questions about targets, int64 ascending, by place, and their items; places without questions are left out."""
-        items = {place: each.items_of(targets) for place, each in self._asked.items()}
+        items = {place: queries.items_of(targets) for place, queries in self._queries.items()}
         items = {place: chosen for place, chosen in items.items() if len(chosen)}
-        return [(place, *self._asked[place].examples.part(chosen)) for place, chosen in items.items()], items
+        return [
+            (place, *self._queries[place].examples.part(chosen)) for place, chosen in items.items()
+        ], items
 
 
 Shares = Sequence[tuple[float, float]]
@@ -169,7 +171,7 @@ class HybridBatch:
     def nbytes(self) -> int:
         """Bytes held."""
         truths = sum(truth.nbytes for _, _, truth in self.questions)
-        ends = sum(each.nbytes for _, queries, _ in self.questions for each in queries.ends)
+        ends = sum(nodes.nbytes for _, queries, _ in self.questions for nodes in queries.ends)
         return self.layout.nbytes + truths + ends
 
 
@@ -203,7 +205,7 @@ class BatchMaker:
         self._builder = PastBuilder(horizon + 1, ranks)
         self.past = Past([], horizon + 1)
         self._view: GraphView | None = None
-        self._asked: dict[int, QueriesByNode] = {}
+        self._queries: dict[int, QueriesByNode] = {}
         self._windows: dict[tuple[int, int], ExampleSampler] = {}
         # Taken by threads of the generator only.
         self._reading, self._windowing = threading.Lock(), threading.Lock()
@@ -216,7 +218,7 @@ class BatchMaker:
     def open(self, example_sets: Sequence[tuple[SnapshotExamples, Int64]]) -> None:
         """Take in the next examples, each with its items to learn, int64, ascending; the newest last."""
         assert self._view is not None
-        self._asked, self._windows = {}, {}
+        self._queries, self._windows = {}, {}
         by_place = {
             self.taus.index(examples.tau) - 1: (examples, items)
             for examples, items in example_sets
@@ -229,11 +231,11 @@ class BatchMaker:
             first = max(0, place - longest + 1)
             for nodes in about[first : place + longest]:  # in the snapshots of every batch that may ask this
                 nodes.extend(ends)
-        known = self.reach.cover(self._view, self.past, [np.concatenate(each) for each in about])
+        known = self.reach.cover(self._view, self.past, [np.concatenate(parts) for parts in about])
         for place, (examples, items) in by_place.items():
             loads = known.snapshots[place].loads(self.hops)
             # A node without an edge has the load of itself in every layer.
-            self._asked[place] = QueriesByNode(examples, items, loads, float(self.hops + 1))
+            self._queries[place] = QueriesByNode(examples, items, loads, float(self.hops + 1))
 
     def make(self, recipe: Recipe) -> HybridBatch:
         """The batch of a recipe, the same at any time."""
@@ -282,6 +284,6 @@ class BatchMaker:
             if (first, length) not in self._windows:
                 places = range(first, first + length)
                 self._windows[first, length] = ExampleSampler(
-                    {at - first: self._asked[at] for at in places if at in self._asked}
+                    {place - first: self._queries[place] for place in places if place in self._queries}
                 )
             return self._windows[first, length]

@@ -275,7 +275,7 @@ class HybridStrategy(WindowedStrategy):
         else:
             self.reservoir.slide(taus, draws)
             self.generator.retain(self.reservoir.recipes())
-            self.maker.open([(examples, self.own(examples)) for examples in example_sets])
+            self.maker.open([(examples, self.local_items(examples)) for examples in example_sets])
             steps = work.steps()
         report = run(self._model, self.learner, self._ranks, steps)
         self.generator.drain()
@@ -313,7 +313,7 @@ class HybridStrategy(WindowedStrategy):
 
     def _first(self, examples: SnapshotExamples, learned: list[HybridBatch]) -> Iterator[Step]:
         """The step of a pass over the first snapshot, without a past: over all of it."""
-        items = self.own(examples)
+        items = self.local_items(examples)
         queries = [(0, *examples.part(items))]
         batch = replace(self.maker.batch(Past([], 0), queries), items=items, targets=len(items))
         learned.append(batch)
@@ -322,7 +322,7 @@ class HybridStrategy(WindowedStrategy):
         self.averager.stepped(batch.queries)
         self.averager.average(last=True)
 
-    def own(self, examples: SnapshotExamples) -> Int64:
+    def local_items(self, examples: SnapshotExamples) -> Int64:
         """Items that this rank learns, int64, ascending: those that ask about its nodes of that snapshot."""
         assert self._view is not None
         queries, _ = examples.part(np.arange(len(examples)))
@@ -384,7 +384,9 @@ class HybridStrategy(WindowedStrategy):
                 },
                 "adjuster_epsilon": self.adjuster.epsilon,
                 "adjuster_reward": self.adjuster.reward,
-                "reservoir_batches": {f"{s:g}x{v:g}": counts[at] for at, (s, v) in enumerate(self._sizes)},
+                "reservoir_batches": {
+                    f"{s:g}x{v:g}": counts[number] for number, (s, v) in enumerate(self._sizes)
+                },
                 "reservoir_reads": reads,
                 "generator_wait_seconds": waits_s,
                 "averages": averages,
@@ -479,6 +481,6 @@ class HybridPass:
         Returns:
             Whether the pass, and whether the period, is over for any rank.
         """
-        ranks, own = self._ranks, self._strategy.adjuster.choose()
-        self.action, *ends = ranks.maximum([own if ranks.rank == 0 else 0, over, ended])
+        ranks, chosen = self._ranks, self._strategy.adjuster.choose()
+        self.action, *ends = ranks.maximum([chosen if ranks.rank == 0 else 0, over, ended])
         return bool(ends[0]), bool(ends[1])

@@ -49,10 +49,12 @@ class Reservoir:
         """
         for (_, newest), pool in self._pools.items():
             pool[:] = (
-                [] if newest else [each for each in pool if each.first >= taus[0] and each.until < taus[-2]]
+                []
+                if newest
+                else [recipe for recipe in pool if recipe.first >= taus[0] and recipe.until < taus[-2]]
             )
-            kept = len(pool) - round(self._refresh * len(pool))
-            pool[:] = [pool[at] for at in np.sort(generator.permutation(len(pool))[:kept])]
+            num_kept = len(pool) - round(self._refresh * len(pool))
+            pool[:] = [pool[place] for place in np.sort(generator.permutation(len(pool))[:num_kept])]
 
     def draw(self, size: int, taus: Sequence[int], generator: np.random.Generator) -> tuple[Recipe, bool]:
         """The next batch of a size.
@@ -71,15 +73,15 @@ class Reservoir:
             return pool[int(generator.integers(len(pool)))], True
         whole = len(taus) - 1
         length = max(1, round(self._sizes[size][0] * whole))
-        at = whole - length if newest else int(generator.integers(whole - length + 1))
-        recipe = Recipe(size, int(taus[at]), length, int(taus[at + length]), self._drawn)
+        first = whole - length if newest else int(generator.integers(whole - length + 1))
+        recipe = Recipe(size, int(taus[first]), length, int(taus[first + length]), self._drawn)
         self._drawn += 1
         pool.append(recipe)
         return recipe, False
 
     def recipes(self) -> set[Recipe]:
         """All."""
-        return {each for pool in self._pools.values() for each in pool}
+        return {recipe for pool in self._pools.values() for recipe in pool}
 
     def counts(self) -> dict[int, int]:
         """Recipes by size."""
@@ -90,7 +92,9 @@ class Reservoir:
 
     def state(self) -> dict[str, Any]:
         """The state that ``restore`` continues from; that of rank 0 serves all, unless draws were limited by time."""
-        rows = [(*astuple(each), int(newest)) for (_, newest), pool in self._pools.items() for each in pool]
+        rows = [
+            (*astuple(recipe), int(newest)) for (_, newest), pool in self._pools.items() for recipe in pool
+        ]
         return {"drawn": self._drawn, "recipes": np.array(rows, np.int64).reshape(len(rows), 6)}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -127,7 +131,7 @@ class BatchGenerator:
         self._make, self._budget, self._threads = make, budget_bytes, threads
         self._pool: ThreadPoolExecutor | None = None
         self._futures: OrderedDict[Recipe, Future[HybridBatch]] = OrderedDict()
-        self._kept: OrderedDict[Recipe, HybridBatch] = OrderedDict()
+        self._batches: OrderedDict[Recipe, HybridBatch] = OrderedDict()
         self._kept_bytes = self._largest = 0
         self.waits_s: list[float] = []
         self.outcomes: Counter[str] = Counter()
@@ -135,12 +139,12 @@ class BatchGenerator:
     @property
     def held_bytes(self) -> int:
         """Bytes of batches that are kept or ready."""
-        ready = [each for each in self._futures.values() if each.done() and each.exception() is None]
-        return self._kept_bytes + sum(each.result().nbytes for each in ready)
+        ready = [future for future in self._futures.values() if future.done() and future.exception() is None]
+        return self._kept_bytes + sum(future.result().nbytes for future in ready)
 
     def want(self, recipe: Recipe) -> None:
         """Begin to make a planned batch, if there is room for it."""
-        if recipe in self._kept or recipe in self._futures:
+        if recipe in self._batches or recipe in self._futures:
             return
         if self._room() >= self._largest or not self._futures:
             self._submit(recipe)
@@ -153,9 +157,9 @@ class BatchGenerator:
             recipe: Of it.
             known: Whether the reservoir had the recipe.
         """
-        batch = self._kept.get(recipe)
+        batch = self._batches.get(recipe)
         if batch is not None:
-            self._kept.move_to_end(recipe)
+            self._batches.move_to_end(recipe)
             self.outcomes["hit"] += 1
             return batch
         began = time.perf_counter()
@@ -170,14 +174,14 @@ class BatchGenerator:
         self._largest = max(self._largest, batch.nbytes)
         if batch.nbytes <= self._room():
             self._evict(self._room() - batch.nbytes)
-            self._kept[recipe] = batch
+            self._batches[recipe] = batch
             self._kept_bytes += batch.nbytes
         return batch
 
     def retain(self, recipes: set[Recipe]) -> None:
         """Drop all batches except those of some recipes."""
-        for recipe in [each for each in self._kept if each not in recipes]:
-            self._kept_bytes -= self._kept.pop(recipe).nbytes
+        for recipe in [future for future in self._batches if future not in recipes]:
+            self._kept_bytes -= self._batches.pop(recipe).nbytes
 
     def drain(self) -> None:
         """Drop batches that were not taken, and wait for those in the making: then no thread reads anything."""
@@ -215,5 +219,5 @@ class BatchGenerator:
         return self._budget - taken
 
     def _evict(self, most: int) -> None:
-        while self._kept and self._kept_bytes > most:
-            self._kept_bytes -= self._kept.popitem(last=False)[1].nbytes
+        while self._batches and self._kept_bytes > most:
+            self._kept_bytes -= self._batches.popitem(last=False)[1].nbytes

@@ -72,12 +72,12 @@ class Blocks:
             handed = zip(_tensors(after), wanted, strict=True) if wanted else ()
             roots = [
                 (block_loss + layout.tie(), None),
-                *((each, of) for each, of in handed if of is not None),
+                *((tensor, of) for tensor, of in handed if of is not None),
             ]
             learned = [(root, of) for root, of in roots if root.requires_grad]
             if learned:
                 torch.autograd.backward([root for root, _ in learned], [of for _, of in learned])
-            wanted = [each.grad for each in _tensors(before)]
+            wanted = [tensor.grad for tensor in _tensors(before)]
             total = block_loss.detach() if total is None else total + block_loss.detach()
             del rows, after, block_loss, roots, learned, layout
             self.leave(self.ranges[number])
@@ -104,7 +104,7 @@ class Blocks:
         learned, begun = False, []
         for stage, carry in zip(self.stages, before, strict=True):
             learned = learned or any(weight.requires_grad for weight in stage.parameters())
-            begun.append(_mapped(carry, lambda each: _leaf(each, learned)))  # noqa: B023  called at once
+            begun.append(_mapped(carry, lambda tensor: _leaf(tensor, learned)))  # noqa: B023  called at once
         return begun
 
 
@@ -115,7 +115,7 @@ def compact(carries: list[Carry]) -> list[Carry]:
 
 def carried_bytes(carries: Any) -> int:
     """Bytes of carries."""
-    return sum(each.untyped_storage().nbytes() for each in _tensors(carries))
+    return sum(tensor.untyped_storage().nbytes() for tensor in _tensors(carries))
 
 
 def _leaf(tensor: Tensor, learned: bool) -> Tensor:
@@ -149,7 +149,7 @@ class SavedBytes:
     def __init__(self, weights: list[nn.Parameter]) -> None:
         self.bytes = 0
         self._seen = {weight.untyped_storage().data_ptr() for weight in weights}
-        self._held: list[Tensor] = []  # so that no storage gets the address of another
+        self._saved_tensors: list[Tensor] = []  # so that no storage gets the address of another
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._saved, lambda tensor: tensor)
 
     def __enter__(self) -> "SavedBytes":
@@ -159,7 +159,7 @@ class SavedBytes:
 
     def __exit__(self, *caught: object) -> None:
         """Count no more."""
-        self._held.clear()
+        self._saved_tensors.clear()
         self._hooks.__exit__()
 
     def _saved(self, tensor: Tensor) -> Tensor:
@@ -167,7 +167,7 @@ class SavedBytes:
         if storage.data_ptr() not in self._seen:
             self._seen.add(storage.data_ptr())
             self.bytes += storage.nbytes()
-            self._held.append(tensor.detach())
+            self._saved_tensors.append(tensor.detach())
         # An operation's result and its graph would refer to each other for ever.
         return tensor.detach()
 
@@ -261,14 +261,14 @@ class BlockBudget:
     def to_predict(self, model: SnapshotModel, horizon: Horizon) -> int:
         """Blocks of a pass without a gradient, which holds rows of two stages at a time."""
         steps = len(horizon.taus)
-        each = next(model.parameters()).element_size() * len(horizon.nodes)
+        column_bytes = next(model.parameters()).element_size() * len(horizon.nodes)
         rows = -(-steps // self._groups) * 2 * (model.inputs + 4 * model.width)
-        return max(1, min(steps, -(-each * rows // self.bytes)))  # no node, no bytes
+        return max(1, min(steps, -(-column_bytes * rows // self.bytes)))  # no node, no bytes
 
     def _shares(self, horizon: Horizon) -> NDArray[np.float64]:
         """The share of nodes with an edge in each run of consecutive snapshots, one of each rank."""
         length, nodes = min(self._groups, len(horizon.taus)), max(1, len(horizon.nodes))
-        counts = np.array([horizon.active(at).sum() for at in range(len(horizon.taus))])
+        counts = np.array([horizon.active(place).sum() for place in range(len(horizon.taus))])
         return np.convolve(counts, np.ones(length), "valid") / (length * nodes)
 
     @torch.enable_grad()
@@ -296,7 +296,7 @@ class BlockBudget:
                 before = blocks.begun(compact(after))
                 sizes.append([saved.bytes, carried_bytes(before)])
                 del rows, after
-            most = [max(each) for each in zip(most, *sizes, strict=True)]
+            most = [max(bytes_of_blocks) for bytes_of_blocks in zip(most, *sizes, strict=True)]
             horizon.release(range(first, first + length))
         saved_bytes, carried = self._ranks.maximum(most)
         return saved_bytes, carried

@@ -59,7 +59,7 @@ class Mesh:
         return slice(self.within.rank, None, self.within.size)
 
     @property
-    def own(self) -> slice:
+    def local_nodes(self) -> slice:
         """First number and step of the nodes that this rank has over time."""
         return slice(self.ranks.rank, None, self.ranks.size)
 
@@ -100,16 +100,16 @@ class GroupSnapshots:
             (t, own nodes, d').
         """
         if self._within.size == 1:
-            return stage.each([self._graphs[at] for at in numbers], rows, weights)
-        active = [self._active(at) for at in numbers]
+            return stage.per_snapshot([self._graphs[step] for step in numbers], rows, weights)
+        active = [self._active(step) for step in numbers]
         if every is None:
             linked = self._gathered(rows, active)
         else:
             linked = [x[to_device(np.flatnonzero(a), x.device)] for x, a in zip(every, active, strict=True)]
         return torch.stack(
             [
-                stage(self._blocks[at], own, x, each)
-                for at, own, x, each in zip(numbers, rows, linked, weights, strict=True)
+                stage(self._blocks[step], target_rows, x, weight)
+                for step, target_rows, x, weight in zip(numbers, rows, linked, weights, strict=True)
             ]
         )
 
@@ -136,15 +136,15 @@ class GroupSnapshots:
         cells = [np.flatnonzero(linked[:, part::size]) for part in range(size)]
         flat = rows.reshape(-1, rows.shape[2])
         leaving = distinct_rows(flat, to_device(cells[rank], flat.device))
-        sizes = [len(each) for each in cells]
+        sizes = [len(cells_of_step) for cells_of_step in cells]
         arrived = tied(self._ties, self._within.gather_rows(leaving, sizes, "rows_in_group"))
         keys = []  # of what arrived: in order of snapshots, then of nodes
         for part in range(size):
-            at, node = np.nonzero(linked[:, part::size])
-            keys.append(at * linked.shape[1] + part + node * size)
+            step, node = np.nonzero(linked[:, part::size])
+            keys.append(step * linked.shape[1] + part + node * size)
         order = np.argsort(np.concatenate(keys))
         ordered = distinct_rows(arrived, to_device(order, arrived.device))
-        return list(torch.split(ordered, [int(each.sum()) for each in active]))
+        return list(torch.split(ordered, [int(cells_of_step.sum()) for cells_of_step in active]))
 
     @cached_property
     def _blocks(self) -> list[RowBlock]:

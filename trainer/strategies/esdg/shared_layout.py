@@ -60,20 +60,20 @@ def crossings(moving: Bool, rank: int, ranks: int, pieces: int) -> list[Crossing
         ranks: Number of ranks.
         pieces: Number of pieces.
     """
-    n, own = moving.shape[1], moving[:, rank::ranks]
-    width, crossed = own.shape[1], []
+    n, moving_here = moving.shape[1], moving[:, rank::ranks]
+    width, crossed = moving_here.shape[1], []
     shares = [
-        [range(share.start + each.start, share.start + each.stop) for each in divided(len(share), pieces)]
+        [range(share.start + piece.start, share.start + piece.stop) for piece in divided(len(share), pieces)]
         for share in divided(len(moving), ranks)
     ]
     for number in range(pieces):
         mine = shares[rank][number]
         out, into = [], []
         for other in range(ranks):
-            at, node = np.nonzero(moving[mine.start : mine.stop, other::ranks])
-            out.append(at * n + other + node * ranks)
+            step, node = np.nonzero(moving[mine.start : mine.stop, other::ranks])
+            out.append(step * n + other + node * ranks)
             theirs = shares[other][number]
-            into.append(theirs.start * width + np.flatnonzero(own[theirs.start : theirs.stop]))
+            into.append(theirs.start * width + np.flatnonzero(moving_here[theirs.start : theirs.stop]))
         to_ranks, from_ranks = ([len(part) for part in parts] for parts in (out, into))
         crossed.append(Crossing(mine, np.concatenate(out), to_ranks, np.concatenate(into), from_ranks))
     return crossed
@@ -138,12 +138,15 @@ class SharedLayout(BlockLayout):
         self._active = sent == "active" and "time" in along and along[-1] == "time"
         self._active = self._active and not combines(model, horizon.present)
         present = horizon.present[block.start : block.stop]
-        self._present, self._present_own = present[self.mine.start : self.mine.stop], present[:, mesh.own]
+        self._present, self._present_own = (
+            present[self.mine.start : self.mine.stop],
+            present[:, mesh.local_nodes],
+        )
         self._ties: list[Tensor] = []
         places = block[self.mine.start : self.mine.stop]
         self._graphs = operators(horizon, model, places)
         self._snapshots = GroupSnapshots(
-            mesh, self._graphs, lambda at: horizon.active(places[at]), self._ties
+            mesh, self._graphs, lambda step: horizon.active(places[step]), self._ties
         )
         self._alone: list[Int64] = []
         self._pieces = [self.mine]
@@ -153,11 +156,11 @@ class SharedLayout(BlockLayout):
             most = min(PIECES, -(-self.steps // groups.size), int(moving.sum()) // PIECE_CELLS)
             self._crossings = crossings(moving[:, mesh.nodes], groups.rank, groups.size, max(1, most))
             self._pieces = [crossing.mine for crossing in self._crossings]
-            self._alone = [np.flatnonzero(~own) for own in moving[:, mesh.own]]
-            self._of_snapshots = [to_device(each.of_snapshots, device) for each in self._crossings]
+            self._alone = [np.flatnonzero(~moving_here) for moving_here in moving[:, mesh.local_nodes]]
+            self._of_snapshots = [to_device(crossing.of_snapshots, device) for crossing in self._crossings]
             width = self._present_own.shape[1]
-            cells = [at * width + alone for at, alone in enumerate(self._alone)]
-            order = np.concatenate([*(each.of_nodes for each in self._crossings), *cells])
+            cells = [step * width + alone for step, alone in enumerate(self._alone)]
+            order = np.concatenate([*(crossing.of_nodes for crossing in self._crossings), *cells])
             self._of_nodes, self._filled = to_device(order, device), to_device(np.argsort(order), device)
 
     @override
@@ -167,7 +170,7 @@ class SharedLayout(BlockLayout):
         alone = Handle(self._inputs_alone) if self._active else None
         if self._mesh.within.size == 1:
             return StageRows(every, alone)
-        return StageRows([Handle(partial(self._of_own, each)) for each in every], alone, every)
+        return StageRows([Handle(partial(self._of_own, whole)) for whole in every], alone, every)
 
     @override
     def along_graph(self, stage: GraphStage, weights: list[Any], x: StageRows) -> StageRows:
@@ -183,15 +186,15 @@ class SharedLayout(BlockLayout):
         if x.every is None:
             rows = self._snapshots.whole(rows, len(self._horizon.nodes))
         none = stage.summary(empty_graph(rows), rows.new_zeros(0, rows.shape[2]))
-        each = len(none)
-        own = [stage.summary(graph, of_one) for graph, of_one in zip(self._graphs, rows, strict=True)]
-        table = torch.cat([none[:0], *own])
+        summary_rows = len(none)
+        summaries = [stage.summary(graph, of_one) for graph, of_one in zip(self._graphs, rows, strict=True)]
+        table = torch.cat([none[:0], *summaries])
         # without a snapshot on this rank: other ranks' tables have a gradient
         if torch.is_grad_enabled() and not table.requires_grad:
             table = table.detach().requires_grad_()
-        sizes = [each * len(share) for share in divided(self.steps, self._mesh.across.size)]
+        sizes = [summary_rows * len(share) for share in divided(self.steps, self._mesh.across.size)]
         every = tied(self._ties, self._mesh.across.gather_rows(table, sizes, "summaries"))
-        return list(torch.split(every, each))
+        return list(torch.split(every, summary_rows))
 
     @override
     def to_nodes(self, x: StageRows) -> tuple[Tensor, Tensor]:
@@ -207,14 +210,16 @@ class SharedLayout(BlockLayout):
 
     @override
     def to_snapshots(self, rows: Tensor) -> StageRows:
-        counts = [len(each.of_nodes) for each in self._crossings]
+        counts = [len(crossing.of_nodes) for crossing in self._crossings]
         ordered = distinct_rows(rows.flatten(0, 1), self._of_nodes)
         *leaving, alone = torch.split(ordered, [*counts, len(ordered) - sum(counts)])
         under_way = [
-            self._crossed(part, each.from_ranks, each.to_ranks, "rows_to_snapshots")
-            for part, each in zip(leaving, self._crossings, strict=True)
+            self._crossed(part, crossing.from_ranks, crossing.to_ranks, "rows_to_snapshots")
+            for part, crossing in zip(leaving, self._crossings, strict=True)
         ]
-        pieces = [Handle(partial(self._placed, number, each)) for number, each in enumerate(under_way)]
+        pieces = [
+            Handle(partial(self._placed, number, crossing)) for number, crossing in enumerate(under_way)
+        ]
         return StageRows(pieces, Handle(lambda: alone) if self._active else None)
 
     @override
@@ -232,7 +237,7 @@ class SharedLayout(BlockLayout):
         """Rows (t, n, d) of all nodes in this rank's snapshots of a piece."""
         if not piece:
             return self._zeros(0, len(self._horizon.nodes), self._model.inputs)
-        rows = torch.stack([self._model.encode(self._horizon.inputs(self._block[at])) for at in piece])
+        rows = torch.stack([self._model.encode(self._horizon.inputs(self._block[step])) for step in piece])
         first = self.mine.start
         return rows * self._present[piece.start - first : piece.stop - first].unsqueeze(2)
 
@@ -240,30 +245,30 @@ class SharedLayout(BlockLayout):
         return every.wait()[:, self._mesh.nodes]
 
     def _inputs_alone(self) -> Tensor:
-        table, own = [], self._mesh.own
+        table, local_nodes = [], self._mesh.local_nodes
         for place, alone, present in zip(self._block, self._alone, self._present_own, strict=True):
-            rows = self._model.encode(self._horizon.inputs_alone(place, own, alone))
+            rows = self._model.encode(self._horizon.inputs_alone(place, local_nodes, alone))
             table.append(rows * present.index_select(0, to_device(alone, rows.device)).unsqueeze(1))
         return torch.cat(table)
 
     def _convolved(self, stage: GraphStage, weights: list[Any], x: StageRows, number: int) -> Tensor:
         rows = x.pieces[number].wait()  # every crossing is waited for, even if its rows are not wanted
         first = self.steps - len(weights)
-        newest = [at for at in self._pieces[number] if at >= first]
+        newest = [step for step in self._pieces[number] if step >= first]
         if not newest:  # empty rows, but of these weights, so that they have a gradient on all ranks
             none = stage.alone(rows.new_zeros(0, rows.shape[2]), weights[0])
             return none.reshape(0, rows.shape[1], none.shape[-1])
-        own = [weights[at - first] for at in newest]
+        newest_weights = [weights[step - first] for step in newest]
         every = None if x.every is None else x.every[number].wait()[-len(newest) :]
         here = range(newest[0] - self.mine.start, newest[-1] + 1 - self.mine.start)
-        return self._snapshots.convolved(stage, here, rows[-len(newest) :], own, every)
+        return self._snapshots.convolved(stage, here, rows[-len(newest) :], newest_weights, every)
 
     def _along_alone(self, stage: GraphStage, weights: list[Any], x: Handle[Tensor]) -> Tensor:
         alone = x.wait()
-        if all(each is weights[0] for each in weights):
+        if all(weight is weights[0] for weight in weights):
             return stage.alone(alone, weights[0])
         parts = torch.split(alone, [len(here) for here in self._alone])
-        return torch.cat([stage.alone(part, each) for part, each in zip(parts, weights, strict=True)])
+        return torch.cat([stage.alone(part, weight) for part, weight in zip(parts, weights, strict=True)])
 
     def _placed(self, number: int, arriving: Handle[Tensor]) -> Tensor:
         """Rows (t, own nodes, d) of a piece; zeros where none has come."""

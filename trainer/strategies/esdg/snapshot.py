@@ -123,15 +123,15 @@ class SnapshotStrategy(WholeStrategy):
     @override
     def _steps(self, example_sets: Sequence[SnapshotExamples], epoch: int) -> Iterator[Step]:
         parts, horizon = self._parts(example_sets, epoch)
-        at = [sum(before < examples.tau for before in horizon.taus) for examples in example_sets]
+        num_before = [sum(before < examples.tau for before in horizon.taus) for examples in example_sets]
         for part in parts:
             questions = [
                 Questions(t, queries, truth, tuple(horizon.places(ends) for ends in queries.ends))
-                for t, (queries, truth) in zip(at, part, strict=True)
+                for t, (queries, truth) in zip(num_before, part, strict=True)
             ]
             queries = sum(len(truth) for _, truth in part)
             backward = self._backward(horizon, questions, 1 / queries, newest_only=len(example_sets) == 1)
-            yield Step(backward, queries, len(part[-1][1]) // example_sets[-1].each)
+            yield Step(backward, queries, len(part[-1][1]) // example_sets[-1].queries_per_example)
 
     def _backward(
         self, horizon: Horizon, questions: list["Questions"], weight: float, *, newest_only: bool
@@ -145,7 +145,7 @@ class SnapshotStrategy(WholeStrategy):
             if not by_node:
                 return loss.by_snapshot(rows, first, questions)
             return loss.by_node(
-                rows, first, [about for about in questions if first <= about.at < first + len(rows)]
+                rows, first, [about for about in questions if first <= about.num_before < first + len(rows)]
             )
 
         def backward() -> Tensor:
@@ -173,8 +173,8 @@ class SnapshotStrategy(WholeStrategy):
 
             total = blocks.backward(of_block) / weight
             newest = blocks.ranges[-1]
-            for at in self._mine(newest)[-1:]:
-                horizon.graph(newest[at])  # leave the device at a snapshot that stays in the next horizon
+            for step in self._mine(newest)[-1:]:
+                horizon.graph(newest[step])  # leave the device at a snapshot that stays in the next horizon
             return total
 
         return backward
@@ -237,7 +237,7 @@ class SnapshotStrategy(WholeStrategy):
     def _shared(self, rows: Tensor, by_node: bool) -> Tensor:
         """This rank's share (1, n', d) of rows (n, d) that all ranks have: its nodes', or all in the last group."""
         if by_node:
-            return rows[self._mesh.own].unsqueeze(0)
+            return rows[self._mesh.local_nodes].unsqueeze(0)
         groups = self._mesh.across
         return rows.unsqueeze(0)[: 1 if groups.rank == groups.size - 1 else 0]
 
@@ -247,13 +247,13 @@ class Questions:
     """Questions about one snapshot, the same on all ranks.
 
     Attributes:
-        at: Number of snapshots of the horizon before the embeddings that answer them.
+        num_before: Number of snapshots of the horizon before the embeddings that answer them.
         queries: The questions.
         truth: float32 (Q,), their true answers.
         ends: int64 (Q,) compact numbers of each of ``queries.ends``.
     """
 
-    at: int
+    num_before: int
     queries: QueryBatch
     truth: Float32
     ends: tuple[Int64, ...]
@@ -262,7 +262,9 @@ class Questions:
         """Some of them; ``chosen`` is bool (Q,)."""
         columns = {column.name: getattr(self.queries, column.name)[chosen] for column in fields(self.queries)}  # type: ignore[arg-type]
         queries = type(self.queries)(**columns)
-        return Questions(self.at, queries, self.truth[chosen], tuple(end[chosen] for end in self.ends))
+        return Questions(
+            self.num_before, queries, self.truth[chosen], tuple(end[chosen] for end in self.ends)
+        )
 
 
 class Loss:
@@ -284,16 +286,16 @@ class Loss:
 
         Args:
             z: (t, n, d).
-            first: ``at`` of the first row.
+            first: ``num_before`` of the first row.
             questions: Of all ranks.
         """
         losses = [z[:0].sum()]
         size, rank = self._within.size, self._within.rank
         for about in questions:
-            if first <= about.at < first + len(z):
-                own = about.of(about.ends[0] % size == rank) if size > 1 else about
-                table = z[about.at - first]
-                losses.append(self._of(own, [rows(table, self._on_device(end)) for end in own.ends]))
+            if first <= about.num_before < first + len(z):
+                mine = about.of(about.ends[0] % size == rank) if size > 1 else about
+                table = z[about.num_before - first]
+                losses.append(self._of(mine, [rows(table, self._on_device(end)) for end in mine.ends]))
         return torch.stack(losses).sum()
 
     def by_node(self, z: Tensor, first: int, questions: Sequence[Questions]) -> Tensor:
@@ -303,13 +305,14 @@ class Loss:
 
         Args:
             z: (t, own nodes, d).
-            first: ``at`` of the first row.
+            first: ``num_before`` of the first row.
             questions: Of all ranks, about these snapshots only.
         """
         ranks, n = self._ranks, self._nodes
         flat = z.reshape(-1, z.shape[2])
         of_rank = [
-            [each.of(each.ends[0] % ranks.size == rank) for each in questions] for rank in range(ranks.size)
+            [question.of(question.ends[0] % ranks.size == rank) for question in questions]
+            for rank in range(ranks.size)
         ]
         wanted = [self._others(theirs, first) for theirs in of_rank]
         request = Request.of_known(
@@ -320,7 +323,7 @@ class Loss:
         )
         losses = [others[:0].sum()]
         for about in of_rank[ranks.rank]:
-            base = (about.at - first) * n
+            base = (about.num_before - first) * n
             ends = [rows(flat, self._on_device(self._place(base + about.ends[0], z.shape[1])))]
             for end in about.ends[1:]:
                 ends.append(rows(others, self._on_device(np.searchsorted(wanted[ranks.rank], base + end))))
@@ -329,13 +332,15 @@ class Loss:
 
     def _others(self, questions: Sequence[Questions], first: int) -> Int64:
         """Keys, snapshot · n + node, of all ends except the first; ascending and distinct."""
-        keys = ((about.at - first) * self._nodes + end for about in questions for end in about.ends[1:])
+        keys = (
+            (about.num_before - first) * self._nodes + end for about in questions for end in about.ends[1:]
+        )
         return distinct(*keys)
 
     def _place(self, keys: Int64, width: int) -> Int64:
         """Places of keys in the (t, own nodes) table of their owner."""
-        at, node = np.divmod(keys, self._nodes)
-        return at * width + node // self._ranks.size
+        snapshot, node = np.divmod(keys, self._nodes)
+        return snapshot * width + node // self._ranks.size
 
     def _of(self, questions: Questions, ends: list[Tensor]) -> Tensor:
         return self._task.loss(questions.queries.read(self._head, ends), self._on_device(questions.truth))

@@ -154,11 +154,11 @@ class EventStream:
     def settle(self) -> None:
         """Remove all marks; the present content stays."""
 
-    def forget(self, kept: Int64, before: Int64) -> None:
+    def forget(self, kept_nodes: Int64, before: Int64) -> None:
         """Follow the feed, which forgot nodes and events; no mark is left.
 
         Args:
-            kept: int64, ascending numbers of the nodes that stay.
+            kept_nodes: int64, ascending numbers of the nodes that stay.
             before: int64 (events before + 1,), how many of the events before each stay.
         """
         self.position = int(before[self.position])
@@ -190,8 +190,8 @@ class EventStream:
         before = time_us if self._by_event else before_us
         sampled = self._sampler.layers(distinct, before, layers, (self.batch << 40) + self.place)
         last = sampled[-1]
-        below, (own_row, place) = self._below(self._sampler.below, last.own, last.place)
-        sampled[-1] = replace(last, own=own_row, place=place)
+        below, (own_row, place) = self._below(self._sampler.below, last.own_place, last.place)
+        sampled[-1] = replace(last, own_place=own_row, place=place)
         hops = [self._hop(sampled[0], row, time_us)]
         for layer in sampled[1:]:
             every = np.arange(len(layer.nodes))
@@ -199,15 +199,15 @@ class EventStream:
         return below, hops
 
     def _hop(self, layer: SampledLayer, row: Int64, time_us: Int64) -> Hop:
-        there, sampled = self._there(layer)[row], layer.sampled
-        event = np.where(there, sampled.event[row], -1)
-        age_s = np.where(there, (time_us[:, None] - sampled.time_us[row]) / US_PER_S, 0.0)
+        valid, sampled = self._valid(layer)[row], layer.sampled
+        event = np.where(valid, sampled.event[row], -1)
+        age_s = np.where(valid, (time_us[:, None] - sampled.time_us[row]) / US_PER_S, 0.0)
         return Hop(
-            own=to_device(layer.own[row], self._device),
+            own=to_device(layer.own_place[row], self._device),
             place=to_device(layer.place[row], self._device),
             age_s=to_device(age_s.astype(self._float), self._device),
             edge=self._edges(event.ravel()).view(*event.shape, self.model.edges),
-            there=to_device(there, self._device),
+            there=to_device(valid, self._device),
             gap_s=self._gaps(layer.nodes[row], time_us),
         )
 
@@ -216,7 +216,7 @@ class EventStream:
         first = self.position if position is None else position
         return int(np.searchsorted(self._feed.time_us[first:], before_us))
 
-    def _there(self, layer: SampledLayer) -> Bool:
+    def _valid(self, layer: SampledLayer) -> Bool:
         """Whether sampled interactions are used, bool (n, k)."""
         return layer.sampled.event >= 0
 
@@ -277,8 +277,8 @@ def on_host(parts: list[Tensor]) -> NDArray[np.float32]:
     """Logits of several parts, fetched at once: the host waits for the device only here."""
     if not parts:
         return np.empty(0, np.float32)
-    found: NDArray[np.float32] = torch.cat(parts).float().cpu().numpy()
-    return found
+    host_rows: NDArray[np.float32] = torch.cat(parts).float().cpu().numpy()
+    return host_rows
 
 
 def looked(stream: EventStream, queries: Queries, here: slice, before_us: int) -> Question:

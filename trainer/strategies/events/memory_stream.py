@@ -28,58 +28,58 @@ class RowPlaces:
 
     def __init__(self) -> None:
         self.end = 0
-        self._at = np.empty(0, np.int32)  # −1: no row
+        self._row = np.empty(0, np.int32)  # −1: no row
         self._free: Int64 = np.empty(0, np.int64)
 
     def grow(self, num_nodes: int) -> None:
         """Make room for ids below ``num_nodes``."""
-        more = num_nodes - len(self._at)
+        more = num_nodes - len(self._row)
         if more > 0:
-            self._at = np.concatenate([self._at, np.full(more, -1, np.int32)])
+            self._row = np.concatenate([self._row, np.full(more, -1, np.int32)])
 
     def of(self, nodes: Int64) -> Int64:
         """int64 (n,) rows of nodes; −1 for nodes without one, and for unknown ids."""
-        if len(nodes) and int(nodes.max()) >= len(self._at):
-            inside = nodes < len(self._at)
+        if len(nodes) and int(nodes.max()) >= len(self._row):
+            inside = nodes < len(self._row)
             rows = np.full(len(nodes), -1, np.int64)
-            rows[inside] = self._at[nodes[inside]]
+            rows[inside] = self._row[nodes[inside]]
             return rows
-        return self._at[nodes].astype(np.int64)
+        return self._row[nodes].astype(np.int64)
 
     def hold(self, nodes: Int64) -> Int64:
         """Give rows to those of some distinct, known nodes that have none; returns the new rows."""
-        bare = nodes[self._at[nodes] < 0]
+        bare = nodes[self._row[nodes] < 0]
         again = min(len(bare), len(self._free))
         rows = np.concatenate(
             [self._free[len(self._free) - again :], np.arange(self.end, self.end + len(bare) - again)]
         )
         self._free = self._free[: len(self._free) - again]
         self.end += len(bare) - again
-        self._at[bare] = rows
+        self._row[bare] = rows
         return rows
 
     def release(self, nodes: Int64) -> None:
         """Take the rows of some distinct nodes back."""
         rows = self.of(nodes)
         self._free = np.concatenate([self._free, rows[rows >= 0]])
-        self._at[nodes[rows >= 0]] = -1
+        self._row[nodes[rows >= 0]] = -1
 
-    def keep(self, kept: Int64) -> None:
+    def keep(self, kept_nodes: Int64) -> None:
         """Forget all nodes except these, ascending, which are renumbered in their order and keep their rows."""
-        gone = self._at >= 0
-        gone[kept] = False
+        gone = self._row >= 0
+        gone[kept_nodes] = False
         self.release(np.flatnonzero(gone))
-        self._at[: len(kept)] = self._at[kept]
-        self._at[len(kept) :] = -1
+        self._row[: len(kept_nodes)] = self._row[kept_nodes]
+        self._row[len(kept_nodes) :] = -1
 
-    def held(self) -> Int64:
+    def nodes(self) -> Int64:
         """Nodes with a row, ascending."""
-        return np.flatnonzero(self._at >= 0)
+        return np.flatnonzero(self._row >= 0)
 
     @property
     def memory_bytes(self) -> int:
         """Bytes held."""
-        return self._at.nbytes + self._free.nbytes
+        return self._row.nbytes + self._free.nbytes
 
 
 NEVER = -1
@@ -157,7 +157,7 @@ class Mailbox:
         self._marks: list[_Journal] = []
 
     @property
-    def own(self) -> Tensor:
+    def vectors(self) -> Tensor:
         """(rows, memory), states or embeddings just before the latest events."""
         return self.mail[:, : self._memory]
 
@@ -225,12 +225,14 @@ class Mailbox:
     def take(self, nodes: Int64) -> tuple[Int64, Mail]:
         """The present mails of nodes: int64 (m,), places in ``nodes`` of those with one, and the mails."""
         rows = self.rows_of(nodes)
-        there = np.flatnonzero(rows >= 0)
-        there = there[self.event_us[nodes[there]] != NEVER]
-        known = nodes[there]
+        with_mail = np.flatnonzero(rows >= 0)
+        with_mail = with_mail[self.event_us[nodes[with_mail]] != NEVER]
+        known = nodes[with_mail]
         gap_s = (self.event_us[known] - self.former_us[known]) / US_PER_S
-        mail = self.mail.index_select(0, to_device(rows[there], self.mail.device))
-        return there, Mail(mail, to_device(gap_s.astype(str(mail.dtype).removeprefix("torch.")), mail.device))
+        mail = self.mail.index_select(0, to_device(rows[with_mail], self.mail.device))
+        return with_mail, Mail(
+            mail, to_device(gap_s.astype(str(mail.dtype).removeprefix("torch.")), mail.device)
+        )
 
     def age_us(self, nodes: Int64, time_us: Int64) -> Int64:
         """Microseconds from each node's latest event to a time; 0 without one, or if that was later."""
@@ -244,15 +246,15 @@ class Mailbox:
 
     def rows(self, nodes: Int64) -> MailboxRows:
         """Copies of the content for some distinct nodes, all of which have a row."""
-        at = nodes if self.places is None else self.places.of(nodes)
+        row = nodes if self.places is None else self.places.of(nodes)
         walks = self.walks
         return MailboxRows(
             nodes,
-            self.mail[to_device(at, self.mail.device)],
+            self.mail[to_device(row, self.mail.device)],
             self.event_us[nodes],
             self.former_us[nodes],
-            walks.sketch[at] if walks is not None else None,
-            walks.time_us[at] if walks is not None else None,
+            walks.sketch[row] if walks is not None else None,
+            walks.time_us[row] if walks is not None else None,
         )
 
     def write(self, rows: MailboxRows) -> None:
@@ -303,24 +305,24 @@ class Mailbox:
         """Remove all marks; the present content stays."""
         self._marks.clear()
 
-    def keep(self, kept: Int64) -> None:
+    def keep(self, kept_nodes: Int64) -> None:
         """Forget all nodes except these, ascending, which are renumbered in their order. There must be no mark."""
         assert not self._marks
-        kept = kept[kept < len(self.event_us)]
+        kept_nodes = kept_nodes[kept_nodes < len(self.event_us)]
         for times in (self.event_us, self.former_us):
-            times[: len(kept)] = times[kept]
-            times[len(kept) :] = NEVER
+            times[: len(kept_nodes)] = times[kept_nodes]
+            times[len(kept_nodes) :] = NEVER
         if self.places is not None:
-            self.places.keep(kept)
+            self.places.keep(kept_nodes)
             return
         tables: list[Any] = (
             [self.mail] if self.walks is None else [self.mail, self.walks.sketch, self.walks.time_us]
         )
         for table in tables:
-            for begin in range(0, len(kept), _AT_ONCE):  # in place: a copy would double the peak
-                part = kept[begin : begin + _AT_ONCE]
+            for begin in range(0, len(kept_nodes), _AT_ONCE):  # in place: a copy would double the peak
+                part = kept_nodes[begin : begin + _AT_ONCE]
                 table[begin : begin + len(part)] = table[part]
-            table[len(kept) :] = 0
+            table[len(kept_nodes) :] = 0
 
     def changed(self) -> Int64:
         """Nodes with a row that changed since the newest mark."""
@@ -331,18 +333,18 @@ class Mailbox:
         """The state that ``restore`` continues from, as tensors and arrays."""
         times = {"event_us": self.event_us, "former_us": self.former_us}
         if self.places is not None:
-            rows = self.rows(self.places.held())
+            rows = self.rows(self.places.nodes())
             walks = {} if rows.sketch is None else {"sketch": rows.sketch, "sketch_us": rows.sketch_us}
             return {"nodes": rows.nodes, "mail": rows.mail.cpu(), **times, **walks}
         walks = {} if self.walks is None else {"sketch": self.walks.sketch, "sketch_us": self.walks.time_us}
         return {"mail": self.mail.cpu(), **times, **walks}
 
-    def restore(self, state: dict[str, Any], held: Bool | None = None) -> None:
+    def restore(self, state: dict[str, Any], local_nodes: Bool | None = None) -> None:
         """Continue from a ``state()``.
 
         Args:
             state: Of this mailbox, or, if it is ``partial``, of any part of the nodes.
-            held: bool (nodes,), if it is ``partial``: the nodes to hold here.
+            local_nodes: bool (nodes,), if it is ``partial``: the nodes to hold here.
         """
         self.forget()
         self.event_us = np.asarray(state["event_us"]).copy()
@@ -353,11 +355,11 @@ class Mailbox:
                 self.walks.sketch = np.asarray(state["sketch"]).copy()
                 self.walks.time_us = np.asarray(state["sketch_us"]).copy()
             return
-        assert held is not None
+        assert local_nodes is not None
         self.places = RowPlaces()
         self.places.grow(len(self.event_us))
         nodes = np.asarray(state["nodes"])
-        ours = np.flatnonzero(held[nodes])
+        ours = np.flatnonzero(local_nodes[nodes])
         self.write(
             MailboxRows(
                 nodes[ours],
@@ -383,15 +385,15 @@ class Mailbox:
             self.walks.reserve(rows)
 
     def _set(self, rows: MailboxRows) -> None:
-        at = self.rows_of(rows.nodes)
-        if self.places is not None and (at < 0).any():
-            rows, at = _some(rows, at >= 0), at[at >= 0]
-        self.mail[to_device(at, self.mail.device)] = rows.mail
+        row = self.rows_of(rows.nodes)
+        if self.places is not None and (row < 0).any():
+            rows, row = _some(rows, row >= 0), row[row >= 0]
+        self.mail[to_device(row, self.mail.device)] = rows.mail
         self.event_us[rows.nodes] = rows.event_us
         self.former_us[rows.nodes] = rows.former_us
         if self.walks is not None and rows.sketch is not None and rows.sketch_us is not None:
-            self.walks.sketch[at] = rows.sketch
-            self.walks.time_us[at] = rows.sketch_us
+            self.walks.sketch[row] = rows.sketch
+            self.walks.time_us[row] = rows.sketch_us
 
     def _keep(self, nodes: Int64) -> None:
         if not self._marks:
@@ -535,7 +537,7 @@ class MemoryStream(EventStream):
         rows = self.mailbox.rows_of(src), self.mailbox.rows_of(dst)
         born = self._feed.born
         features = self.mailbox.walks.features(born(src), born(dst), time_us, rows)
-        return to_device(features, self._device).to(self.mailbox.own.dtype)
+        return to_device(features, self._device).to(self.mailbox.vectors.dtype)
 
     @property
     def known(self) -> Tensor | None:
@@ -556,11 +558,11 @@ class MemoryStream(EventStream):
         """See ``EventStream.settle``."""
         self.mailbox.forget()
 
-    def forget(self, kept: Int64, before: Int64) -> None:
+    def forget(self, kept_nodes: Int64, before: Int64) -> None:
         """See ``EventStream.forget``."""
         self.mailbox.forget()
-        self.mailbox.keep(kept)
-        super().forget(kept, before)
+        self.mailbox.keep(kept_nodes)
+        super().forget(kept_nodes, before)
 
     def state(self) -> dict[str, Any]:
         """See ``EventStream.state``."""
@@ -596,11 +598,11 @@ class MemoryStream(EventStream):
         before = int(time_us[0])
         chosen = self.model.mails(place, len(nodes))
         if self.model.source == "memory":
-            told, (told_at,) = self._below(nodes, place)
+            vectors, (vector_row,) = self._below(nodes, place)
         else:
-            told, told_at = self._tell(ends, times, before), np.arange(len(ends))
+            vectors, vector_row = self._tell(ends, times, before), np.arange(len(ends))
         events = 2 * np.repeat(numbers, 2) + np.tile([0, 1], len(numbers))
-        mails = self._mails(told, told_at[chosen], told_at[chosen ^ 1], events[chosen])
+        mails = self._mails(vectors, vector_row[chosen], vector_row[chosen ^ 1], events[chosen])
         mails = self.model.aggregate(mails, place[chosen], len(nodes))
         newest = np.empty(len(nodes), np.int64)
         newest[place] = times  # of repeated places the last value stays
@@ -611,10 +613,10 @@ class MemoryStream(EventStream):
             rows = self.mailbox.rows_of(src), self.mailbox.rows_of(dst)
             self.mailbox.walks.add(feed.born(src), feed.born(dst), time_us, rows)
 
-    def _mails(self, told: Tensor, own_at: Int64, other_at: Int64, event: Int64) -> Tensor:
+    def _mails(self, vectors: Tensor, own_at: Int64, other_at: Int64, event: Int64) -> Tensor:
         """Mails (m, width) from rows of the ends and of the other ends; a row begins with the end's own vector."""
-        mine = told[:, : self.model.width].index_select(0, to_device(own_at, self._device))
-        other = told.index_select(0, to_device(other_at, self._device))
+        mine = vectors[:, : self.model.width].index_select(0, to_device(own_at, self._device))
+        other = vectors.index_select(0, to_device(other_at, self._device))
         return torch.cat([mine, other, self._edges(event)], dim=1)
 
     def _tell(self, ends: Int64, time_us: Int64, before_us: int) -> Tensor:
@@ -638,15 +640,15 @@ class MemoryStream(EventStream):
 
     def _made(self, nodes: Int64) -> Tensor:
         """States (n, d) of distinct nodes; only those with mail pass through the updater."""
-        there, mail = self.mailbox.take(nodes)
+        with_mail, mail = self.mailbox.take(nodes)
         if self.looked_up is not None:
-            self.looked_up.mails = len(nodes), to_device(there, self._device), mail
-        if len(there) == len(nodes) > 0:
+            self.looked_up.mails = len(nodes), to_device(with_mail, self._device), mail
+        if len(with_mail) == len(nodes) > 0:
             return self.model.states(mail)
-        states = self.mailbox.own.new_zeros(len(nodes), self.model.width)
-        if not len(there):
+        states = self.mailbox.vectors.new_zeros(len(nodes), self.model.width)
+        if not len(with_mail):
             return states
-        return states.index_copy(0, to_device(there, self._device), self.model.states(mail))
+        return states.index_copy(0, to_device(with_mail, self._device), self.model.states(mail))
 
     def _gaps(self, nodes: Int64, time_us: Int64) -> Tensor:
         age_us = self.mailbox.age_us(nodes, time_us)

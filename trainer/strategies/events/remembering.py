@@ -268,7 +268,7 @@ class Memories:
 
     def restarted(self, model: EventModel) -> EventStream:
         """A model's stream as it was before the newest snapshot."""
-        cursor = next((each for each in self._cursors if each.model is model), None)
+        cursor = next((known for known in self._cursors if known.model is model), None)
         if cursor is None:
             cursor = self._resumed.pop(0) if self._resumed else self._cursor(model)
             cursor.model = cursor.stream.model = model
@@ -276,13 +276,13 @@ class Memories:
         cursor.restart()
         return cursor.stream
 
-    def forget(self, kept: Int64, first: int) -> int:
+    def forget(self, kept_nodes: Int64, first: int) -> int:
         """See ``Forgets.forget``."""
         events = len(self.feed)
-        before = self.feed.forget(kept, min(first, *(cursor.stream.position for cursor in self.every)))
+        before = self.feed.forget(kept_nodes, min(first, *(cursor.stream.position for cursor in self.every)))
         for cursor in self.every:
             cursor.settle()
-            cursor.stream.forget(kept, before)
+            cursor.stream.forget(kept_nodes, before)
         return events - len(self.feed)
 
     def state(self) -> dict[str, Any]:
@@ -406,7 +406,7 @@ class RememberingStrategy:
         every = Queries.join(list(queries))
         order = np.argsort(every.before_us, kind="stable")
         every = every.select(order)
-        found, waiting, rows = list[Tensor](), list[Question](), 0
+        answered_parts, waiting, rows = list[Tensor](), list[Question](), 0
         moments = _moments(every, self._ranks)
         until_us = moments[-1][1] if moments else 0
         with stream.unchanged(until_us), stream.ready(_nodes(moments, every.src, every.dst)):
@@ -414,19 +414,19 @@ class RememberingStrategy:
                 waiting.append(looked(stream, every, here, before_us))
                 rows += len(waiting[-1])
                 if rows >= ANSWERED_AT_ONCE:
-                    found.append(answered(model, Question.join(waiting, stream.known)))
+                    answered_parts.append(answered(model, Question.join(waiting, stream.known)))
                     waiting, rows = [], 0
             if waiting:
-                found.append(answered(model, Question.join(waiting, stream.known)))
+                answered_parts.append(answered(model, Question.join(waiting, stream.known)))
         answers = np.empty(len(every), np.float32)
-        answers[order] = on_host(found)
+        answers[order] = on_host(answered_parts)
         return np.split(answers, np.cumsum([len(one) for one in queries])[:-1])
 
     @torch.no_grad()
     def embed_sources(self, model: EventModel, queries: Queries) -> Tensor:
         """See ``Strategy.embed_sources``."""
         stream = self.memories.restarted(model)
-        found = [next(model.parameters()).new_empty(0, model.width)]
+        embedded = [next(model.parameters()).new_empty(0, model.width)]
         moments = _moments(queries, self._ranks)
         with stream.ready(_nodes(moments, queries.src)):
             for here, before_us in _by_moment(moments, stream, model):
@@ -434,8 +434,8 @@ class RememberingStrategy:
                 times = (
                     np.full(len(moment_queries), before_us) if model.once_a_batch else moment_queries.time_us
                 )
-                found.append(stream.embed_all(moment_queries.src, times, before_us))
-        return torch.cat(found)
+                embedded.append(stream.embed_all(moment_queries.src, times, before_us))
+        return torch.cat(embedded)
 
     @torch.no_grad()
     def embeddings(self, nodes: Int64) -> Tensor:
@@ -445,9 +445,9 @@ class RememberingStrategy:
         position = stream.mark()
         stream.deliver_before(after)
         stream.model.eval()
-        found = stream.embed_all(nodes, np.full(len(nodes), after), after)
+        embedded = stream.embed_all(nodes, np.full(len(nodes), after), after)
         stream.back(position)
-        return found
+        return embedded
 
     def _without_memory(self, model: EventModel, feed: EventFeed) -> EventStream:
         """The stream of a model without a memory: the same on one rank and on several, because every rank has all events."""
@@ -472,9 +472,9 @@ class RememberingStrategy:
         """See ``Forgets.event_times``."""
         return self.memories.feed.time_us
 
-    def forget(self, kept: Int64, first: int) -> int:
+    def forget(self, kept_nodes: Int64, first: int) -> int:
         """See ``Forgets.forget``."""
-        return self.memories.forget(kept, first)
+        return self.memories.forget(kept_nodes, first)
 
     def close(self) -> None:
         """See ``Strategy.close``."""

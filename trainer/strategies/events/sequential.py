@@ -64,10 +64,10 @@ class PastBatch:
         question = self.question
         if self.mailed is not None:
             assert isinstance(model, MemoryModel)
-            nodes, there, mail = self.mailed
+            nodes, with_mail, mail = self.mailed
             states = mail.gap_s.new_zeros(nodes, model.width)
-            if len(there):
-                states = states.index_copy(0, there, model.states(mail))
+            if len(with_mail):
+                states = states.index_copy(0, with_mail, model.states(mail))
             question = replace(question, below=states)
         predicted = model.answer(question)
         truth = torch.zeros_like(predicted)
@@ -78,8 +78,8 @@ class PastBatch:
         """Everything, as tensors and numbers."""
         mailed: dict[str, Any] = {}
         if self.mailed is not None:
-            nodes, there, mail = self.mailed
-            mailed = {"nodes": nodes, "there": there, "mail": _columns(mail)}
+            nodes, with_mail, mail = self.mailed
+            mailed = {"nodes": nodes, "there": with_mail, "mail": _columns(mail)}
         return {
             "below": self.question.below,
             "hops": {str(depth): _columns(hop) for depth, hop in enumerate(self.question.hops)},
@@ -108,8 +108,8 @@ class PastBatch:
         """Bytes held."""
         parts: list[Any] = [self.question.pairs, *self.question.hops]
         parts += [] if self.mailed is None else [self.mailed[2]]
-        held = [column for part in parts for column in _columns(part).values() if column is not None]
-        return self.question.below.nbytes + sum(column.nbytes for column in held)
+        columns = [column for part in parts for column in _columns(part).values() if column is not None]
+        return self.question.below.nbytes + sum(column.nbytes for column in columns)
 
 
 class Rehearsal:
@@ -124,12 +124,12 @@ class Rehearsal:
         seed: Of the run.
 
     Attributes:
-        held: The batches that are kept, by place.
+        batches: The batches that are kept, by place.
     """
 
     def __init__(self, config: Replay, seed: int) -> None:
         self._config, self._seed = config, seed
-        self.held: dict[int, PastBatch] = {}
+        self.batches: dict[int, PastBatch] = {}
         self._counts: dict[int, int] = {}  # time: batches of each stretch so far
         self._offered = self._drawn = 0
         self._credit = 0.0
@@ -144,10 +144,12 @@ class Rehearsal:
         self._offered += 1
         if self._config.sample == "reservoir":
             place = (
-                int(draw.integers(self._offered)) if self._offered > self._config.batches else len(self.held)
+                int(draw.integers(self._offered))
+                if self._offered > self._config.batches
+                else len(self.batches)
             )
             return place if place < self._config.batches else None
-        if not self.held:
+        if not self.batches:
             self._begin_us = time_us
         while max(time_us - self._begin_us, 0) // self._stretch_us >= self._config.batches:
             self._widen(draw)
@@ -157,26 +159,26 @@ class Rehearsal:
 
     def keep(self, place: int, batch: PastBatch) -> None:
         """Keep a batch at its place."""
-        self.held[place] = batch
+        self.batches[place] = batch
 
     def due(self, events: int) -> list[PastBatch]:
         """The old batches to learn after so many new events, often none."""
         self._credit += events * self._config.ratio
-        found: list[PastBatch] = []
-        while self.held and self._credit > 0:
+        due_batches: list[PastBatch] = []
+        while self.batches and self._credit > 0:
             draw = np.random.default_rng([self._seed, _DRAW, self._drawn])
-            chosen = self.held[sorted(self.held)[int(draw.integers(len(self.held)))]]
+            chosen = self.batches[sorted(self.batches)[int(draw.integers(len(self.batches)))]]
             if self._credit < chosen.positives:
                 break
             self._drawn += 1
             self._credit -= chosen.positives
-            found.append(chosen)
-        return found
+            due_batches.append(chosen)
+        return due_batches
 
     def state(self) -> dict[str, Any]:
         """The state that ``restore`` continues from."""
         return {
-            "held": {str(place): batch.state() for place, batch in self.held.items()},
+            "held": {str(place): batch.state() for place, batch in self.batches.items()},
             "counts": {str(place): count for place, count in self._counts.items()},
             "numbers": [self._offered, self._drawn, self._begin_us, self._stretch_us],
             "credit": self._credit,
@@ -184,7 +186,9 @@ class Rehearsal:
 
     def restore(self, state: dict[str, Any], device: torch.device) -> None:
         """Continue from a ``state()``."""
-        self.held = {int(place): PastBatch.restored(held, device) for place, held in state["held"].items()}
+        self.batches = {
+            int(place): PastBatch.restored(batch, device) for place, batch in state["held"].items()
+        }
         self._counts = {int(place): count for place, count in state["counts"].items()}
         self._offered, self._drawn, self._begin_us, self._stretch_us = state["numbers"]
         self._credit = state["credit"]
@@ -192,18 +196,18 @@ class Rehearsal:
     @property
     def memory_bytes(self) -> int:
         """Bytes held."""
-        return sum(batch.memory_bytes for batch in self.held.values())
+        return sum(batch.memory_bytes for batch in self.batches.values())
 
     def _widen(self, draw: np.random.Generator) -> None:
         """Double the stretches: of two batches one stays, each with the weight of its stretch."""
-        held: dict[int, PastBatch] = {}
+        batches: dict[int, PastBatch] = {}
         counts: dict[int, int] = {}
         for place in sorted(self._counts):
             to, count = place // 2, self._counts[place]
             counts[to] = counts.get(to, 0) + count
             if draw.random() * counts[to] < count:
-                held[to] = self.held[place]
-        self.held, self._counts = held, counts
+                batches[to] = self.batches[place]
+        self.batches, self._counts = batches, counts
         self._stretch_us *= 2
 
 

@@ -40,13 +40,13 @@ class KeptRows:
         self.width = width
         self._none = np.empty(0, np.int64), np.empty((0, width), np.float32)
         self._budget = budget_bytes
-        self._kept: dict[int, tuple[Int64, Float32]] = {}
+        self._rows: dict[int, tuple[Int64, Float32]] = {}
         self.counts: Counter[str] = Counter()
 
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return sum(nodes.nbytes + rows.nbytes for nodes, rows in self._kept.values())
+        return sum(nodes.nbytes + rows.nbytes for nodes, rows in self._rows.values())
 
     def since_last(self) -> Counter[str]:
         """The counts since the last call."""
@@ -55,24 +55,27 @@ class KeptRows:
 
     def nodes(self, tau: int) -> Int64:
         """Nodes of a snapshot with a row, int64, ascending."""
-        return self._kept.get(tau, self._none)[0]
+        return self._rows.get(tau, self._none)[0]
 
     def find(self, tau: int, nodes: Int64) -> tuple[Bool, Float32]:
         """Which of some nodes, int64 (n,), ascending, have a row, bool (n,), and those rows, float32 (found, width)."""
-        known, rows = self._kept.get(tau, self._none)
+        known, rows = self._rows.get(tau, self._none)
         place, is_kept = locate(known, nodes)
         return is_kept, rows[place[is_kept]]
 
     def add(self, tau: int, nodes: Int64, rows: Float32) -> None:
         """Keep rows, float32 (n, width), of nodes, int64 (n,), ascending; those that are kept already stay."""
-        known, kept = self._kept.get(tau, self._none)
+        known, known_rows = self._rows.get(tau, self._none)
         fresh = np.flatnonzero(~locate(known, nodes)[1])
-        at = np.searchsorted(known, nodes[fresh])
-        self._kept[tau] = np.insert(known, at, nodes[fresh]), np.insert(kept, at, rows[fresh], axis=0)
+        place = np.searchsorted(known, nodes[fresh])
+        self._rows[tau] = (
+            np.insert(known, place, nodes[fresh]),
+            np.insert(known_rows, place, rows[fresh], axis=0),
+        )
 
     def keep(self, taus: Collection[int]) -> None:
         """Drop all other snapshots."""
-        self._kept = {tau: rows for tau, rows in self._kept.items() if tau in taus}
+        self._rows = {tau: rows for tau, rows in self._rows.items() if tau in taus}
 
     def trim(self, needed: Iterable[tuple[int, Int64]], beside: int = 0) -> bool:
         """Drop what the newest step did not need, if more is kept than the budget.
@@ -86,17 +89,17 @@ class KeptRows:
         """
         if self._budget is None or self.nbytes + beside <= self._budget:
             return False
-        before, kept = self._count(), self._kept
-        self._kept = {}
+        before, all_rows = self._count(), self._rows
+        self._rows = {}
         for tau, nodes in needed:
-            known, rows = kept.get(tau, self._none)
+            known, rows = all_rows.get(tau, self._none)
             chosen = locate(nodes, known)[1]
-            self._kept[tau] = known[chosen], rows[chosen]
+            self._rows[tau] = known[chosen], rows[chosen]
         self.counts["evicted"] += before - self._count()
         return True
 
     def _count(self) -> int:
-        return sum(len(nodes) for nodes, _ in self._kept.values())
+        return sum(len(nodes) for nodes, _ in self._rows.values())
 
 
 MIB = 1 << 20
@@ -120,7 +123,7 @@ class Reach:
     ) -> None:
         self._ranks = ranks
         along = ["graph", *(stage.along for stage in stages)]
-        self._spreads = [below == "time" for below, each in pairwise(along) if each == "graph"][::-1]
+        self._spreads = [below == "time" for below, way in pairwise(along) if way == "graph"][::-1]
         self._edges: dict[int, NodeEdges] = {}
         self._budget = budget_bytes
         self.rows = KeptRows(features + 1, budget_bytes)
@@ -133,8 +136,8 @@ class Reach:
 
     def ratio(self, past: Past) -> float:
         """Rows of other ranks' nodes to those of this rank's nodes, over the window."""
-        own = sum(np.count_nonzero(snapshot.home == self._ranks.rank) for snapshot in past.snapshots)
-        return sum(len(self.rows.nodes(snapshot.tau)) for snapshot in past.snapshots) / max(own, 1)
+        num_local = sum(np.count_nonzero(snapshot.home == self._ranks.rank) for snapshot in past.snapshots)
+        return sum(len(self.rows.nodes(snapshot.tau)) for snapshot in past.snapshots) / max(num_local, 1)
 
     def keep(self, past: Past) -> None:
         """Forget snapshots that have left the window."""
@@ -154,8 +157,8 @@ class Reach:
             return past
         sizes = [len(snapshot.home) for snapshot in past.snapshots]
         frontier = np.zeros((len(sizes), max(sizes, default=0)), np.bool_)  # snapshots × nodes
-        for row, size, each in zip(frontier, sizes, nodes, strict=True):
-            row[each[each < size]] = True
+        for row, size, wanted in zip(frontier, sizes, nodes, strict=True):
+            row[wanted[wanted < size]] = True
         reached = np.zeros_like(frontier)
         for spread in self._spreads:
             self._read(view, past, frontier, edges=True)
@@ -173,10 +176,10 @@ class Reach:
             (s.tau, np.flatnonzero(row)) for s, row in zip(past.snapshots, reached | frontier, strict=True)
         ]
         if self.rows.trim(needed, self._edge_bytes):
-            kept = zip(past.snapshots, reached, strict=True)
+            snapshot_rows = zip(past.snapshots, reached, strict=True)
             self._edges = {
                 snapshot.tau: self._edges[snapshot.tau].of(np.flatnonzero(row))
-                for snapshot, row in kept
+                for snapshot, row in snapshot_rows
                 if snapshot.tau in self._edges
             }
             assert self._budget is not None
@@ -199,10 +202,10 @@ class Reach:
         wanted, size = {}, {}
         for snapshot, row in zip(past.snapshots, reached, strict=True):
             nodes = np.flatnonzero(row[: len(snapshot.home)] & (snapshot.home != self._ranks.rank))
-            kept: Int64 | Int32 = self.rows.nodes(snapshot.tau)
+            known_nodes: Int64 | Int32 = self.rows.nodes(snapshot.tau)
             if edges:
-                kept = self._edges.get(snapshot.tau, NodeEdges.empty()).nodes
-            missing = nodes[~locate(kept, nodes)[1]]
+                known_nodes = self._edges.get(snapshot.tau, NodeEdges.empty()).nodes
+            missing = nodes[~locate(known_nodes, nodes)[1]]
             self.rows.counts["hit"] += len(nodes) - len(missing)
             self.rows.counts["miss"] += len(missing)
             if len(missing):
@@ -223,7 +226,7 @@ class Reach:
 
 
 def known_inputs(
-    view: GraphView, past: Past, keys: Int64, rank: int, kept: KeptRows
+    view: GraphView, past: Past, keys: Int64, rank: int, cache: KeptRows
 ) -> tuple[Float32, Bool, int]:
     """Stored inputs of sorted, distinct keys, features and degree, of a rank's own nodes and from kept rows.
 
@@ -231,13 +234,13 @@ def known_inputs(
         float32 (n, F + 1), zeros where there is none; bool (n,), other ranks' rows that are not kept; how many are.
     """
     homes = past.homes(keys)
-    out, own = np.zeros((len(keys), kept.width), np.float32), homes == rank
-    out[own] = stored_inputs(view, past, keys[own], kept.width - 1)
-    missing = (homes >= 0) & ~own
+    out, is_local = np.zeros((len(keys), cache.width), np.float32), homes == rank
+    out[is_local] = stored_inputs(view, past, keys[is_local], cache.width - 1)
+    missing = (homes >= 0) & ~is_local
     others = int(missing.sum())
     for snapshot, here, nodes in past.by_snapshot(keys) if others else ():
         foreign = np.flatnonzero(missing[here])
-        known, rows = kept.find(snapshot.tau, nodes[foreign])
+        known, rows = cache.find(snapshot.tau, nodes[foreign])
         out[here][foreign[known]] = rows
         missing[here][foreign[known]] = False
     return out, missing, others - int(missing.sum())
@@ -300,11 +303,11 @@ class InputRows:
         sent = np.repeat(came, np.diff(self._segments), axis=1)
         delta = np.zeros_like(before)
         delta[sent] = request.answer_runs(values, lengths, sent.sum(axis=1), "features")
-        at, fetched_before = locate(wanted, wanted - STRIDE)
+        before_place, fetched_before = locate(wanted, wanted - STRIDE)
         chained = had & fetched_before
         fetched = np.empty_like(before)
         for snapshot, here, nodes in past.by_snapshot(wanted):
-            base = np.where(chained[here, None], fetched[at[here] * chained[here]], before[here])
+            base = np.where(chained[here, None], fetched[before_place[here] * chained[here]], before[here])
             fetched[here] = np.where(sent[here], delta[here], base)
             self.cache.add(snapshot.tau, nodes, fetched[here])
         return fetched

@@ -30,7 +30,7 @@ class PastSnapshot:
     Attributes:
         tau: Interval index.
         number: Of the snapshot in its log, from 0.
-        own: Edges of the nodes that this rank owns.
+        local: Edges of the nodes that this rank owns.
         home: int8 or int16 (dense ids of τ,): the rank that computes each node's rows.
         active: int64 (m,), ascending: the nodes with inserts.
         activity: float32 (m, 2): their log(1 + inserts of τ as source, as destination).
@@ -39,7 +39,7 @@ class PastSnapshot:
 
     tau: int
     number: int
-    own: NodeEdges
+    local: NodeEdges
     home: NDArray[np.signedinteger]
     active: Int64
     activity: Float32
@@ -48,11 +48,11 @@ class PastSnapshot:
     @property
     def memory_bytes(self) -> int:
         """Bytes held, without edges of other ranks' nodes."""
-        return self.own.nbytes + self.home.nbytes + self.active.nbytes + self.activity.nbytes
+        return self.local.nbytes + self.home.nbytes + self.active.nbytes + self.activity.nbytes
 
     def neighbours(self, nodes: Int64, fanout: int | None, seed: int) -> tuple[Int64, Int64]:
         """See ``sample_neighbours``: of nodes whose edges are here."""
-        return sample_neighbours(self.own, self.foreign, nodes, fanout, seed)
+        return sample_neighbours(self.local, self.foreign, nodes, fanout, seed)
 
     def loads(self, hops: int) -> Float64:
         """Σ_{l ≤ hops} Σ_{j ≤ l} (walks of length j from a node), float64 (dense ids,): DynaHB's definition 2.
@@ -62,7 +62,7 @@ class PastSnapshot:
         nodes = len(self.home)
         walks, total = np.ones(nodes), np.full(nodes, float(hops + 1))
         for hop in range(1, hops + 1):
-            walks = self.own.sums(walks) + self.foreign.sums(walks)
+            walks = self.local.sums(walks) + self.foreign.sums(walks)
             total += walks * (hops + 1 - hop)  # a walk of length j counts in every l from j on
         return total
 
@@ -166,9 +166,9 @@ class PastBuilder:
         owner = window.owner(tau)
         # A node without an edge has no owner; its row needs no other row.
         home = np.where(owner >= 0, owner, np.arange(len(owner))) % self._ranks.size
-        own = _edges_of(window, tau, home == self._ranks.rank)
+        local = _edges_of(window, tau, home == self._ranks.rank)
         narrow = home.astype(np.min_scalar_type(-self._ranks.size))
-        return PastSnapshot(tau, number, own, narrow, *activity(window.events(tau)))
+        return PastSnapshot(tau, number, local, narrow, *activity(window.events(tau)))
 
 
 def encoded(
@@ -185,14 +185,14 @@ def encoded(
     return inputs if present.all() else inputs * to_device(present, device).unsqueeze(1), degrees
 
 
-def _edges_of(window: GraphView, tau: int, own: Bool) -> NodeEdges:
+def _edges_of(window: GraphView, tau: int, is_local: Bool) -> NodeEdges:
     """Edges of this rank's nodes; the view's own adjacency has weights and parts of other rows, too."""
     src, dst, _ = window.pairs(tau)
     keys = pair_keys(src, dst)
     if not (keys[1:] > keys[:-1]).all():
         keys.sort()  # the order of numbers is not that of ids
-    nodes = np.flatnonzero(own)
-    degrees, neighbours = neighbours_of(len(own), keys, nodes)
+    nodes = np.flatnonzero(is_local)
+    degrees, neighbours = neighbours_of(len(is_local), keys, nodes)
     some = degrees > 0
     return NodeEdges.of_degrees(nodes[some], degrees[some], neighbours)
 
@@ -219,5 +219,5 @@ def stored_inputs(window: GraphView, past: Past, keys: Int64, features: int) -> 
     for snapshot, here, nodes in past.by_snapshot(keys):
         if features:
             out[here, :-1] = window.features(nodes, snapshot.tau)
-        out[here, -1] = snapshot.own.find(nodes)[2]
+        out[here, -1] = snapshot.local.find(nodes)[2]
     return out

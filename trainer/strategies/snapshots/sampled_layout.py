@@ -40,7 +40,7 @@ class SampledHop:
         sources: int64 (s,), keys, ascending: the targets and their neighbours.
         indptr: int32 (t + 1,).
         neighbours: int32 (indptr[-1],), places among the sources.
-        own: int32 (t,), the targets' places among the sources.
+        target_places: int32 (t,), the targets' places among the sources.
         degrees: (s,), neighbours of each source in its whole snapshot; None: no stage asks.
     """
 
@@ -48,7 +48,7 @@ class SampledHop:
     sources: Int64
     indptr: Int32
     neighbours: Int32
-    own: Int32
+    target_places: Int32
     degrees: NDArray[np.generic] | None = None
 
     @classmethod
@@ -59,13 +59,13 @@ class SampledHop:
         nodes = max(
             here, int((targets % STRIDE).max(initial=-1)) + 1
         )  # targets that have not come have no neighbour
-        sources, places, own = _numbered(targets, indptr, neighbours, nodes, STRIDE)
-        return cls(targets, sources, indptr.astype(np.int32), places, own)
+        sources, places, target_places = _numbered(targets, indptr, neighbours, nodes, STRIDE)
+        return cls(targets, sources, indptr.astype(np.int32), places, target_places)
 
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        columns = (self.targets, self.sources, self.indptr, self.neighbours, self.own, self.degrees)
+        columns = (self.targets, self.sources, self.indptr, self.neighbours, self.target_places, self.degrees)
         return sum(column.nbytes for column in columns if column is not None)
 
     def spread(self, past: Past) -> "SampledHop":
@@ -76,7 +76,9 @@ class SampledHop:
         nodes = np.flatnonzero(marks)
         place = (snapshot * len(nodes) + np.cumsum(marks)[node] - 1).astype(np.int32)
         sources = past.keys(nodes).ravel()
-        return SampledHop(self.targets, sources, self.indptr, place[self.neighbours], place[self.own])
+        return SampledHop(
+            self.targets, sources, self.indptr, place[self.neighbours], place[self.target_places]
+        )
 
     def between(self, first: int, end: int) -> "SampledHop":
         """Of the snapshots at places from ``first`` to before ``end`` only, with places among their sources."""
@@ -90,39 +92,39 @@ class SampledHop:
             self.sources[below],
             self.indptr[rows.start : rows.stop + 1] - self.indptr[rows.start],
             self.neighbours[edges] - np.int32(below.start),
-            self.own[rows] - np.int32(below.start),
+            self.target_places[rows] - np.int32(below.start),
             None if self.degrees is None else self.degrees[below],
         )
 
     def of(self, chosen: Int64) -> tuple["SampledHop", Int64]:
         """The same for some of the targets, by their places, ascending; and where its sources stand among these."""
-        indptr, neighbours, own, used = _restrict(
-            self.indptr, self.neighbours, self.own, chosen, len(self.sources)
+        indptr, neighbours, target_places, used = _restrict(
+            self.indptr, self.neighbours, self.target_places, chosen, len(self.sources)
         )
-        return SampledHop(self.targets[chosen], self.sources[used], indptr, neighbours, own), used
+        return SampledHop(self.targets[chosen], self.sources[used], indptr, neighbours, target_places), used
 
 
 @njit(cache=True, nogil=True)
-def _restrict(indptr, neighbours, own, chosen, num_sources):  # type: ignore[no-untyped-def]  # compiled
+def _restrict(indptr, neighbours, target_places, chosen, num_sources):  # type: ignore[no-untyped-def]  # compiled
     starts = np.zeros(len(chosen) + 1, np.int32)
     for i in range(len(chosen)):
         starts[i + 1] = starts[i] + indptr[chosen[i] + 1] - indptr[chosen[i]]
     place = np.full(num_sources, -1, np.int64)
     for i in range(len(chosen)):
-        place[own[chosen[i]]] = 0
+        place[target_places[chosen[i]]] = 0
         for j in range(indptr[chosen[i]], indptr[chosen[i] + 1]):
             place[neighbours[j]] = 0
     used = np.flatnonzero(place == 0)
     for i in range(len(used)):
         place[used[i]] = i
-    kept = np.empty(starts[-1], np.int32)
-    own_kept = np.empty(len(chosen), np.int32)
+    kept_neighbours = np.empty(starts[-1], np.int32)
+    kept_targets = np.empty(len(chosen), np.int32)
     for i in range(len(chosen)):
-        own_kept[i] = place[own[chosen[i]]]
+        kept_targets[i] = place[target_places[chosen[i]]]
         first = indptr[chosen[i]]
         for j in range(starts[i + 1] - starts[i]):
-            kept[starts[i] + j] = place[neighbours[first + j]]
-    return starts, kept, own_kept, used
+            kept_neighbours[starts[i] + j] = place[neighbours[first + j]]
+    return starts, kept_neighbours, kept_targets, used
 
 
 @njit(cache=True, nogil=True)
@@ -138,37 +140,37 @@ def _numbered(targets, indptr, neighbours, nodes, stride):  # type: ignore[no-un
     """
     place = np.full(nodes, -1, np.int64)
     sources = np.empty(len(targets) + len(neighbours), np.int64)
-    places, own = np.empty(len(neighbours), np.int32), np.empty(len(targets), np.int32)
-    found = begin = 0
+    places, target_places = np.empty(len(neighbours), np.int32), np.empty(len(targets), np.int32)
+    num_sources = begin = 0
     while begin < len(targets):
         base = targets[begin] // stride * stride
-        end, first = begin, found
+        end, first = begin, num_sources
         while end < len(targets) and targets[end] < base + stride:
             end += 1
         for keys in (targets[begin:end], neighbours[indptr[begin] : indptr[end]]):
             for key in keys:
                 if place[key - base] < 0:
                     place[key - base] = 0
-                    sources[found] = key
-                    found += 1
-        if nodes < 16 * (found - first):  # looking at all is less than sorting
-            found = first
+                    sources[num_sources] = key
+                    num_sources += 1
+        if nodes < 16 * (num_sources - first):  # looking at all is less than sorting
+            num_sources = first
             for node in range(nodes):
                 if place[node] == 0:
-                    sources[found] = base + node
-                    found += 1
+                    sources[num_sources] = base + node
+                    num_sources += 1
         else:
-            sources[first:found].sort()
-        for i in range(first, found):
+            sources[first:num_sources].sort()
+        for i in range(first, num_sources):
             place[sources[i] - base] = i
         for i in range(begin, end):
-            own[i] = place[targets[i] - base]
+            target_places[i] = place[targets[i] - base]
         for i in range(indptr[begin], indptr[end]):
             places[i] = place[neighbours[i] - base]
-        for i in range(first, found):
+        for i in range(first, num_sources):
             place[sources[i] - base] = -1
         begin = end
-    return sources[:found].copy(), places, own
+    return sources[:num_sources].copy(), places, target_places
 
 
 Encode = Callable[[Int64], tuple[Tensor, NDArray[np.generic]]]
@@ -263,9 +265,9 @@ class SampledLayout(Layout):
         self._present = self._wanted_present = past.homes(wanted) >= 0
         if shared is None:
             self._x, degrees = encode(wanted)
-            for at, level in enumerate(self._levels if seed is None else []):
+            for depth, level in enumerate(self._levels if seed is None else []):
                 assert level.hop is not None
-                self._levels[at] = replace(level, hop=replace(level.hop, degrees=degrees))
+                self._levels[depth] = replace(level, hop=replace(level.hop, degrees=degrees))
                 degrees = np.diff(level.hop.indptr)  # of the targets, the sources of the level above
         else:
             if shared.gathers:
@@ -293,7 +295,7 @@ class SampledLayout(Layout):
     def share(self, stage: GraphStage) -> Shared:
         """Data for layouts of some of these nodes, without a gradient; the lowest stage gathers, if it can."""
         hops = [level.hop for level in self._levels if level.hop is not None]
-        table = stage.gather(self._graph(hops[0]), self._places(hops[0].own), self._x)
+        table = stage.gather(self._graph(hops[0]), self._places(hops[0].target_places), self._x)
         return Shared(hops, self._x if table is None else table, table is not None)
 
     @override
@@ -305,15 +307,15 @@ class SampledLayout(Layout):
             count = len(level.present) if level.request is None else len(level.request.requested)
             rows = stage.gathered(x, count)
         elif level.request is None and (
-            len(weights) < self.steps or any(each is not None for each in weights)
+            len(weights) < self.steps or any(weight is not None for weight in weights)
         ):
             first = self.steps - len(weights)
-            hops = [level.hop.between(at, at + 1) for at in range(first, self.steps)]
+            hops = [level.hop.between(step, step + 1) for step in range(first, self.steps)]
             below = torch.split(
                 x[-sum(sizes) :] if (sizes := [len(hop.sources) for hop in hops]) else x, sizes
             )
             by_snapshot = zip(hops, below, weights, strict=True)
-            return torch.cat([self._convolved(stage, *each) for each in by_snapshot])
+            return torch.cat([self._convolved(stage, *inputs) for inputs in by_snapshot])
         else:
             rows = self._convolved(stage, level.hop, x, weights[0] if weights else None)
         if level.request is None:
@@ -339,11 +341,11 @@ class SampledLayout(Layout):
         return self.to_nodes(x)[0]
 
     def _convolved(self, stage: GraphStage, hop: SampledHop, x: Tensor, weights: Any) -> Tensor:
-        graph, own = self._graph(hop), self._places(hop.own)
-        table = stage.gather(graph, own, x)
+        graph, target_places = self._graph(hop), self._places(hop.target_places)
+        table = stage.gather(graph, target_places, x)
         if table is not None:
-            return stage.gathered(table, len(own))
-        rows: Tensor = stage(graph, x.index_select(0, own), x, weights)
+            return stage.gathered(table, len(target_places))
+        rows: Tensor = stage(graph, x.index_select(0, target_places), x, weights)
         return rows
 
     def _graph(self, hop: SampledHop) -> CSRGraph:

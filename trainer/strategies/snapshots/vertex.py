@@ -191,7 +191,9 @@ class VertexStrategy(WindowedStrategy):
             draw = (epoch << 32) + first
             shared = self._share(parts, draw)
             for (queries, truth), total in zip(parts, totals[first:], strict=False):
-                yield Step(self._step_loss(queries, truth, draw, shared), examples.each * total, total)
+                yield Step(
+                    self._step_loss(queries, truth, draw, shared), examples.queries_per_example * total, total
+                )
 
     @override
     def state(self) -> dict[str, Any]:

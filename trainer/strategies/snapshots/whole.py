@@ -125,7 +125,7 @@ class WholeStrategy(WindowedStrategy):
         """Steps over equal parts of the examples, which are drawn again in each epoch."""
         parts, horizon = self._parts(example_sets, epoch)
         single = len(example_sets) == 1
-        at = [
+        num_before = [
             0 if single else sum(before < examples.tau for before in horizon.taus)
             for examples in example_sets
         ]
@@ -133,10 +133,12 @@ class WholeStrategy(WindowedStrategy):
             z = self._last(self._model, horizon).unsqueeze(0) if single else self._every(horizon)
             losses = [
                 self._loss(queries, truth, z[t], horizon.places)
-                for t, (queries, truth) in zip(at, part, strict=True)
+                for t, (queries, truth) in zip(num_before, part, strict=True)
             ]
             queries = sum(len(truth) for _, truth in part)
-            yield Step(torch.stack(losses).sum(), queries, len(part[-1][1]) // example_sets[-1].each)
+            yield Step(
+                torch.stack(losses).sum(), queries, len(part[-1][1]) // example_sets[-1].queries_per_example
+            )
 
     @override
     @torch.no_grad()
@@ -219,7 +221,7 @@ class WholeLayout(Layout):
         self._horizon = horizon
         self.present = horizon.present[block.start : block.stop]
         self._graphs = operators(horizon, model, block)
-        rows = torch.stack([model.encode(horizon.inputs(at)) for at in block])
+        rows = torch.stack([model.encode(horizon.inputs(place)) for place in block])
         # A signature follows from the id: without this a node would have one before it has come.
         self.rows = rows * self.present.unsqueeze(2)
 
@@ -230,7 +232,7 @@ class WholeLayout(Layout):
     @override
     def along_graph(self, stage: GraphStage, weights: list[Any], x: Tensor) -> Tensor:
         first = self.steps - len(weights)
-        return stage.each(self._graphs[first:], x[len(x) - len(weights) :], weights)
+        return stage.per_snapshot(self._graphs[first:], x[len(x) - len(weights) :], weights)
 
     @override
     def summaries(self, stage: GraphStage, x: Tensor) -> list[Tensor]:
@@ -274,8 +276,8 @@ def combines(model: SnapshotModel, like: Tensor) -> bool:
 def operators(horizon: Horizon, model: SnapshotModel, places: range) -> list[CSRGraph]:
     """Operators of a model's graph stages in some snapshots; earlier graphs are made only if they are part of one."""
     if not places or not combines(model, horizon.present):
-        return [horizon.graph(at) for at in places]
-    return model.operators([horizon.graph(at) for at in range(places.stop)])[places.start :]
+        return [horizon.graph(place) for place in places]
+    return model.operators([horizon.graph(place) for place in range(places.stop)])[places.start :]
 
 
 def empty_graph(like: Tensor) -> CSRGraph:

@@ -69,10 +69,10 @@ class WindowedStrategy(Strategy):
     @override
     @torch.no_grad()
     def answer(self, model: SnapshotModel, queries: Sequence[QueryBatch]) -> list[Float32]:
-        nodes = np.unique(np.concatenate([ends for each in queries for ends in each.ends]))
+        nodes = np.unique(np.concatenate([ends for batch in queries for ends in batch.ends]))
         z = self.embed_before(model, nodes)
-        answers = [self._read(model, each, z, nodes.searchsorted) for each in queries]
-        return [each.float().cpu().numpy() for each in answers]
+        answers = [self._read(model, batch, z, nodes.searchsorted) for batch in queries]
+        return [batch.float().cpu().numpy() for batch in answers]
 
     @override
     @torch.no_grad()

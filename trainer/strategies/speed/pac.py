@@ -153,8 +153,8 @@ class PacStrategy(RememberingStrategy):
         stream = self.memories.restarted(self._model)
         times, events = examples.learned.time_us, len(examples.learned)
         last = (math.ceil(events / self._batch) - 1) * self._batch  # the first event of the last batch
-        own = [events, times[0], times[last]] if events else [0, NEVER_LEARNED, -NEVER_LEARNED]
-        sizes, first_us, last_us = self._ranks.gather_numbers(own).T
+        own_span = [events, times[0], times[last]] if events else [0, NEVER_LEARNED, -NEVER_LEARNED]
+        sizes, first_us, last_us = self._ranks.gather_numbers(own_span).T
         if not sizes.any():
             return StepReport(discarded=len(examples.every))
         span_us = int(first_us.min()), int(last_us.max())
@@ -194,7 +194,7 @@ class PacStrategy(RememberingStrategy):
         if isinstance(stream, ShardedStream):
             cycle = _Cycle(stream, self._groups, ranks, self._first + np.flatnonzero(self._mine()))
         counts = [math.ceil(size / batch) for size in sizes]
-        own, steps = counts[ranks.rank], max(counts)
+        own_steps, steps = counts[ranks.rank], max(counts)
         for step in range(steps):
             together = [
                 (_batch_size(size, step % count, batch), step < count)
@@ -202,10 +202,12 @@ class PacStrategy(RememberingStrategy):
                 if count
             ]
             total = sum(size for size, _ in together)
-            if cycle and own and step and step % own == 0:
-                cycle.wrap(keep=step // own == steps // own)
+            if cycle and own_steps and step and step % own_steps == 0:
+                cycle.wrap(keep=step // own_steps == steps // own_steps)
             here = (
-                slice(step % own * batch, min((step % own + 1) * batch, len(learned))) if own else slice(0, 0)
+                slice(step % own_steps * batch, min((step % own_steps + 1) * batch, len(learned)))
+                if own_steps
+                else slice(0, 0)
             )
             mine = here.stop - here.start
             loss = (
@@ -218,7 +220,7 @@ class PacStrategy(RememberingStrategy):
             first = sum(size for size, is_first in together if is_first)
             yield Step(loss, 2 * total, first, weight=mine / total, scale=2 * mine)
         if cycle:
-            cycle.end(whole=not own or steps % own == 0)
+            cycle.end(whole=not own_steps or steps % own_steps == 0)
         stream.deliver_before(until_us, batch)
         if cycle:
             cycle.join(until_us, self._synchronise, self._first, self._learner)
@@ -235,7 +237,12 @@ class PacStrategy(RememberingStrategy):
 
     def gather(self, state: dict[str, Any]) -> dict[str, Any]:
         """See ``Strategy.gather``: rows of all ranks."""
-        return {**state, "streams": {place: self._gathered(own) for place, own in state["streams"].items()}}
+        return {
+            **state,
+            "streams": {
+                place: self._gathered(stream_state) for place, stream_state in state["streams"].items()
+            },
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         """See ``Strategy.restore``; the number of ranks may differ."""
@@ -246,10 +253,10 @@ class PacStrategy(RememberingStrategy):
         self.memories.restore(state, self._restore_stream)
         self._first = len(self.memories.feed)
 
-    def forget(self, kept: Int64, first: int) -> int:
+    def forget(self, kept_nodes: Int64, first: int) -> int:
         """See ``Forgets.forget``."""
-        events = super().forget(kept, first)
-        self._groups.keep(kept)
+        events = super().forget(kept_nodes, first)
+        self._groups.keep(kept_nodes)
         self._first = len(self.memories.feed)
         self._learner = self._learner[:0]
         return events
@@ -284,19 +291,21 @@ class PacStrategy(RememberingStrategy):
             stream.restore(state)
             return
         stream.position = int(state["position"])
-        held = np.zeros(max(len(self._groups.owner), len(state["event_us"])), np.bool_)
-        held[: len(self._groups.owner)] = self._groups.owner == self._ranks.rank
-        stream.mailbox.restore(state, held)
+        is_local = np.zeros(max(len(self._groups.owner), len(state["event_us"])), np.bool_)
+        is_local[: len(self._groups.owner)] = self._groups.owner == self._ranks.rank
+        stream.mailbox.restore(state, is_local)
 
-    def _gathered(self, own: dict[str, Any]) -> dict[str, Any]:
+    def _gathered(self, stream_state: dict[str, Any]) -> dict[str, Any]:
         """One stream's state with the rows of all ranks on rank 0, in its host's memory."""
-        if "nodes" not in own:
-            return own
+        if "nodes" not in stream_state:
+            return stream_state
         ranks = self._ranks
-        by_row = [key for key in ("nodes", "mail", "sketch", "sketch_us") if own.get(key) is not None]
+        by_row = [
+            key for key in ("nodes", "mail", "sketch", "sketch_us") if stream_state.get(key) is not None
+        ]
         tables = [
             rows if isinstance(rows, Tensor) else torch.from_numpy(np.ascontiguousarray(rows))
-            for rows in (own[key] for key in by_row)
+            for rows in (stream_state[key] for key in by_row)
         ]
         counts = ranks.gather_numbers([len(tables[0])])[:, 0]
         blocks = []
@@ -309,7 +318,7 @@ class PacStrategy(RememberingStrategy):
         collected = {
             key: torch.cat(rows) for key, rows in zip(by_row, zip(*blocks, strict=True), strict=True)
         }
-        return {**own, **collected}
+        return {**stream_state, **collected}
 
 
 class _Cycle:

@@ -67,10 +67,10 @@ class PartGroups:
             self.shared = np.concatenate([self.shared, np.zeros(more, np.bool_)])
             self.owner = self._owners()
 
-    def keep(self, kept: Int64) -> None:
+    def keep(self, kept_nodes: Int64) -> None:
         """Forget all nodes except these, ascending, which are renumbered in their order and keep their owners."""
         homes = np.where(self._home >= 0, self._home, np.arange(len(self._home)) % self._parts)
-        self._home, self.shared = homes.astype(np.int32)[kept], self.shared[kept]
+        self._home, self.shared = homes.astype(np.int32)[kept_nodes], self.shared[kept_nodes]
         self.owner = self._owners()
 
     def owners(self, nodes: Int64) -> Int32:
@@ -78,11 +78,11 @@ class PartGroups:
         inside = nodes < len(self.owner)
         if inside.all():
             return self.owner[nodes]
-        found = np.full(len(nodes), NOBODY, np.int32)
-        found[inside] = self.owner[nodes[inside]]
-        return found
+        owners = np.full(len(nodes), NOBODY, np.int32)
+        owners[inside] = self.owner[nodes[inside]]
+        return owners
 
-    def held(self) -> Bool:
+    def is_local(self) -> Bool:
         """Nodes that this rank has while it learns, bool (nodes,)."""
         return (self.owner == self.rank) | self.shared
 
@@ -121,8 +121,8 @@ class PartGroups:
         free_src, free_dst = self.shared[src], self.shared[dst]
         both = np.where(part >= 0, self._dealt[np.maximum(part, 0)], of_src)
         alone = np.where(of_src == of_dst, of_src, NOBODY)
-        found = np.where(free_src, np.where(free_dst, both, of_dst), np.where(free_dst, of_src, alone))
-        return found.astype(np.int32)
+        learner = np.where(free_src, np.where(free_dst, both, of_dst), np.where(free_dst, of_src, alone))
+        return learner.astype(np.int32)
 
     def state(self) -> dict[str, NDArray[np.generic] | int]:
         """The state that ``restore`` continues from, with any number of ranks."""

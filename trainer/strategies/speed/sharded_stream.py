@@ -65,7 +65,7 @@ class ShardedStream(MemoryStream):
             numbers: int64, ascending numbers of events, of which both ends have rows here or no events yet.
         """
         if self._near is None:
-            self._near = self._groups.held()
+            self._near = self._groups.is_local()
         self._numbers = numbers
         self.delivered = 0
 
@@ -134,12 +134,12 @@ class ShardedStream(MemoryStream):
 
     def _to_deliver(self, first: int, end: int, group: int) -> list[Int64]:
         """Nodes whose rows it takes to deliver some events in groups."""
-        found = [self.ends(np.arange(first, end))]
+        event_ends = [self.ends(np.arange(first, end))]
         for place in range(first, end if self.model.mail_layers else first, group):
             ends = self.ends(np.arange(place, min(place + group, end)))
             before_us = int(self._feed.time_us[place])
-            found.append(self._reached(ends, before_us, self.model.mail_layers, place))
-        return found
+            event_ends.append(self._reached(ends, before_us, self.model.mail_layers, place))
+        return event_ends
 
     @contextmanager
     def _having(self, nodes: list[Int64], *, known: bool = False) -> Iterator[None]:
@@ -153,8 +153,8 @@ class ShardedStream(MemoryStream):
         every = every[every < len(self.mailbox.event_us)]
         owners = self._groups.owners(every)
         foreign = every[owners != self._ranks.rank]
-        there = self.mailbox.event_us[every] != NEVER
-        every, owners = every[there], owners[there]
+        has_mail = self.mailbox.event_us[every] != NEVER
+        every, owners = every[has_mail], owners[has_mail]
         if known:
             wanted = [owners != rank for rank in range(self._ranks.size)]
             request = Request.of_known(
@@ -189,17 +189,17 @@ class ShardedStream(MemoryStream):
         if walks is None:
             mail = request.answer(mail, "memory")
         else:
-            own = torch.from_numpy(walks.packed(rows))
-            mail, table = request.answer_tables([mail, own], "memory")
+            packed_walks = torch.from_numpy(walks.packed(rows))
+            mail, table = request.answer_tables([mail, packed_walks], "memory")
             lent = walks.unpacked(table.numpy())
             sketch, sketch_us = lent.sketch, lent.time_us
         mailbox.lend(
             MailboxRows(nodes, mail, mailbox.event_us[nodes], mailbox.former_us[nodes], sketch, sketch_us)
         )
 
-    def _there(self, layer: SampledLayer) -> Bool:
-        there = super()._there(layer)
-        return there if self._near is None else there & self._near[layer.sampled.node]
+    def _valid(self, layer: SampledLayer) -> Bool:
+        valid = super()._valid(layer)
+        return valid if self._near is None else valid & self._near[layer.sampled.node]
 
 
 def carry(mailbox: Mailbox, before: Int32, after: Int32, ranks: Ranks) -> None:
@@ -228,7 +228,7 @@ def carry(mailbox: Mailbox, before: Int32, after: Int32, ranks: Ranks) -> None:
     if rows.sketch is not None and rows.sketch_us is not None:
         tables += [torch.from_numpy(rows.sketch), torch.from_numpy(rows.sketch_us)]
     mail, *walks = ranks.exchange_tables(tables, sent, received, "memory")
-    sketch, sketch_us = [each.numpy() for each in walks] or (None, None)
+    sketch, sketch_us = [table.numpy() for table in walks] or (None, None)
     mailbox.release(going)
     mailbox.write(
         MailboxRows(coming, mail, mailbox.event_us[coming], mailbox.former_us[coming], sketch, sketch_us)

@@ -69,18 +69,20 @@ class SharedCopies:
         rows = mailbox.rows(nodes[here])
         times = np.full((2, ranks.size, len(nodes)), _ABSENT)
         times[:, ranks.rank, here] = rows.event_us, rows.former_us
-        told = np.where(others_mine, np.stack([mailbox.event_us[others], mailbox.former_us[others]]), _ABSENT)
+        other_times = np.where(
+            others_mine, np.stack([mailbox.event_us[others], mailbox.former_us[others]]), _ABSENT
+        )
         walked_us = np.full(len(nodes), _ABSENT)
         if rows.sketch_us is not None:
             walked_us[here] = rows.sketch_us
-        times, told, walked_us = self._largest(times, told, walked_us)
-        mailbox.set_times(others[~others_mine], told[0, ~others_mine], told[1, ~others_mine])
+        times, other_times, walked_us = self._largest(times, other_times, walked_us)
+        mailbox.set_times(others[~others_mine], other_times[0, ~others_mine], other_times[1, ~others_mine])
         if not len(nodes):
             mailbox.release(self.nodes[~self._mine])
             return
         winner = times[0].argmax(axis=0)  # of equal times the first, the lowest rank
-        at = np.arange(len(nodes))
-        event_us, former_us = times[0, winner, at], times[1, winner, at]
+        number = np.arange(len(nodes))
+        event_us, former_us = times[0, winner, number], times[1, winner, number]
         given = winner == ranks.rank if how == "latest" else here
         mail = mailbox.mail.new_zeros(len(nodes), mailbox.mail.shape[1])
         place = to_device(np.flatnonzero(given), mail.device)
@@ -90,12 +92,12 @@ class SharedCopies:
             copies = (times[0] != _ABSENT).sum(axis=0)
             mail /= to_device(copies, mail.device).to(mail.dtype).unsqueeze(1)
         sketch, sketch_us = self._walks(rows, touched, here, walked_us)
-        own = to_device(np.flatnonzero(mine), mail.device)
+        own_place = to_device(np.flatnonzero(mine), mail.device)
         mailbox.release(self.nodes[~self._mine])
         mailbox.write(
             MailboxRows(
                 nodes[mine],
-                mail[own],
+                mail[own_place],
                 event_us[mine],
                 former_us[mine],
                 None if sketch is None else sketch[mine],
@@ -131,25 +133,25 @@ class SharedCopies:
 
     def _largest(self, *arrays: Int64) -> list[Int64]:
         """Each array's element-wise maximum over ranks, in one collective."""
-        flat = np.concatenate([each.ravel() for each in arrays])
+        flat = np.concatenate([array.ravel() for array in arrays])
         if len(flat):  # of one length on all ranks
             flat = self._ranks.largest(flat, "synchronise")
-        parts = np.split(flat, np.cumsum([each.size for each in arrays])[:-1])
-        return [part.reshape(each.shape) for part, each in zip(parts, arrays, strict=True)]
+        parts = np.split(flat, np.cumsum([array.size for array in arrays])[:-1])
+        return [part.reshape(array.shape) for part, array in zip(parts, arrays, strict=True)]
 
     def _tables(self, nodes: Int64, owners: Int32) -> tuple[Tensor, Float32 | None, Int64 | None]:
         """Rows of nodes, from their owners."""
         mailbox, ranks = self._stream.mailbox, self._ranks
-        own = mailbox.rows(nodes[owners == ranks.rank])
+        local_rows = mailbox.rows(nodes[owners == ranks.rank])
         if not len(nodes):
-            return own.mail, own.sketch, own.sketch_us
+            return local_rows.mail, local_rows.sketch, local_rows.sketch_us
         sizes = np.bincount(owners, minlength=ranks.size).tolist()
-        tables = [own.mail]
-        if own.sketch is not None and own.sketch_us is not None:
-            tables += [torch.from_numpy(own.sketch), torch.from_numpy(own.sketch_us)]
+        tables = [local_rows.mail]
+        if local_rows.sketch is not None and local_rows.sketch_us is not None:
+            tables += [torch.from_numpy(local_rows.sketch), torch.from_numpy(local_rows.sketch_us)]
         copies = [torch.cat([table] * ranks.size) for table in tables]
         arrived = ranks.exchange_tables(copies, [sizes[ranks.rank]] * ranks.size, sizes, "synchronise")
         order = np.argsort(np.argsort(owners, kind="stable"))
         mail, *walks = (rows[to_device(order, rows.device)] for rows in arrived)
-        sketch, sketch_us = [each.numpy() for each in walks] or (None, None)
+        sketch, sketch_us = [table_rows.numpy() for table_rows in walks] or (None, None)
         return mail, sketch, sketch_us

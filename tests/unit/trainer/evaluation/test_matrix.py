@@ -307,9 +307,9 @@ def test_baselines_stand_below_the_models_that_they_stand_beside() -> None:
 
 def test_progress_within_a_cell_is_read_from_its_log() -> None:
     with capture_logs() as logs:
-        Progress(shown=True, seed=0, epochs=3, snapshots=1500).at(1, 1234)
-        Progress(shown=True, seed=0, epochs=3, snapshots=1500).at(3, 7)
-        Progress(shown=False, seed=0, epochs=3, snapshots=1500).at(1, 1)
+        Progress(shown=True, seed=0, epochs=3, snapshots=1500).snapshot_done(1, 1234)
+        Progress(shown=True, seed=0, epochs=3, snapshots=1500).snapshot_done(3, 7)
+        Progress(shown=False, seed=0, epochs=3, snapshots=1500).snapshot_done(1, 1)
     written = "".join(json.dumps(line) + "\n" for line in logs)
     told: list[str] = []
     rest = ['{"event": "epoch"}\n', "error: no lane\n", "{broken\n"]

@@ -56,7 +56,7 @@ def test_updaters_and_their_gradients_are_those_of_torch_cells(
 ) -> None:
     """Folding the weights that meet the state twice into one product changes nothing but rounding."""
     torch.manual_seed(0)
-    cell = kind((6 if own else 3) + 2 + 4, 3, own=own).double()
+    cell = kind((6 if own else 3) + 2 + 4, 3, with_state=own).double()
     plain = super(kind, cell).forward
     row = torch.randn(5, 8, dtype=torch.float64)
     timed = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
@@ -114,7 +114,7 @@ def test_mails_that_no_aggregate_looks_at_are_not_made() -> None:
 def test_half_precision_is_for_training_only_and_close() -> None:
     torch.manual_seed(0)
     for kind in (Gated, Plain):
-        cell = kind(9, 3, own=True)
+        cell = kind(9, 3, with_state=True)
         message = (torch.randn(5, 7), torch.randn(5, 2))
         exact = cell(message)
         cell.products = torch.bfloat16
@@ -172,10 +172,10 @@ def test_what_is_not_there_has_no_influence_on_attention() -> None:
 def test_gates_by_kernels_are_those_of_torch(own: bool) -> None:
     """In float32 on the host they are compiled; widths that don't fill registers, extremes, and numbers that are none."""
     torch.manual_seed(0)
-    cell = Gated((42 if own else 21) + 3 + 5, 21, own=own)
+    cell = Gated((42 if own else 21) + 3 + 5, 21, with_state=own)
     row, timed = 4 * torch.randn(70, 45), torch.randn(70, 5, requires_grad=True)
     row[0, :3] = torch.tensor([1e6, -1e6, 1e3])
-    exact = Gated((42 if own else 21) + 3 + 5, 21, own=own).double()
+    exact = Gated((42 if own else 21) + 3 + 5, 21, with_state=own).double()
     exact.load_state_dict(cell.state_dict())
     weights = torch.randn(70, 21)
     found, expected = cell((row, timed)), exact((row.double(), timed.double()))

@@ -106,7 +106,7 @@ def test_a_batch_has_the_neighbours_of_every_hop_and_no_other_rows(
         for level in layout._levels:
             hop = level.hop
             assert hop is not None
-            assert hop.sources[hop.own].tolist() == hop.targets.tolist()
+            assert hop.sources[hop.target_places].tolist() == hop.targets.tolist()
             assert hop.degrees.tolist() == degrees(hop.sources).tolist()
             for place, target in enumerate(hop.targets.tolist()):
                 found = hop.sources[hop.neighbours[hop.indptr[place] : hop.indptr[place + 1]]]

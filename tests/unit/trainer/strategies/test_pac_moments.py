@@ -45,7 +45,7 @@ def predicted(store: Path, ranks: Ranks, name: str, **model_params: object) -> l
     assert len(examples.inserts) < BATCH or len(np.unique(examples.positive.before_us)) >= MOMENTS
     found = [ranks.traffic.since(before), rank.strategy.embeddings(np.arange(NODES)).numpy()]
     mailbox = rank.strategy.memories.trained.stream.mailbox
-    assert rank.strategy.owned(NODES)[mailbox.places.held()].all(), "what was lent is given back"
+    assert rank.strategy.owned(NODES)[mailbox.places.nodes()].all(), "what was lent is given back"
     if predictions is not None:
         found += [
             predictions.positive,

@@ -76,7 +76,7 @@ def test_rows_held_fall_with_ranks_and_copies_are_given_back(store: Path) -> Non
         for sequence in range(2):
             learn(rank.session, rank.examples(sequence), 0)
         mailbox = rank.strategy.memories.trained.stream.mailbox
-        nodes = mailbox.places.held()
+        nodes = mailbox.places.nodes()
         assert rank.strategy.owned(40)[nodes].all()
         return nodes.tolist()
 

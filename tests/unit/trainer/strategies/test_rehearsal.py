@@ -34,7 +34,7 @@ def test_an_old_batch_has_the_loss_it_had_whatever_was_forgotten_since(model: st
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
     strategy, new = trainer.session.strategy, trainer.session.strategy.new_loss
-    before, seen = len(strategy.rehearsal.held), []
+    before, seen = len(strategy.rehearsal.batches), []
 
     def measured(*inputs: object, keep: bool) -> torch.Tensor:
         loss = new(*inputs, keep=keep)
@@ -49,7 +49,7 @@ def test_an_old_batch_has_the_loss_it_had_whatever_was_forgotten_since(model: st
     for manifest in trainer.lane.manifests[3:]:
         trainer.step(manifest)
     assert sum(line["evicted"] for line in lines(trainer.config)) > 0
-    held = [strategy.rehearsal.held[place] for place in range(before, before + len(seen))]
+    held = [strategy.rehearsal.batches[place] for place in range(before, before + len(seen))]
     for old, (loss, weights) in zip(held, seen, strict=True):
         trainer.session.model.load_state_dict(weights)
         assert float(old.loss(trainer.session.model, trainer.session.task).detach()) == pytest.approx(
@@ -68,7 +68,7 @@ def sampled(config: Replay, times: list[int], seed: int) -> list[int]:
         place = rehearsal.place_for(time_us)
         if place is not None:
             rehearsal.keep(place, batch(time_us))
-    return sorted(held.time_us for held in rehearsal.held.values())
+    return sorted(held.time_us for held in rehearsal.batches.values())
 
 
 def test_a_reservoir_keeps_each_batch_alike() -> None:
@@ -105,7 +105,7 @@ def test_as_many_old_events_are_learned_as_asked_and_counted(sample: str, tmp_pa
     new = 2 * sum(line["trained"] for line in written)  # two passes
     old = sum(line["replayed"] for line in written)
     assert 0.5 * new - 32 <= old <= 0.5 * new
-    assert len(trainer.session.strategy.rehearsal.held) <= 4
+    assert len(trainer.session.strategy.rehearsal.batches) <= 4
     text = generate_latest(trainer.metrics.registry).decode()
     assert f'freshet_trainer_events_total{{graph="meetings",use="replayed"}} {old}.0' in text
     assert trainer.session.strategy.held_bytes["rehearsal"] > 0

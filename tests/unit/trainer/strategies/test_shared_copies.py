@@ -120,6 +120,6 @@ def test_negatives_of_all_ranks_together_are_uniform(ranks: int) -> None:
         groups.place(home, shared, 1)
         weights.append(groups.weigh(nodes))
         here = nodes[nodes < 30]
-        np.testing.assert_array_equal(weights[-1][nodes < 30] > 0, groups.held()[here])
+        np.testing.assert_array_equal(weights[-1][nodes < 30] > 0, groups.is_local()[here])
     assert (np.sum(weights, axis=0) == ranks).all()
     assert ((np.array(weights) > 0).sum(axis=0)[nodes >= 30] == 1).all()

@@ -34,13 +34,13 @@ def crossed(lane: LaneReader, model: str, ranks: ThreadRanks, second: float, **p
     computed = []
 
     def charge(stage: GraphStage) -> None:
-        each = stage.each
+        each = stage.per_snapshot
 
         def charged(graphs: Any, x: Tensor, weights: Any) -> Tensor:
             computed.append(3 * second * len(graphs))  # the way back takes twice as long
             return Charged.apply(each(graphs, x, weights), ranks, second * len(graphs))
 
-        stage.each = charged  # type: ignore[method-assign]
+        stage.per_snapshot = charged  # type: ignore[method-assign]
 
     for manifest in lane.manifests:
         examples = examples_of(session, manifest.sequence)

@@ -187,7 +187,7 @@ def test_a_step_of_vertex_weighs_its_queries_among_those_of_all_ranks(
     learn(session, examples)
     rest = [(max(0, items - at), max(0, 2 * items - at)) for at in range(0, 2 * items, batch)]
     both = [min(batch, ours) + min(batch, theirs) for ours, theirs in rest]
-    assert found == [1 / (examples.each * total) for total in both]
+    assert found == [1 / (examples.queries_per_example * total) for total in both]
 
 
 def test_vertex_refuses_an_edge_lane_and_more_ranks_than_parts(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from trainer.continual.journal import ScoreFile
 from trainer.metrics import TrainerMetrics
 from trainer.ranks import Ranks
 from trainer.session.session import Session
-from trainer.session.snapshot_trainer import ExampleWindow, SnapshotTrainer, kept
+from trainer.session.snapshot_trainer import ExampleWindow, SnapshotTrainer, past_examples
 
 TASKS = pytest.mark.parametrize("task", ["node-regression", "link-prediction"])
 
@@ -245,7 +245,7 @@ def test_steps_divide_the_items_of_every_snapshot_anew_in_each_epoch(
             assert len(by_step) == steps
             for each, parts in zip(snapshot_trainer, zip(*by_step, strict=True), strict=True):
                 sizes = [len(part) for part in parts]
-                assert max(sizes) - min(sizes) <= each.each
+                assert max(sizes) - min(sizes) <= each.queries_per_example
                 _, truth = each.part(np.arange(len(each)))
                 np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.sort(truth))
             passes.append([truth.tolist() for truth in learned])
@@ -276,7 +276,7 @@ def test_a_kept_lesson_has_the_parts_of_the_lesson(task: str, tmp_path: Path) ->
         session.advance(manifest)
         examples = session.task.examples(session.view, session.strategy)
     chosen = np.array([0, 3, 4, 11])
-    (asked, truth), (again, same) = (each.part(chosen) for each in (examples, kept(examples)))
+    (asked, truth), (again, same) = (each.part(chosen) for each in (examples, past_examples(examples)))
     np.testing.assert_array_equal(truth, same)
     for column in fields(asked):
         np.testing.assert_array_equal(getattr(asked, column.name), getattr(again, column.name))

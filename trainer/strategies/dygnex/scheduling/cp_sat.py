@@ -40,11 +40,13 @@ def solve(problem: Problem, limits: SearchLimits, first: Schedule, bound_s: floa
     model.add(epoch >= int(bound_s / unit_s) - rounding)
     model.minimize(epoch)
     in_order = first.slots[np.argsort(-first.loads_s.max(axis=1), kind="stable")]
-    at = {k: (i, j) for i, iteration in enumerate(in_order) for j, gpu in enumerate(iteration) for k in gpu}
+    slot_of = {
+        k: (i, j) for i, iteration in enumerate(in_order) for j, gpu in enumerate(iteration) for k in gpu
+    }
     for k in range(groups):
         for i in range(most):
             for j in range(gpus):
-                model.add_hint(x[k][i][j], at[k] == (i, j))
+                model.add_hint(x[k][i][j], slot_of[k] == (i, j))
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = limits.time_s
     solver.parameters.relative_gap_limit = limits.gap / (1 + limits.gap)  # of the schedule, not of the bound

@@ -45,9 +45,9 @@ def level(times: Float64, bins: Int64, gpus: int, rounds: int, goal: float) -> f
     """
     count, per_gpu = bins.shape
     place, load, caps = np.empty(count * per_gpu, np.int64), np.empty(count), np.empty(count // gpus)
-    found = cut(times, bins, gpus)
+    epoch_s = cut(times, bins, gpus)
     for _ in range(rounds):
-        if found <= goal:
+        if epoch_s <= goal:
             break
         for b in range(count):
             load[b] = 0.0
@@ -62,10 +62,10 @@ def level(times: Float64, bins: Int64, gpus: int, rounds: int, goal: float) -> f
                 caps[i] = max(load[b], target)
                 if load[b] <= target or not _lower(times, bins, place, load, caps, gpus, b, target):
                     break
-        before, found = found, cut(times, bins, gpus)
-        if found >= before * (1 - 1e-5):
+        before, epoch_s = epoch_s, cut(times, bins, gpus)
+        if epoch_s >= before * (1 - 1e-5):
             break
-    return found
+    return epoch_s
 
 
 @njit(cache=True, nogil=True)
@@ -185,7 +185,7 @@ def anneal(times: Float64, bins: Int64, gpus: int, steps: int, heat: float, seed
     place, load = np.empty(items, np.int64), np.empty(count)
     first, second = np.empty(iterations, np.int64), np.empty(iterations)
     best = cut(times, bins, gpus)
-    kept, now = bins.copy(), best
+    best_bins, now = bins.copy(), best
     stages = 40
     for stage in range(stages):
         if best <= goal:
@@ -207,8 +207,8 @@ def anneal(times: Float64, bins: Int64, gpus: int, steps: int, heat: float, seed
         now = cut(times, bins, gpus)
         if now < best:
             best = now
-            kept[:] = bins
-    bins[:] = kept
+            best_bins[:] = bins
+    bins[:] = best_bins
     return best
 
 
@@ -279,8 +279,8 @@ def _fill(times: Float64, after: Int64, ends: Int64, begin: int, cap: float, tak
     for s in range(per_gpu):
         item = begin
         if s > 0:
-            kept = (per_gpu - 1 - s) * times[ends[1]]
-            item = _first(after, _first_up_to(times, cap - load - kept))
+            reserved_s = (per_gpu - 1 - s) * times[ends[1]]
+            item = _first(after, _first_up_to(times, cap - load - reserved_s))
             if item == items:  # nothing fits: the shortest
                 item = ends[1]
         taken[s] = item
@@ -367,9 +367,9 @@ def greedy(problem: Problem, seed: int = 0, steps: int = MOST_STEPS) -> Schedule
     for iterations in range(problem.fewest, min(problem.most, problem.fewest + MORE) + 1):
         alpha_s = problem.alpha_s * iterations
         filled = [_filled(problem, order, iterations, alone) for alone in (False, True)]
-        for at, (_, times_s, bins) in enumerate(filled):
+        for number, (_, times_s, bins) in enumerate(filled):
             seconds = level(times_s, bins, problem.gpus, ROUNDS, goal_s - alpha_s) + alpha_s
-            filled[at] = _Packing(seconds, times_s, bins)
+            filled[number] = _Packing(seconds, times_s, bins)
         best[iterations] = min(filled, key=_seconds)
         if best[iterations].seconds <= goal_s:
             break
@@ -399,5 +399,5 @@ def _filled(problem: Problem, order: Int64, iterations: int, alone: bool) -> _Pa
     return _Packing(cut(times_s, bins, problem.gpus) + problem.alpha_s * iterations, times_s, bins)
 
 
-def _seconds(found: _Packing) -> float:
-    return found.seconds
+def _seconds(packing: _Packing) -> float:
+    return packing.seconds

@@ -39,7 +39,7 @@ def solve(problem: Problem, limits: SearchLimits, first: Schedule, bound_s: floa
     least[used[: problem.fewest]] = 1
     number = np.repeat(np.arange(len(rows)), [len(row[0]) for row in rows])
     columns, values = np.concatenate([row[0] for row in rows]), np.concatenate([row[1] for row in rows])
-    found = milp(
+    solution = milp(
         cost,
         integrality=np.where(np.isin(np.arange(len(cost)), z), 0, 1),
         bounds=Bounds(least, 1),
@@ -50,11 +50,11 @@ def solve(problem: Problem, limits: SearchLimits, first: Schedule, bound_s: floa
         ),
         options={"time_limit": limits.time_s, "mip_rel_gap": limits.gap / (1 + limits.gap)},
     )
-    proven_s = bound_s if found.mip_dual_bound is None else float(found.mip_dual_bound) * scale_s
-    if found.x is None:
+    proven_s = bound_s if solution.mip_dual_bound is None else float(solution.mip_dual_bound) * scale_s
+    if solution.x is None:
         return first, proven_s
     bins = np.full((most, gpus, problem.per_gpu), -1, np.int64)
     for i, j in np.ndindex(most, gpus):
-        inside = np.flatnonzero(found.x[x[:, i, j]] > 0.5)
+        inside = np.flatnonzero(solution.x[x[:, i, j]] > 0.5)
         bins[i, j, : len(inside)] = inside
     return from_bins(problem, bins.reshape(most * gpus, problem.per_gpu)), proven_s

@@ -35,6 +35,6 @@ def ilp(problem: Problem, limits: SearchLimits, solver: str | None = None) -> tu
         from trainer.strategies.dygnex.scheduling.cp_sat import solve
     else:
         from trainer.strategies.dygnex.scheduling.highs import solve
-    found, proven_s = solve(problem, limits, first, bound_s)
-    best = min(first, found, key=lambda schedule: schedule.epoch_s)
+    exact, proven_s = solve(problem, limits, first, bound_s)
+    best = min(first, exact, key=lambda schedule: schedule.epoch_s)
     return best, min(max(bound_s, proven_s), best.epoch_s)

@@ -62,13 +62,13 @@ HOT, COLD = 2.0, 0.3
 
 
 @njit(cache=True, nogil=True)
-def _cover(counts: Int64, gpu: int, group: int, window: int, by: int) -> int:
-    """Add a group to a GPU, or remove it (``by`` −1); returns the change of its number of snapshots."""
+def _cover(counts: Int64, gpu: int, group: int, window: int, sign: int) -> int:
+    """Add a group to a GPU, or remove it (``sign`` −1); returns the change of its number of snapshots."""
     if group < 0:
         return 0
     change = 0
     for s in range(group, group + window):
-        if by > 0:
+        if sign > 0:
             change += counts[gpu, s] == 0
             counts[gpu, s] += 1
         else:
@@ -145,7 +145,7 @@ def anneal_moves(
                 if slots[i, g, s] >= 0:
                     place[slots[i, g, s]] = (i * gpus + g) * per_gpu + s
         total += _top(loads, i)
-    best, kept = now, slots.copy()
+    best, best_slots = now, slots.copy()
     for step in range(steps):
         heat = HOT * (COLD / HOT) ** (step / steps)
         kind = np.random.randint(3)
@@ -175,9 +175,9 @@ def anneal_moves(
         if after <= limit and (change <= 0 or np.random.random() < np.exp(-change / heat)):
             now, total = now + change, after
             if now < best:
-                best, kept = now, slots.copy()
+                best, best_slots = now, slots.copy()
             continue
         for k in range(first, last):
             _put(slots, counts, place, i, g, k if whole else s, j, h, k if whole else r, window)
         loads[i, g], loads[j, h] = before_g, before_h
-    return kept
+    return best_slots

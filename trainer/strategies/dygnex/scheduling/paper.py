@@ -53,8 +53,8 @@ def _pairs(times: Float64, gpus: int) -> Int64:
         taken[0] = False
         left = left[~taken[left]]
     if len(left) > 1:
-        for at in range(1, len(left)):
-            iterations[done, at - 1, 0] = left[at]
+        for place in range(1, len(left)):
+            iterations[done, place - 1, 0] = left[place]
         done += 1
     return iterations[:done]
 

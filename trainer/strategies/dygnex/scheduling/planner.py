@@ -39,11 +39,11 @@ class PassPlan:
         measured = Schedule(
             Problem(measured_s, problem.gpus, problem.per_gpu, problem.alpha_s), self.schedule.slots
         )
-        found = {("gap", "predicted"): self.gap, ("error", "predicted"): error}
+        figures = {("gap", "predicted"): self.gap, ("error", "predicted"): error}
         for name, schedule in (("predicted", self.schedule), ("measured", measured)):
-            found["imbalance", name] = schedule.imbalance
-            found["efficiency", name] = schedule.efficiency
-        return {key: value for key, value in found.items() if np.isfinite(value)}
+            figures["imbalance", name] = schedule.imbalance
+            figures["efficiency", name] = schedule.efficiency
+        return {key: value for key, value in figures.items() if np.isfinite(value)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +77,14 @@ class Planner:
         draw = np.random.default_rng(seed)
         if self.composition == "fixed":
             steps = fixed_steps(sizes[:, :3], self.per_step)
-            steps = [steps[at] for at in draw.permutation(len(steps))]
+            steps = [steps[place] for place in draw.permutation(len(steps))]
             problem = Problem(times_s, self.gpus, max(map(len, steps)), self.alpha_s)
             return PassPlan(assigned(problem, steps), float("nan"))
         problem = Problem(times_s, self.gpus, self.per_gpu, self.alpha_s)
-        found, _ = ALGORITHMS[self.algorithm](problem, SearchLimits(time_s=1.0, steps=SEARCHED))
+        schedule, _ = ALGORITHMS[self.algorithm](problem, SearchLimits(time_s=1.0, steps=SEARCHED))
         bound_s = lower_bound_s(problem)
-        gap = found.epoch_s / bound_s - 1 if bound_s else float("nan")
-        return PassPlan(Schedule(problem, draw.permutation(found.slots)), gap)
+        gap = schedule.epoch_s / bound_s - 1 if bound_s else float("nan")
+        return PassPlan(Schedule(problem, draw.permutation(schedule.slots)), gap)
 
 
 def fixed_steps(sizes: Float64, per_step: int) -> list[Int64]:
@@ -97,7 +97,7 @@ def fixed_steps(sizes: Float64, per_step: int) -> list[Int64]:
         per_step: Groups of a step; the last step has the rest.
     """
     order = np.argsort(-sizes.sum(axis=1), kind="stable")
-    return [np.sort(order[at : at + per_step]) for at in range(0, len(order), per_step)]
+    return [np.sort(order[first : first + per_step]) for first in range(0, len(order), per_step)]
 
 
 def assigned(problem: Problem, steps: list[Int64]) -> Schedule:

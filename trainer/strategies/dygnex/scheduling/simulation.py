@@ -52,8 +52,11 @@ def draw(points: Sequence[dict[str, Any]], title: str, path: Path) -> None:
         figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
         for one, (key, name) in zip(axes, panels.items(), strict=True):
             for algorithm in dict.fromkeys(point["algorithm"] for point in points):
-                own = [point for point in points if point["algorithm"] == algorithm]
-                gpus, values = [point["gpus"] for point in own], [point[key] for point in own]
+                of_algorithm = [point for point in points if point["algorithm"] == algorithm]
+                gpus, values = (
+                    [point["gpus"] for point in of_algorithm],
+                    [point[key] for point in of_algorithm],
+                )
                 one.plot(
                     gpus, values, marker="o", markersize=3, label=algorithm, color=_COLOURS.get(algorithm)
                 )

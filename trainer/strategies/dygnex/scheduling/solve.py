@@ -100,9 +100,9 @@ def solve(
     limits = limits or SearchLimits()
     ready = "greedy" if algorithm == "ilp" else algorithm
     # Kernels are compiled, or loaded from their cache, before time is measured.
-    found, _ = ALGORITHMS[ready](_SMALL, limits)
+    warm_up, _ = ALGORITHMS[ready](_SMALL, limits)
     if window is not None:
-        keep_runs(found, window, steps=1)
+        keep_runs(warm_up, window, steps=1)
     began = time.perf_counter()
     schedule, bound_s = ALGORITHMS[algorithm](problem, limits)
     if window is None:

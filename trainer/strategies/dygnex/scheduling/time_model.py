@@ -57,10 +57,10 @@ def group_sizes(nodes: Int64 | Sequence[int], edges: Int64 | Sequence[int], wind
         edges: (T,), live edges of each snapshot.
         window: w.
     """
-    each = np.stack([nodes, edges, np.ones(len(nodes))], axis=1).astype(np.float64)
-    if len(each) < window:
+    by_snapshot = np.stack([nodes, edges, np.ones(len(nodes))], axis=1).astype(np.float64)
+    if len(by_snapshot) < window:
         return np.empty((0, 3))
-    return np.lib.stride_tricks.sliding_window_view(each, window, axis=0).sum(axis=2)
+    return np.lib.stride_tricks.sliding_window_view(by_snapshot, window, axis=0).sum(axis=2)
 
 
 SIZES = 4
@@ -95,12 +95,12 @@ class Profile:
             names: Of the groups, the same in every pass.
             sizes: float64 (n, 4), nodes, edges, snapshots and questions of each.
         """
-        found = self._model.predict(sizes)
-        for at, name in enumerate(names):
+        predicted_s = self._model.predict(sizes)
+        for number, name in enumerate(names):
             runs = self._runs.get(name, ())
             if len(runs) >= TRUSTED:
-                found[at] = median(runs)
-        return found
+                predicted_s[number] = median(runs)
+        return predicted_s
 
     def measured(self, names: Sequence[int], sizes: Float64, seconds: Float64) -> None:
         """Take in a pass: seconds float64 (n,) of groups, 0 for groups that did not run."""

@@ -25,17 +25,17 @@ def read_times(path: Path) -> Float64:
     """
     wanted = "Give a JSON list of seconds, one per group"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise Failure(f"{path} is not JSON: {error}. {wanted}") from None
-    if not isinstance(found, list) or not found:
+    if not isinstance(content, list) or not content:
         raise Failure(f"{path} holds no list of seconds. {wanted}")
-    for number, value in enumerate(found):
+    for number, value in enumerate(content):
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LARGEST_S:
             raise Failure(
                 f"{path}, group {number}: seconds must be a number from 0 to {_LARGEST_S:.0e}, found {json.dumps(value)}"
             )
-    return np.array(found, np.float64)
+    return np.array(content, np.float64)
 
 
 def made_up_times(kind: str, groups: int, seed: int) -> Float64:
