@@ -61,10 +61,10 @@ def followed(
     strategy: str = "hybrid", seed: int = 0, **params: Any,
 ) -> tuple[Any, ExampleWindow, Any]:  # fmt: skip
     """A session at a horizon that is not at the stream's end, its training examples, and the newest of them."""
-    target = {"next": "in_degree"} if task == "node-regression" else None
+    target = {"next": "in_degree"} if task == "node-regression" else {}
     session = harness.session_of(
         store, ranks, lane=lane, model=model, model_params={"hidden": 32}, strategy=strategy, strategy_params=params,
-        seed=seed, window=WINDOW, horizon=HORIZON, task=task, target=target,
+        seed=seed, window=WINDOW, horizon=HORIZON, task=task, task_params=target,
     )  # fmt: skip
     reader, book = session.lane, ExampleWindow(session.task, session.strategy.needs.example_sets)
     manifests = list(reader.manifests)
