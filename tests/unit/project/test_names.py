@@ -13,7 +13,7 @@ WORDS = frozenset({"asked", "at", "by", "each", "found", "held", "kept", "own", 
 ALLOWED = {
     ("trainer/models/event_model.py", "own"),  # fields of ``Hop``, which models of other packages read
     ("trainer/models/event_model.py", "there"),
-    ("trainer/models/convolutions.py", "own"),  # a published option: whether a node's own row takes part
+    ("trainer/models/convolutions.py", "own"),  # a layer over a node's own row, a key of checkpoints
 }
 
 
