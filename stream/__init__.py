@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from stream.lazily import loaded
 
 if TYPE_CHECKING:
-    from stream.kafka.replay_file import replay_file
+    from stream.kafka.producer import replay_file
     from stream.offline import partition_file
     from stream.store.opened import open_store
 
@@ -17,7 +17,7 @@ __all__ = ["open_store", "partition_file", "replay_file"]
 _HOMES = {
     "open_store": "stream.store.opened",
     "partition_file": "stream.offline",
-    "replay_file": "stream.kafka.replay_file",
+    "replay_file": "stream.kafka.producer",
 }
 
 

@@ -71,7 +71,7 @@ def replay(
         raise typer.BadParameter("give --bootstrap HOST:PORT, or --config FILE of a stream")
 
     def body() -> None:
-        from stream.kafka.replay_file import replay_file
+        from stream.kafka.producer import replay_file
 
         configure_logs(level="WARNING", as_json=False)
         if not debug:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,16 @@ import xxhash
 from kafka import KafkaProducer
 from kafka.errors import KafkaError, MessageSizeTooLargeError, UnknownError
 
+from schemas.config import Kafka, Topic
 from schemas.errors import one_line
+from stream.decode.columns import id_kind
 from stream.decode.encode import EventTooLongError
-from stream.decode.formats.interface import MessageFormat, UnavailableError
-from stream.kafka.client import IN_ORDER, WRITING, connected, kafka_failures
+from stream.decode.files import FileColumns, read_events
+from stream.decode.formats.interface import MessageFormat, UnavailableError, create_format
+from stream.kafka.client import IN_ORDER, WRITING, client_settings, connected, kafka_failures
+from stream.kafka.greeting import greet
 from stream.kafka.topics import ensure_topic
+from stream.service.config_file import validated
 from stream.service.failure import Failure
 
 ROWS_A_CHUNK = 1 << 15
@@ -224,4 +230,49 @@ def _too_long(error: EventTooLongError, row: int) -> Failure:
         f"row {row + 1} is {error.num_bytes:,} bytes as a message of its own, but at most {error.limit:,} are sent (rows "
         "count from 1, without the header). The replay stopped there, and part of the file is in the topic. Give the "
         "row fewer features or a shorter event_id"
+    )
+
+
+def replay_file(
+    file: str | Path,
+    kafka: str | Kafka,
+    topic: str,
+    *,
+    message_format: str = "json",
+    rate: float = 0.0,
+    partitions: int | None = None,
+    columns: str | None = None,
+    progress: Callable[[int, int], None] = lambda sent, events: None,
+) -> Replayed:
+    """Send the events of a file to a topic, in file order, like ``freshet-stream replay``.
+
+    Args:
+        file: Parquet, CSV or TSV.
+        kafka: host:port of the brokers, comma-separated; or a stream's section ``kafka``, with certificates and login.
+        topic: Its name; made if it is missing.
+        message_format: A name of docs/formats.md.
+        rate: Events per second; 0: as fast as possible.
+        partitions: Of a new topic (default 1); events are distributed by the hash of ``src``.
+        columns: The file's names of the columns, as the option ``--columns`` takes them.
+        progress: Called with the events sent, and all events.
+
+    Raises:
+        Failure: An address has no port, the file can't be read, no broker answers, or a message was not delivered; the
+            sentence has the row.
+    """
+    if isinstance(kafka, str):
+        given = {"bootstrap": kafka, "topics": [{"name": topic, "format": message_format}]}
+        kafka = validated(Kafka, given, "brokers")
+    names = FileColumns.parse(columns)
+    greet(kafka, f"writing to topic {topic}")
+    events = read_events(Path(file), columns=names).events
+    return replay(
+        events,
+        settings=client_settings(kafka),
+        bootstrap=kafka.bootstrap,
+        topic=topic,
+        message_format=create_format(Topic(name=topic, format=message_format), kafka, id_kind(events.schema)),
+        rate=rate,
+        partitions=partitions,
+        progress=lambda sent: progress(sent, len(events)),
     )

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stream.snapshots.graph import LiveGraph
-from trainer.data.node_targets import NodeTargets, Target
+from trainer.tasks.node_regression import NodeTargets, Target
 
 IN_DEGREE, FEATURE = Target(), Target(next="feature", of=1)
 WIDTH = 2

@@ -127,8 +127,8 @@ def test_replay_takes_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         sent.append(events)
         return Done
 
-    monkeypatch.setattr("stream.kafka.replay_file.replay", send)
-    monkeypatch.setattr("stream.kafka.replay_file.greet", lambda *_: None)
+    monkeypatch.setattr("stream.kafka.producer.replay", send)
+    monkeypatch.setattr("stream.kafka.producer.greet", lambda *_: None)
     options = ["--bootstrap", "127.0.0.1:1", "--topic", "edges"]
     call(app, "replay", plain(tmp_path), *options)
     call(app, "replay", foreign(tmp_path, "tsv"), *options, "--columns", COLUMNS)
@@ -137,8 +137,8 @@ def test_replay_takes_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def read_by(command: str, file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
     """Exit code and log of a command that reads a file of events."""
-    monkeypatch.setattr("stream.kafka.replay_file.replay", lambda *_, **__: Replayed(ROWS, 1.0))
-    monkeypatch.setattr("stream.kafka.replay_file.greet", lambda *_: None)
+    monkeypatch.setattr("stream.kafka.producer.replay", lambda *_, **__: Replayed(ROWS, 1.0))
+    monkeypatch.setattr("stream.kafka.producer.greet", lambda *_: None)
     monkeypatch.setattr("stream.job.backfill.topic_bounds", lambda _: [])
     monkeypatch.setattr("stream.job.backfill._present_us", lambda _: round(time.time() * 1e6))
     content = configuration(folder / "store", "127.0.0.1:1", "edges", snapshots={"interval_s": 3600})

@@ -16,10 +16,10 @@ from trainer.ranks import Ranks
 from trainer.strategies.dynahb import batches
 from trainer.strategies.dynahb.adjusters import ADJUSTERS, LEAST, Dqn, DqnAdjuster, Outcome, cleaned_reward
 from trainer.strategies.dynahb.batches import (
-    AskedNodes,
+    ExampleSampler,
     HybridBatch,
-    LessonWindow,
     LoadBalancedSampler,
+    QueriesByNode,
     Recipe,
 )
 from trainer.strategies.dynahb.reservoir import LOOK_S, BatchGenerator, Reservoir
@@ -152,16 +152,16 @@ def test_a_node_loads_a_batch_with_itself_and_those_it_is_asked_about_beside() -
         )
 
     loads = np.array([10.0, 20.0, 30.0])
-    asked = AskedNodes(examples_of([1, 0, 1, 7], [2, 1, 8, 0]), np.arange(4), loads, least=3.0)
+    asked = QueriesByNode(examples_of([1, 0, 1, 7], [2, 1, 8, 0]), np.arange(4), loads, least=3.0)
     assert asked.nodes.tolist() == [0, 1, 7]
     assert asked.load.tolist() == [10 + 20, 20 + 30 + 3, 3 + 10]
     assert asked.items_of(np.array([1, 5, 7])).tolist() == [0, 2, 3]
     assert asked.items_of(np.empty(0, np.int64)).tolist() == []
-    again = AskedNodes(examples_of([7, 2], [0, 0]), np.arange(2), loads, least=3.0)
+    again = QueriesByNode(examples_of([7, 2], [0, 0]), np.arange(2), loads, least=3.0)
     seen: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batches, "LoadBalancedSampler", seen.append)
-        window = LessonWindow({0: asked, 2: again})
+        window = ExampleSampler({0: asked, 2: again})
     assert window.nodes.tolist() == [0, 1, 2, 7]
     assert seen[0].tolist() == [30, 53, 30 + 10, 13 + 3 + 10]
 

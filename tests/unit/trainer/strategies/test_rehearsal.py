@@ -12,7 +12,7 @@ from trainer_streams import make_lane, meetings
 
 from schemas.trainer_config import Replay
 from stream.service.failure import Failure
-from trainer.models.event_model import Asked, Question
+from trainer.models.event_model import PairQueries, Question
 from trainer.strategies.events.sequential import PastBatch, Rehearsal
 
 OPTIMISATION = {"epochs": 2, "batch_size": 16, "learning_rate": 0.01}
@@ -59,7 +59,7 @@ def test_an_old_batch_has_the_loss_it_had_whatever_was_forgotten_since(model: st
 
 def batch(time_us: int, positives: int = 10) -> PastBatch:
     none = torch.zeros(0)
-    return PastBatch(Question(none, [], Asked(none, none, none, None)), None, positives, time_us)
+    return PastBatch(Question(none, [], PairQueries(none, none, none, None)), None, positives, time_us)
 
 
 def sampled(config: Replay, times: list[int], seed: int) -> list[int]:
