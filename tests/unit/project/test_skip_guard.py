@@ -86,9 +86,10 @@ def test_ci_runs_the_tests_and_the_slow_ones_where_none_may_be_skipped(tmp_path:
 
 
 def test_each_test_is_either_slow_or_not() -> None:
-    """``make test`` and ``make test-slow`` leave nothing out between them."""
+    """``make test``, ``make test-slow`` and ``make lint`` leave nothing out between them."""
     chosen = [
         subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-        for target in ("test", "test-slow")
+        for target in ("test", "test-slow", "lint")
     ]
-    assert ["-m slow" in chosen[1], '-m "not slow"' in chosen[0]] == [True, True]
+    selections = ('-m "not slow and not lint"', "-m slow", "-m lint")
+    assert all(selection in commands for selection, commands in zip(selections, chosen, strict=True))

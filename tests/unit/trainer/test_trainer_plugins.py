@@ -175,7 +175,7 @@ def test_a_broken_one_is_named_when_asked_for_and_the_others_stay(kind: str, ins
     ("kind", "members", "lacking"),
     [
         ("strategies", "trains = answers = Options = refuses = learn = None", "answer, close, embed_sources"),
-        ("tasks", "subject = Options = lesson = loss = judge = None", "asked, floor, forgot, head, join"),
+        ("tasks", "subject = Options = examples = loss = evaluate = None", "baseline, forgot, head, join"),
     ],
 )
 def test_a_class_with_half_of_the_interface_is_broken_and_told_what_it_lacks(

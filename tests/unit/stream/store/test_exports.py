@@ -166,7 +166,7 @@ def test_what_was_held_back_is_exported_with_the_next_and_both_log_and_metric_sa
     make_lane(tmp_path / "store")
     config = config_for(tmp_path, exports={**BOTH, "hold": {"below_recency": True}})
     judged = iter([None, "AP 0.6 is below", "AP 0.6 is below", None, None, None])
-    monkeypatch.setattr(ExportGate, "judge", lambda *_: next(judged))
+    monkeypatch.setattr(ExportGate, "check", lambda *_: next(judged))
     with capture_logs() as logs:
         trainer = run(config, snapshots=3)
         assert 'freshet_trainer_export_held{graph="meetings"} 1.0' in text_of(trainer)

@@ -40,9 +40,9 @@ def test_a_gate_holds_while_the_model_is_below_recency_and_after_a_drop() -> Non
         {},
     ]
     restarted = ExportGate(Hold(ap_drop=0.05, over=2), lines=lines)
-    assert restarted.judge({}, 0) == "why"
-    assert restarted.judge(aps(0.84), 10) is not None
-    assert ExportGate(Hold()).judge(aps(0.1, 0.9), 10) is None
+    assert restarted.check({}, 0) == "why"
+    assert restarted.check(aps(0.84), 10) is not None
+    assert ExportGate(Hold()).check(aps(0.1, 0.9), 10) is None
 
 
 def test_a_gate_of_a_task_whose_figure_is_better_the_lower_it_is() -> None:

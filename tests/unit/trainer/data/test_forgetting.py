@@ -138,10 +138,11 @@ class Composed:
     """A task of another package: link prediction, but no subclass of it."""
 
     name = "composed"
-    subject, query_class, head = LinkPrediction.subject, LinkPrediction.query_class, LinkPrediction.head
+    Options, head = Section, LinkPrediction.head
+    subject, query_class = LinkPrediction.subject, LinkPrediction.query_class
 
-    def __init__(self, config: TrainerConfig, lane: LaneReader) -> None:
-        self._links = LinkPrediction(config, lane, Section())
+    def __init__(self, config: TrainerConfig, lane: LaneReader, options: Section) -> None:
+        self._links = LinkPrediction(config, lane, options)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._links, name)

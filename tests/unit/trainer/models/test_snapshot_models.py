@@ -236,12 +236,12 @@ def test_only_the_newest_snapshot_is_convolved_where_no_other_is_needed() -> Non
 @pytest.mark.parametrize(
     ("name", "params", "sentence"),
     [
-        ("evolvegcn-o", {"cell": "rnn"}, "cell must be gru or lstm, found 'rnn'"),
-        ("cdgcn", {"skip": "none"}, "skip must be aggregated or inputs, found 'none'"),
-        ("tmgcn", {"normalise": "twice"}, "normalise must be after or before, found 'twice'"),
-        ("tmgcn", {"bandwidth": 0}, "bandwidth must be at least 1, found 0"),
-        ("tgcn", {"gates": "none"}, "gates must be each or shared, found 'none'"),
-        ("wdgcn", {"layers": 0}, "layers must be at least 1 and at most 16, found 0"),
+        ("evolvegcn-o", {"cell": "rnn"}, "cell: must be 'gru' or 'lstm', found 'rnn'"),
+        ("cdgcn", {"skip": "none"}, "skip: must be 'aggregated' or 'inputs', found 'none'"),
+        ("tmgcn", {"normalise": "twice"}, "normalise: must be 'after' or 'before', found 'twice'"),
+        ("tmgcn", {"bandwidth": 0}, "bandwidth: must be at least 1, found 0"),
+        ("tgcn", {"gates": "none"}, "gates: must be 'each' or 'shared', found 'none'"),
+        ("wdgcn", {"layers": 0}, "layers: must be at least 1, found 0"),
     ],
 )
 def test_options_out_of_range_are_named(name: str, params: dict[str, Any], sentence: str) -> None:

@@ -35,7 +35,7 @@ LEARNING = {
 CHOOSING = {"strategies/dynahb/hybrid.py:HybridPass._step": STEPS["hybrid"]}
 """More of them: the paper's adjuster wants each step's loss."""
 SCORING = {
-    "strategies/events/event_cursor.py:on_host": 2,  # the scores, of the model and of its first weights
+    "strategies/events/event_stream.py:on_host": 2,  # the scores, of the model and of its first weights
     "strategies/snapshots/windowed.py:WindowedStrategy.answer.<locals>.<listcomp>": 8,
     "tasks/node_labels.py:first_ranks": 2,
 }

@@ -173,7 +173,9 @@ def test_a_model_learns_beyond_the_floors(system: dict, tmp_path: Path) -> None:
 
 @SYSTEMS
 @pytest.mark.parametrize(
-    ("encounters", "floor"), [(True, "age_persistence_mse"), (False, "persistence_mse")], ids=["all", "paper"]
+    ("encounters", "baseline"),
+    [(True, "age_persistence_mse"), (False, "persistence_mse")],
+    ids=["all", "paper"],
 )
 def test_a_model_begins_as_the_floor_that_knows_what_it_knows(
     encounters: bool, baseline: str, system: dict, tmp_path: Path

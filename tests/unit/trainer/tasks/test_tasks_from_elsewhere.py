@@ -26,7 +26,7 @@ class Sure(LinkPrediction):
     """Links, judged by how sure a model is of events, and picked by it."""
 
     name = "sure"
-    picks = ("sureness", 1)
+    selection_metric = ("sureness", 1)
 
     def join(self, parts: Any) -> Any:
         return _Sureness(super().join(parts))
