@@ -89,7 +89,7 @@ class Run(_Run):
     def _test(self) -> Figures:
         self.sent = sum(self.ranks.traffic.sent_bytes.values())
         return self._figures([
-            self._judge(examples.of_events(self.split.test(examples.times)), floor=False)
+            self._evaluate(examples.of_events(self.split.test(examples.times)), baselines=False)
             for examples in self._rest()
             if self.split.test(examples.times).any()
         ])  # fmt: skip

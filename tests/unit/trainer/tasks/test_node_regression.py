@@ -251,8 +251,8 @@ def evaluated(
     """The result of ``evaluate``, and weights at its end."""
     folder.mkdir(exist_ok=True)
     sessions: list[Session] = []
-    judged = _Run._judged
-    monkeypatch.setattr(_Run, "_judged", lambda self: sessions.append(self.session) or judged(self))
+    figures_of = _Run._test_figures
+    monkeypatch.setattr(_Run, "_test_figures", lambda self: sessions.append(self.session) or figures_of(self))
     config = config_for(folder, store=None, edge_life=2, **more)
     with capture_logs():
         told = evaluate(config, written(folder, events), Ranks(), shares=shares, seeds=1)
