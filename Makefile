@@ -48,7 +48,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(TEST_PROCES
 test: $(WARM) ## Run the tests, in four processes (PYTEST_ARGS="-k name" to choose, TEST_PROCESSES=0: in one)
 	@$(PYTEST) -m "not slow and not lint" $(PYTEST_ARGS)
 
-test-quick: $(WARM) ## Run a sample of the unit tests, without a broker: each function once, in two minutes
+test-quick: $(WARM) ## Run a sample of the unit tests, in two minutes, without a broker
 	@$(PYTEST) --quick -m "not slow and not lint and not integration" $(PYTEST_ARGS) tests/unit
 
 test-slow: $(WARM) ## Run the slow tests: Flink, the demo, fresh installs, long runs on real graphs
