@@ -14,7 +14,6 @@ from pydantic import ValidationError
 from schemas.errors import one_line
 from schemas.section import Section
 from stream.nearest import did_you_mean
-from stream.service.config_file import sentences
 
 _log = logging.getLogger(__name__)
 
@@ -190,6 +189,8 @@ class Registry(Generic[T]):
         try:
             return options.model_validate(given, strict=True)
         except ValidationError as error:
+            from stream.service.config_file import sentences  # needs YAML, which a reader of stores lacks
+
             wrong = sentences(options, given, error.errors())
             if error.errors()[0]["type"] == "extra_forbidden" and not wrong.endswith("?"):
                 wrong += (
