@@ -5,11 +5,11 @@ the first 70 % of a file, takes the epoch that predicts the next 15 % best, and 
 protocol, without baselines and rankings. Columns:
 
 - *AP*, *inductive*: average precision of the test, of all events and of those with a node that training never saw;
-- *cut*: training events that no rank could learn, mean over epochs; *events a rank*: their standard deviation;
-- *nodes a rank*: share of the nodes of which a rank has memory while it learns, mean of ranks;
-- *memory*: mails and walks a rank held, at most, the largest of ranks; *events*: events and graph, on every rank;
-- *s an epoch*: of training, of the slowest rank, and its CPU seconds, which a busy machine says less about;
-- *MiB sent*: payload a rank sent an epoch; *partitioner*: seconds it took for the file.
+- *cut*: training events that no rank could learn, mean over epochs; *events per rank*: their standard deviation;
+- *nodes per rank*: share of the nodes of which a rank has memory while it learns, mean of ranks;
+- *memory*: mails and walks a rank has, at most, the largest of ranks; *events*: events and graph, on every rank;
+- *s per epoch*: of training, of the slowest rank, and its CPU seconds, which a busy machine says less about;
+- *MiB sent*: payload that a rank sent per epoch; *partitioner*: seconds it took for the file.
 
 ``--hubs`` are of sep, ``--batch`` has the events of a step, of all ranks together or, with ``--share each``, of each. Rows are
 appended to --out as JSON when they are done; what is there already is not run again.
@@ -213,8 +213,10 @@ def main() -> None:
     sys.stdout.flush()
     with harness.scratch() as folder:
         settings = measure(given, given.out or folder / "rows.jsonl")
-    titles = "data, model | lane | ranks | seeds | AP | inductive | cut | events a rank, std | nodes a rank"
-    rest = "memory a rank, MiB | events, MiB | s an epoch | CPU s | MiB sent | partitioner, s"
+    titles = (
+        "data, model | lane | ranks | seeds | AP | inductive | cut | events per rank, std | nodes per rank"
+    )
+    rest = "memory per rank, MiB | events, MiB | s per epoch | CPU s | MiB sent | partitioner, s"
     harness.table(f"{titles} | {rest}", map(cells, settings))
 
 

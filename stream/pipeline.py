@@ -208,7 +208,7 @@ class ReadingStages(Stages, Protocol):
 
 
 class ReadFromKafka(StageFn):
-    """Reads the topic partition that an element names until the reader of this process is told to stop."""
+    """Reads the topic partition that an element names until the reader of this process is stopped."""
 
     @beam.DoFn.unbounded_per_element()
     def process(self, element: Start, tracker: Any = FROM_START) -> Iterator[RawBatch]:
@@ -267,7 +267,7 @@ def build(pipeline: beam.Pipeline, starts: list[Start], where: InProcess, lanes:
 
 
 def run_locally(starts: list[Start], where: InProcess, lanes: tuple[str, ...]) -> None:
-    """Run the pipeline in this process until its reader is told to stop."""
+    """Run the pipeline in this process until its reader is stopped."""
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner  # a worker of a cluster needs none
 
     # Not DirectRunner, which would try to download another runner first.

@@ -1,4 +1,4 @@
-"""The run loop of the stream job: pipelines in cycles, each from the last commit, until it is told to stop or idle."""
+"""The run loop of the stream job: pipelines in cycles, each from the last commit, until it is stopped or idle."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -170,7 +170,7 @@ class Connecting:
 
 
 class Cycle:
-    """The ``Stages`` of one pipeline, from its first poll until its reader is told to stop.
+    """The ``Stages`` of one pipeline, from its first poll until its reader is stopped.
 
     It ends when the topics change, when brokers don't answer its reader any more, after ``cycle_s``, or once nothing came for
     ``until_idle_s`` (None: never for that).
@@ -402,7 +402,7 @@ class StreamJob:
         self._present.ask_too(brokers.add(BrokerClock(config.kafka)).ask, lambda: writer.last)
 
     def _read(self, beam: BeamLoading) -> None:
-        """Run cycles, each from the last commit, until the job is told to stop or idle."""
+        """Run cycles, each from the last commit, until the job is stopped or idle."""
         arrival_s = time.monotonic()
         while True:
             arrival_s = self._cycle(arrival_s, beam)
