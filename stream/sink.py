@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -28,57 +27,6 @@ from stream.store.errors import StoreError
 from stream.store.log.refusals import example_of
 from stream.store.log.sealed import tail_schema
 from stream.store.log.writer import LogWriter
-
-Result = TypeVar("Result")
-
-
-class OneAtATime(Generic[Result]):
-    """Runs work and hands its result over once, when the caller asks for it.
-
-    Args:
-        thread: Name of the thread that works beside the caller; None: work is done before ``start`` returns.
-    """
-
-    def __init__(self, thread: str | None) -> None:
-        self._pool = None if thread is None else ThreadPoolExecutor(1, thread_name_prefix=thread)
-        self._future: Future[Result] | None = None
-
-    @property
-    def busy(self) -> bool:
-        """Whether there is work whose result was not taken."""
-        return self._future is not None
-
-    def start(self, work: Callable[[], Result]) -> None:
-        """Begin; there must be no other work whose result was not taken."""
-        assert self._future is None
-        if self._pool is not None:
-            self._future = self._pool.submit(work)
-            return
-        self._future = Future()
-        try:
-            self._future.set_result(work())
-        except Exception as error:  # noqa: BLE001  raised where the result is taken
-            self._future.set_exception(error)
-
-    def take(self, *, wait: bool) -> Result | None:
-        """The result, once; raises what the work raised.
-
-        Args:
-            wait: Wait for it; without, None if it isn't ready.
-        """
-        future = self._future
-        if future is None or not (wait or future.done()):
-            return None
-        try:
-            return future.result()
-        finally:
-            self._future = None
-
-    def close(self) -> None:
-        """Wait for running work; its result or exception is dropped."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=True)
-        self._future = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,27 +134,6 @@ class Pending:
         for (_, reason), count in self.refused.items():
             total[reason] += count
         return dict(total)
-
-    def followed_by(self, later: "Pending") -> "Pending":
-        """Both together: a failed commit's content precedes later messages."""
-        taus = [tau for some in (self, later) for tau in (some.min_tau, some.max_tau) if tau is not None]
-        return Pending(
-            batches=self.batches + later.batches,
-            bytes=self.bytes + later.bytes,
-            min_tau=min(taus, default=None),
-            max_tau=max(taus, default=None),
-            events=self.events + later.events,
-            rejects=self.rejects + later.rejects,
-            positions=self.positions | later.positions,
-            begins=later.begins | self.begins,
-            accepted=self.accepted + later.accepted,
-            refused=self.refused + later.refused,
-            examples=self.examples | later.examples,
-            late=self.late + later.late,
-            in_history=self.in_history + later.in_history,
-            duplicates=self.duplicates + later.duplicates,
-            tombstones=self.tombstones + later.tombstones,
-        )
 
 
 def rows_from(batch: pa.RecordBatch, start: int) -> pa.Table:
@@ -320,6 +247,10 @@ class _Done:
     ended_s: float
 
 
+def _fail(error: OSError) -> None:
+    raise error
+
+
 class SnapshotSink:
     """Takes micro-batches, tracks event time, and commits to the log.
 
@@ -327,10 +258,12 @@ class SnapshotSink:
     is in the log or its rejects exactly once, and everything after has no effect.
 
     A commit is due ``commit_every_s`` after the last one if there is something to commit, and as soon as the watermark closes a
-    snapshot with events, but not before as much time has passed as the last commit took. So commits never take more than half of
-    the time, however slow the disk, unless more than ``SEAL_SNAPSHOTS`` are closed and they follow each other. With ``beside``
-    they take none: batches offered meanwhile wait for the next commit, up to ``max_pending_bytes``; then taking in waits for
-    the commit.
+    snapshot with events, but not before as much time has passed as the last commit took, unless more than ``SEAL_SNAPSHOTS`` are
+    closed and commits follow each other.
+
+    Commits are made on a thread of their own. What is offered meanwhile waits for the next one, up to ``max_pending_bytes``; then
+    taking in waits for the commit. A failed commit ends the sink: every later call raises its error again, and a new sink resumes
+    where the log ends.
     """
 
     def __init__(
@@ -340,8 +273,8 @@ class SnapshotSink:
         *,
         clock: Callable[[], float] = time.monotonic,
         observer: SinkObserver | None = None,
-        beside: bool = False,
         confirm: Callable[[], None] = lambda: None,
+        refused: Callable[[OSError], None] = _fail,
     ) -> None:
         """Continue from the writer's last commit.
 
@@ -350,11 +283,14 @@ class SnapshotSink:
             config: Event-time rules.
             clock: Seconds, for what is due and what is idle.
             observer: Receives counts; a commit's phases come on the commit's thread.
-            beside: Commit on a separate thread; ``close`` ends it.
-            confirm: Called by each commit of messages before it writes; its exceptions fail the commit, without effect.
+            confirm: Called by each commit of messages before it writes, on the commit's thread; its exceptions fail the commit.
+            refused: Called, on the commit's thread, when the disk or bucket refuses a commit, which had no effect. Once it
+                returns, the commit is tried again; its exceptions fail the commit.
         """
-        self._writer, self._confirm = writer, confirm
-        self._commits = OneAtATime[_Done]("commit" if beside else None)
+        self._writer, self._confirm, self._refused = writer, confirm, refused
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="commit")
+        self._commit: Future[_Done] | None = None
+        self._closing = False
         self._rules = config.snapshots
         self._ids = config.ids
         self._clock = clock
@@ -379,13 +315,13 @@ class SnapshotSink:
         self.pending, self.committing = Pending(), Pending()
         self._before = writer.last
         self._open = OpenEvents.of(writer.open_tail())
-        self._failed = False
         self._unsealed = False  # whether the last commit has left closed snapshots to the next one
         self._closed_through = writer.sealed_through  # by the running commit, if there is one
 
     def close(self) -> None:
         """Wait for a running commit; pending batches are dropped, and read again later."""
-        self._commits.close()
+        self._closing = True
+        self._thread.shutdown(wait=True)
 
     def assign(self, partitions: Iterable[Key]) -> None:
         """Set the topic partitions being read.
@@ -455,22 +391,18 @@ class SnapshotSink:
         """Commit if a commit is due; call it after offers and when there was nothing to offer.
 
         Args:
-            wait: Wait for the commit. Without it, the commit runs while more is offered, and a later call returns it; but the
-                repetition of a failed commit is always waited for.
+            wait: Wait for the commit. Without it, the commit runs while more is offered, and a later call returns it.
 
         Returns:
             The commit made, or None.
 
         Raises:
-            OSError: The disk refuses; nothing is lost, the next call tries again.
+            OSError: The disk refuses.
             StoreError: As for ``LogWriter.commit``.
         """
-        if self._commits.busy:
+        if self._commit is not None:
             return self._made(wait=wait or self.pending.bytes >= self._rules.max_pending_bytes)
         closed = self._closed()
-        if self._failed:
-            self._begin(closed)
-            return self._made(wait=True)
         now = self._clock()
         min_tau = self._min_tau()
         seals = closed is not None and min_tau is not None and min_tau <= closed
@@ -567,9 +499,8 @@ class SnapshotSink:
         self.committing, self.pending = pending, Pending()
         self._closed_through = closed
         self._before = self._writer.last
-        self._failed = False
         self._begun_s = self._clock()
-        self._commits.start(lambda: self._commit(pending, before, closed))
+        self._commit = self._thread.submit(self._write, pending, before, closed)
 
     def _bounded(self, closed: int | None) -> int | None:
         """The last τ up to ``closed`` that the next commit can seal."""
@@ -580,17 +511,30 @@ class SnapshotSink:
         closing = np.unique(np.concatenate([tau[tau <= closed] for tau in taus]))
         return closed if len(closing) <= SEAL_SNAPSHOTS else int(closing[SEAL_SNAPSHOTS - 1])
 
-    def _commit(self, pending: Pending, before: OpenEvents, closed: int | None) -> _Done:
-        """The commit itself, on the separate thread if there is one."""
+    def _write(self, pending: Pending, before: OpenEvents, closed: int | None) -> _Done:
+        """The commit, on its thread, tried again as long as the store refuses it and ``refused`` returns."""
         if pending.batches:
             self._confirm()
+        while True:
+            last = self._writer.last
+            try:
+                record = self._write_once(pending, before, closed)
+            except OSError as error:
+                if self._writer.last is not last or self._closing:
+                    raise
+                self._refused(error)
+            else:
+                pending.events.clear()  # frees the memory here, not where events are taken in
+                return _Done(record, OpenEvents.of(self._writer.open_tail()), self._clock())
+
+    def _write_once(self, pending: Pending, before: OpenEvents, closed: int | None) -> CommitRecord:
         seal: Iterable[tuple[int, pa.Table]] = ()
         names = event_schema(self._ids).names
         min_tau = min((tau for tau in (pending.min_tau, before.min_tau) if tau is not None), default=None)
         if closed is not None and min_tau is not None and min_tau <= closed:
             runs = [*runs_of(before.rows, closed), *pending.events]
             seal = split_snapshots((run.select(names) for run in runs), closed)
-        record = self._writer.commit(
+        return self._writer.commit(
             positions=pending.positions,
             begins=pending.begins,
             tail=tail_rows(pending.events, closed, self._ids),
@@ -602,29 +546,21 @@ class SnapshotSink:
             in_history=pending.in_history.total(),
             sealed_through=closed,
         )
-        pending.events.clear()  # frees the memory here, not where events are taken in
-        return _Done(record, OpenEvents.of(self._writer.open_tail()), self._clock())
 
     def _made(self, *, wait: bool) -> CommitRecord | None:
-        """The started commit, once it is made; if it failed without effect, its content is pending again."""
+        """The started commit, once it is made; None while there is none. A failed one stays, and raises at every call."""
+        if self._commit is None or not (wait or self._commit.done()):
+            return None
         try:
-            done = self._commits.take(wait=wait)
-        except BaseException as error:
+            done = self._commit.result()
+        except Exception as error:
             record = self._writer.last
             if record is None or record is self._before:
-                self._failed = True
-                if not self.pending.batches:
-                    self._closed_through = self._writer.sealed_through
-                self.pending = self.committing.followed_by(self.pending)
-                self.committing = Pending()
                 raise
-            # The log has it, so its content must not be committed again.
-            if not isinstance(error, Exception):
-                raise
+            # The log has it, and what was read is not read again.
             _log.warning("a commit is made, but a step after it failed", commit=record.n, error=repr(error))
             done = _Done(record, OpenEvents.of(self._writer.open_tail()), self._clock())
-        if done is None:
-            return None
+        self._commit = None
         made, self.committing = self.committing, Pending()
         self._open = done.open
         self._last_commit_s = done.ended_s

@@ -439,7 +439,7 @@ class StreamJob:
             except Exception as error:
                 raise cycle.failure or reader.failure or error from error
             self._idle = cycle.idle
-            log.commit(log.sink.flush)
+            log.committed(log.sink.flush())
             return reader.last_arrival_s
         finally:
             self._reader = None
@@ -450,20 +450,20 @@ class StreamJob:
         begun_s = time.monotonic()
         sink, letters = self.log.sink, self.log.letters
         self.log.rest()
-        made = self.log.commit(sink.seal_all if self._idle else sink.flush) is not None
+        made = self.log.committed(sink.seal_all() if self._idle else sink.flush()) is not None
         seconds = time.monotonic() - begun_s if made else 0.0
         while self._idle and made:
             if self._stopping:  # the rest is durable, and open
                 self._idle = False
                 break
-            made = self.log.commit(sink.seal_all) is not None
+            made = self.log.committed(sink.seal_all()) is not None
             seconds = time.monotonic() - begun_s
         if letters is not None:
             asked_to_stop = self._stopping
             letters.drain(
                 DRAIN_S if self._idle else STOP_DRAIN_S, stop=lambda: self._stopping and not asked_to_stop
             )
-            self._room.made(sink.flush)  # records which are published
+            sink.flush()  # records which are published
         if self._idle:
             bring_up_to_date(self._lanes.values(), lambda: self._stopping)
         return seconds

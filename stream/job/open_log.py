@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow.compute as pc
 import structlog
@@ -44,13 +44,9 @@ LOOK_S = 0.1
 
 _log = structlog.get_logger()
 
-Committed = TypeVar("Committed")
-
 
 class RoomForCommits:
-    """Makes commits, and tries again while the store has no room or doesn't answer.
-
-    Nothing is read meanwhile, so memory doesn't grow.
+    """Waits, in the thread of a commit, while the store has no room for it or doesn't answer.
 
     Attributes:
         reason: The error of the disk or bucket, while a commit waits; else None.
@@ -61,30 +57,15 @@ class RoomForCommits:
         self.reason: str | None = None
         self._store, self._stop, self._retried = store, stop, retried
 
-    def made(self, commit: Callable[[], Committed]) -> Committed:
-        """The result of ``commit``, which must be able to run again after an OSError.
+    def wait(self, error: OSError) -> None:
+        """Return when the refused commit should be tried again.
 
         Raises:
             Failure: The disk is full or the bucket silent, and the job was stopped.
-            StoreError: The bucket was silent while a record was put. Only opening the log again shows its fate.
             OSError: The store refuses for another reason.
         """
-        while True:
-            beat()
-            try:
-                record = commit()
-            except OSError as error:
-                if error.errno not in WAITED_FOR:
-                    raise
-                self._wait(error)
-                self._retried()
-                continue
-            if self.reason is not None:
-                self.reason = None
-                _log.info("the store takes commits again", store=self._store)
-            return record
-
-    def _wait(self, error: OSError) -> None:
+        if error.errno not in WAITED_FOR:
+            raise error
         text = one_line(error)
         if self.reason is None:
             what = "no room for a commit" if error.errno in FULL else "the store takes no commit"
@@ -101,7 +82,15 @@ class RoomForCommits:
                     f"{self.reason}. {'Make room and start' if error.errno in FULL else 'Start'} again. Nothing is lost: the job "
                     "resumes where the log ends"
                 ) from error
+            beat()
             time.sleep(LOOK_S)
+        self._retried()
+
+    def found(self) -> None:
+        """A commit was made."""
+        if self.reason is not None:
+            self.reason = None
+            _log.info("the store takes commits again", store=self._store)
 
 
 LOGGED_EVERY_S = 60.0
@@ -274,7 +263,9 @@ class OpenLog:
         metrics.opened_log(writer.last, writer.totals.bytes)
         self._journal = Journal(config.graph, config.store, writer.last)
         self.topics = TopicWatch(config.kafka, writer.topic_ids)
-        self.sink = SnapshotSink(writer, config, observer=metrics, beside=True, confirm=self.topics.confirm)
+        self.sink = SnapshotSink(
+            writer, config, observer=metrics, confirm=self.topics.confirm, refused=room.wait
+        )
         stack.callback(self.sink.close)
         self.brokers = stack.enter_context(ClosedTogether())
         self.brokers.add(self.topics)
@@ -312,7 +303,7 @@ class OpenLog:
             self.topics_held.begin()
         self._assign()
         if self._config.kafka.start == "latest":  # another start would ask Kafka again, and find a later end
-            self.commit(self.sink.flush)
+            self.committed(self.sink.flush())
 
     def take_in(self, batch: MicroBatch, lag: Mapping[Key, int]) -> CommitRecord | None:
         """Take one micro-batch in, and commit if that is due.
@@ -330,8 +321,10 @@ class OpenLog:
         """
         for passed in self._passed(batch):
             self.sink.offer(passed)
-        wait = not any(lag.values())
-        record = self.commit(lambda: self.sink.advance(wait=wait))
+        beside = (
+            any(lag.values()) and self._room.reason is None
+        )  # nothing is read while the store has no room
+        record = self.committed(self.sink.advance(wait=not beside))
         self._metrics.lag(lag)
         return record
 
@@ -340,13 +333,10 @@ class OpenLog:
         for batch in [] if self.topics_held is None else self.topics_held.rest():
             self.sink.offer(batch)
 
-    def commit(self, make: Callable[[], CommitRecord | None]) -> CommitRecord | None:
-        """Have the sink commit, once there is room, and follow up."""
-        return self.committed(self._room.made(make))
-
     def committed(self, record: CommitRecord | None) -> CommitRecord | None:
         """Follow up on a commit, if there is one; returns it."""
         if record is not None:
+            self._room.found()
             self._journal.committed(record)
             if self.letters is not None:
                 self.letters.committed()

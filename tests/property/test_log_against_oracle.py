@@ -35,14 +35,12 @@ class Script:
 
     Attributes:
         known: How many of the partitions exist from the start; others are found by a step.
-        beside: Commits on a thread of their own.
         written: All messages are there from the start; else rounds write them.
     """
 
     ids: str
     rules: Rules
     known: int = 1
-    beside: bool = False
     written: bool = True
     messages: dict[Key, Messages] = field(default_factory=dict)
     steps: list[tuple[Any, ...]] = field(default_factory=list)
@@ -87,7 +85,7 @@ def scripts(draw: st.DrawFn) -> Script:
         idle_timeout_s=draw(st.sampled_from([1e9, 8.0, 8.0])),
         idle_seal_s=draw(st.sampled_from([None, None, 12.0])),
     )
-    script = Script(draw(st.sampled_from(["int", "string"])), rules, beside=draw(st.booleans()))
+    script = Script(draw(st.sampled_from(["int", "string"])), rules)
     for key in KEYS[: draw(st.integers(1, 3))]:
         script.messages[key] = random_messages(random, script.ids, steady=steady)
     script.known = draw(st.integers(1, len(script.messages)))
@@ -108,7 +106,8 @@ def scripts(draw: st.DrawFn) -> Script:
         st.tuples(st.just("round"), count, st.just(0.0), wait),
         st.tuples(st.just("quiet"), st.integers(1, 6), passed, st.sampled_from([True, True, False])),
         st.tuples(st.just("advance"), passed, wait),
-        st.sampled_from([("crash", False), ("crash", True), ("disk",), ("find",), ("flush",), ("seal_all",)]),
+        st.sampled_from([("crash", False), ("crash", True), ("find",), ("flush",), ("seal_all",)]),
+        st.tuples(st.just("disk"), st.booleans()),
     )
     script.steps = draw(st.lists(step, min_size=6, max_size=30))
     return script
@@ -131,7 +130,9 @@ class Job:
         self.oracle = OracleLog(rules)
         self.oracle.assigned = list(script.messages)[: script.known]
         self.written = {key: len(m) if script.written else 0 for key, m in script.messages.items()}
-        self.disk_full = False
+        self.disk_full = self.waits = (
+            False  # whether the next try of a commit is refused, and whether another one follows
+        )
         self.everything = False
         self.gate = threading.Event()  # a commit on its thread waits before it
         if rules.until is not None:
@@ -141,7 +142,7 @@ class Job:
 
     def open(self) -> None:
         self.writer = LogWriter.open(self.config.store, log_header(self.config))
-        self.sink = SnapshotSink(self.writer, self.config, clock=self.clock, beside=self.script.beside)
+        self.sink = SnapshotSink(self.writer, self.config, clock=self.clock, refused=self.refused)
         self.sink.assign(self.oracle.assigned)
         commit, begin = self.writer.commit, self.sink._begin
 
@@ -163,6 +164,19 @@ class Job:
 
         self.writer.commit = gated  # type: ignore[method-assign]
         self.sink._begin = begun  # type: ignore[method-assign]
+
+    def refused(self, error: OSError) -> None:
+        if not self.waits:
+            raise error
+
+    def restart(self) -> None:
+        commits = self.writer.last
+        self.gate.set()
+        self.sink.close()
+        self.writer.close()
+        self.disk_full = False
+        self.oracle.crash(made=self.writer.last is not commits)
+        self.open()
 
     def poll(self, key: Key, count: int, back: int) -> None:
         if key not in self.oracle.assigned:
@@ -216,18 +230,18 @@ class Job:
         try:
             record = action()
         except OSError:
-            self.oracle.failed()
+            self.restart()
             return None
         if record is not None:
             self.oracle.made()
         return record
 
     def advance(self, *, wait: bool) -> None:
-        if wait or self.sink._failed or not self.script.beside:
+        if wait:
             self.gate.set()
         else:
             self.gate.clear()
-        free, full = not self.sink._commits.busy, self.disk_full
+        free, full = self.sink._commit is None, self.disk_full and not self.waits
         must = self.oracle.must_seal() and self.clock.now >= self.sink._next_seal_s
         record = self.ask(lambda: self.sink.advance(wait=wait))
         if wait and free and must and not full:
@@ -250,17 +264,11 @@ class Job:
             self.oracle.assigned = list(self.script.messages)[: len(self.oracle.assigned) + 1]
             self.sink.assign(self.oracle.assigned)
         elif what == "disk":
-            self.disk_full = True
+            self.disk_full, self.waits = True, more[0]
         elif what == "crash":
-            if more[0]:
-                self.disk_full = True  # a commit under way doesn't get through
-            self.gate.set()
-            commits = self.writer.last
-            self.sink.close()
-            self.writer.close()
-            self.disk_full = False
-            self.oracle.crash(made=self.writer.last is not commits)
-            self.open()
+            if more[0]:  # a commit under way doesn't get through
+                self.disk_full, self.waits = True, False
+            self.restart()
         elif what == "advance":
             self.clock.now += more[0]
             self.advance(wait=more[1])
@@ -297,8 +305,7 @@ def test_the_log_equals_the_oracle_for_any_polls_commits_and_restarts(script: Sc
             job.written[key] = len(messages)
             job.poll(key, 99, 0)
         job.disk_full = False
-        for _ in range(2):  # what a failed commit gave back is tried again
-            job.step("seal_all")
+        job.step("seal_all")
         job.sink.close()
         job.writer.close()
         compare(store, job)

@@ -125,7 +125,7 @@ def drive(store: str, observer: SinkObserver | None = None, *, at_once: int = 1)
     clock = Clock()
     waits = RoomForCommits(store, stop=lambda: False, retried=lambda: None)
     with LogWriter.open(store, log_header(config)) as writer:
-        sink = SnapshotSink(writer, config, clock=clock, observer=observer, beside=True)
+        sink = SnapshotSink(writer, config, clock=clock, observer=observer, refused=waits.wait)
         try:
             while (first := sink.next_offset(KEY) or 0) < MESSAGES:
                 end = min(first + at_once, MESSAGES)
@@ -133,8 +133,8 @@ def drive(store: str, observer: SinkObserver | None = None, *, at_once: int = 1)
                     poll(*KEY, messages(first, end), first=first, end=end, high_watermark=MESSAGES + 1)
                 )
                 clock.now += 2
-                waits.made(sink.advance)
-            waits.made(sink.seal_all)
+                sink.advance()
+            sink.seal_all()
         finally:
             sink.close()
 

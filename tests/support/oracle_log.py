@@ -62,8 +62,6 @@ class OracleLog:
         self.now = State()
         self.durable = State()
         self.under_way: State | None = None
-        self.before_it = State()
-        self.taken_in_since = False
         self.assigned: list[Key] = []
         self.watermark: int | None = None
         self.nothing_unread: dict[Key, list[float]] = {}  # when brokers said so, without a break
@@ -74,8 +72,6 @@ class OracleLog:
         self, key: Key, messages: list[tuple[int, list[dict[str, Any]] | None]], first: int, end: int
     ) -> None:
         state = self.now
-        if key not in state.next or end > state.next[key]:
-            self.taken_in_since = True
         start = state.next.setdefault(key, first)
         for offset, events in messages:
             if offset < start:
@@ -144,7 +140,6 @@ class OracleLog:
         """A commit begins; one that was under way has ended, or this one couldn't begin."""
         if self.under_way is not None:
             self.durable = self.under_way
-        self.before_it, self.taken_in_since = copy.deepcopy(self.now), False
         if closed is not None:
             for row in self.now.open:
                 if row.tau <= closed:
@@ -157,13 +152,6 @@ class OracleLog:
     def made(self) -> None:
         assert self.under_way is not None
         self.durable, self.under_way = self.under_way, None
-
-    def failed(self) -> None:
-        """The commit under way was not made; what came after it was judged as if, so the next one seals as much."""
-        assert self.under_way is not None
-        self.under_way = None
-        if not self.taken_in_since:
-            self.now = self.before_it
 
     def crash(self, *, made: bool) -> None:
         """The process dies; ``made``: a commit under way got through."""

@@ -51,7 +51,7 @@ def drive_on_a_cluster(store: str, hosted: Callable[[str], LogHost]) -> None:
     try:
         while (first := host.log.sink.next_offset(KEY) or 0) < MESSAGES:
             host.write(poll(*KEY, messages(first, first + 1), first=first, end=first + 1))
-        host._room.made(host.log.sink.seal_all)
+        host.log.sink.seal_all()
     except BaseException:
         host.close(flush=False)
         raise

@@ -129,21 +129,6 @@ def test_a_jobs_totals_have_the_newest_example_and_no_late_event(tmp_path: Path)
     assert (metrics.totals.refused, metrics.totals.late) == (4, 1)
 
 
-def test_an_example_outlives_a_commit_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = stream_config(str(tmp_path))
-    metrics = StreamMetrics(config)
-    with LogWriter.open(tmp_path, log_header(config)) as writer:
-        sink = SnapshotSink(writer, config, observer=metrics)
-        sink.offer(poll("a", 0, [(0, None)], first=0, end=1))
-        with monkeypatch.context() as full:
-            full.setattr(writer, "commit", lambda **_: (_ for _ in ()).throw(OSError(28, "No space left")))
-            with pytest.raises(OSError, match="No space"):
-                sink.flush()
-        assert metrics.totals.refused_by_reason == {}
-        assert sink.flush() is not None
-    assert metrics.totals.refused_by_reason == {"not_json": Refused(1, "a[0] offset 0: it is not JSON")}
-
-
 def test_totals_from_a_log_are_of_what_was_refused_since_they_began(tmp_path: Path) -> None:
     totals = JobTotals(str(tmp_path))
     with LogWriter.open(tmp_path, HEADER) as writer:

@@ -51,7 +51,7 @@ def write(store: Path, disk: FullDisk | None, step: str = "") -> None:
     clock = Clock()
     waits = RoomForCommits(str(store), stop=lambda: False, retried=lambda: None)
     with LogWriter.open(store, log_header(config)) as writer:
-        sink = SnapshotSink(writer, config, clock=clock)
+        sink = SnapshotSink(writer, config, clock=clock, refused=waits.wait)
         for k in range(4):
             rows = [event(f"n{k}", f"n{k + 1}", k * SECOND + i) for i in range(3)]
             sink.offer(
@@ -60,8 +60,8 @@ def write(store: Path, disk: FullDisk | None, step: str = "") -> None:
             clock.now += 2
             if disk is not None and k:  # the first commit makes the folders
                 disk.fill(step, refusals=2)
-            waits.made(sink.advance)
-        waits.made(sink.seal_all)
+            sink.advance()
+        sink.seal_all()
 
 
 def sealed(store: Path) -> list[Any]:
@@ -109,14 +109,11 @@ def test_a_lane_goes_on_once_there_is_room(disk: FullDisk, tmp_path: Path, step:
 
 
 def test_what_is_not_a_full_disk_is_an_error_at_once_and_a_stop_ends_the_wait() -> None:
-    def refuse(number: int) -> Any:
-        raise OSError(number, os.strerror(number))
-
     waits = RoomForCommits("here", stop=lambda: True, retried=lambda: None)
     with pytest.raises(PermissionError):
-        waits.made(lambda: refuse(errno.EACCES))
+        waits.wait(OSError(errno.EACCES, os.strerror(errno.EACCES)))
     assert waits.reason is None
     with pytest.raises(
         Failure, match=r"the disk of here has no room for a commit: .*No space left.*Nothing is lost"
     ):
-        waits.made(lambda: refuse(errno.ENOSPC))
+        waits.wait(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))

@@ -24,20 +24,25 @@ class SlowDisk:
     def __init__(self, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.config = stream_config(str(store), interval_s=1.0, commit_every_s=1e9)
         self.writer = LogWriter.open(store, log_header(self.config))
-        self.sink = SnapshotSink(self.writer, self.config, clock=Clock(), beside=True)
+        self.sink = SnapshotSink(self.writer, self.config, clock=Clock(), refused=self.refused)
         self.free, self.begun = threading.Event(), threading.Event()
-        self.refusal: OSError | None = None
+        self.refusals: list[OSError] = []
+        self.waits = True
         made = self.writer.commit
 
         def commit(**arguments: Any) -> CommitRecord:
             self.begun.set()
             assert self.free.wait(90)
-            if self.refusal is not None:
-                raise self.refusal
+            if self.refusals:
+                raise self.refusals.pop()
             return made(**arguments)
 
         monkeypatch.setattr(self.writer, "commit", commit)
         monkeypatch.setattr(stream.sink, "SEAL_BYTES", 0)
+
+    def refused(self, error: OSError) -> None:
+        if not self.waits:
+            raise error
 
     def offer(self, first: int, *seconds: float) -> None:
         """One event a message at offsets from ``first`` on; its src is its offset."""
@@ -121,35 +126,42 @@ def test_so_much_waits_for_a_slow_disk_and_no_more(disk):
     assert disk.sealed() == {0: list(range(100)), 1: list(range(100, first))}
 
 
-def test_a_commit_that_failed_is_made_later_with_all_that_came_since(disk):
-    disk.refusal = OSError(errno.ENOSPC, "No space left on device")
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_refused_commit_is_tried_again_and_what_came_meanwhile_is_in_the_next(disk):
+    disk.refusals = [FULL, FULL]
     disk.offer(0, 0.5, 1.5)
     disk.begin()
     disk.offer(2, 0.6, 2.5)
     disk.free.set()
-    with pytest.raises(OSError, match="No space left"):
-        disk.sink.advance(wait=True)
-    assert LogReader(disk.config.store).snapshots == []
-    disk.refusal = None
     record = disk.sink.advance(wait=True)
-    assert ([s.tau for s in record.sealed], record.late, record.positions[0].next) == ([0, 1], 1, 4)
-    disk.sink.seal_all()
+    assert not disk.refusals
+    assert ([s.tau for s in record.sealed], record.late, record.positions[0].next) == ([0], 0, 2)
+    record = disk.sink.seal_all()
+    assert (record.late, record.positions[0].next) == (1, 4)
     assert disk.sealed() == {0: [0], 1: [2, 1], 2: [3]}
 
 
-def test_a_commit_that_failed_is_made_later_from_where_the_log_ends(disk):
+def test_a_failed_commit_fails_every_later_call(disk):
+    disk.waits, disk.refusals = False, [FULL]
     disk.free.set()
-    disk.offer(0, 0.1)
-    disk.sink.flush()
-    disk.refusal = OSError(errno.ENOSPC, "No space left on device")
-    disk.offer(1, 0.2, 1.5)
+    disk.offer(0, 0.1, 1.5)
     disk.sink.advance(wait=False)
-    disk.offer(3, 1.6)
-    with pytest.raises(OSError, match="No space left"):
-        disk.sink.advance(wait=True)
-    disk.refusal = None
-    disk.sink.seal_all()
-    assert disk.sealed() == {0: [0, 1], 1: [2, 3]}
+    disk.offer(2, 1.6)
+    for later in (disk.sink.advance, disk.sink.flush, disk.sink.seal_all, disk.sink.advance):
+        with pytest.raises(OSError, match="No space left"):
+            later()
+    assert LogReader(disk.config.store).last is None
+
+
+def test_closing_ends_the_tries_of_a_refused_commit(disk):
+    disk.refusals = [FULL] * 1_000_000
+    disk.offer(0, 0.5, 1.5)
+    disk.begin()
+    disk.free.set()
+    disk.sink.close()
+    assert LogReader(disk.config.store).last is None
 
 
 def test_closing_waits_for_the_commit_under_way(disk):

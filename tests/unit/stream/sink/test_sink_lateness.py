@@ -94,7 +94,7 @@ def test_a_partition_that_starts_late_loses_no_event_to_lateness_if_it_is_assign
     assert record is not None and (record.late, [s.tau for s in record.sealed]) == (0, [6, 7, 9])
 
 
-def test_a_commit_that_failed_has_sealed_nothing_so_nothing_is_late_for_it(
+def test_a_commit_that_failed_has_sealed_nothing_so_nothing_is_late_for_its_successor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = Job(tmp_path)
@@ -107,7 +107,8 @@ def test_a_commit_that_failed_has_sealed_nothing_so_nothing_is_late_for_it(
         patch.setattr("stream.store.places.folder.sync_file", full)
         with pytest.raises(OSError, match="No space"):
             job.sink.advance()
-    job.offer(A, 0.7, first=2)
+    job.restart()
+    job.offer(A, 0.5, 1.5, 0.7)
     record = job.sink.seal_all()
     assert record is not None and record.late == 0
     assert job.sealed() == {0: [0, 2], 1: [1]}

@@ -149,9 +149,7 @@ def test_counts_are_told_once_though_batches_are_read_again_after_a_crash(tmp_pa
     assert job.observer.open_bytes > 0
 
 
-def test_a_full_disk_loses_nothing_and_the_next_call_tries_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_ends_the_sink_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(tmp_path)
     job.offer(A, 0.5, 1.5)
 
@@ -160,10 +158,19 @@ def test_a_full_disk_loses_nothing_and_the_next_call_tries_again(
 
     with monkeypatch.context() as patch:
         patch.setattr("stream.store.places.folder.sync_file", full)
-        for _ in range(2):
-            with pytest.raises(OSError, match="No space"):
-                job.sink.advance()
+        with pytest.raises(OSError, match="No space"):
+            job.sink.advance()
     job.offer(A, 1.6, first=2)
+    for later in (
+        job.sink.advance,
+        job.sink.flush,
+        job.sink.seal_all,
+    ):  # there is room again, but what came may be too late for it
+        with pytest.raises(OSError, match="No space"):
+            later()
+    job.restart()
+    assert job.sink.next_offset(A) is None
+    job.offer(A, 0.5, 1.5, 1.6)
     assert job.sink.advance() is not None
     job.sink.seal_all()
     assert job.sealed() == {0: [0], 1: [1, 2]}

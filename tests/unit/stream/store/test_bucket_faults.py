@@ -10,6 +10,7 @@ import pytest
 from compacted import EVENTS, HEADER, SECOND, seal
 from faulty_s3 import Fault, FaultyS3, faulty
 from lane_stream import lane
+from log_events import event, poll, stream_config
 from other_machine import elsewhere
 from s3_server import S3Server
 
@@ -17,6 +18,7 @@ from schemas.store import CommitRecord
 from stream.job import open_log
 from stream.job.open_log import RoomForCommits
 from stream.service.failure import Failure
+from stream.sink import SnapshotSink, log_header
 from stream.store.errors import LaneBusyError, StoreError
 from stream.store.lane.reader import LaneReader
 from stream.store.lane.writer import LaneWriter
@@ -134,14 +136,18 @@ def test_the_job_waits_for_a_service_that_does_not_answer(
         store, stop=lambda: len(retried) > 5, retried=lambda: retried.append(str(waiting.reason))
     )
     monkeypatch.setattr(open_log, "RETRY_S", 0.01)
-    with LogWriter.open(store, HEADER) as writer:
+    config = stream_config(store)
+    with LogWriter.open(store, log_header(config)) as writer:
+        sink = SnapshotSink(writer, config, refused=waiting.wait)
         front.rule = lambda method, path: Fault(503) if "/snapshots/" in path and len(retried) < 2 else None
-        waiting.made(lambda: commit(writer, 0))
+        sink.offer(poll("a", 0, [(0, [event(0, 1, 0)])], first=0, end=1))
+        assert sink.seal_all() is not None
         assert len(retried) == 2 and "the store takes no commit" in retried[0] and "status 503" in retried[0]
-        assert waiting.reason is None
         front.rule = lambda method, path: Fault(503) if "/snapshots/" in path else None
-        with pytest.raises(Failure, match=r"[Ss]tart again. Nothing is lost"):
-            waiting.made(lambda: commit(writer, 1))
+        sink.offer(poll("a", 0, [(1, [event(0, 1, SECOND)])], first=1, end=2))
+        for _ in range(2):
+            with pytest.raises(Failure, match=r"[Ss]tart again. Nothing is lost"):
+                sink.seal_all()
     assert sealed(store) == [0]
 
 
