@@ -3,6 +3,7 @@
 ``docs/semantics.md`` defines every column; this module has types and names only.
 """
 
+from datetime import UTC, datetime, timedelta
 from enum import IntEnum, StrEnum
 from typing import Literal
 
@@ -14,6 +15,15 @@ MAX_ID_BYTES = 256
 """Longest external id, in UTF-8 bytes."""
 
 US_PER_S = 1_000_000
+
+EARLIEST_US = -62_135_596_800 * US_PER_S
+"""Year 1: the earliest time that prints as a date."""
+LATEST_US = 253_402_300_799 * US_PER_S
+"""Year 9999; also keeps every sum of two times within int64."""
+OUT_OF_RANGE_US = 2**63 - 1
+"""Stands for any time that int64 microseconds cannot hold; outside every bound."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Op(IntEnum):
@@ -41,6 +51,13 @@ class Reason(StrEnum):
     TOO_LARGE = "too_large"
     DECODER_ERROR = "decoder_error"
     LATE = "late"
+
+
+def show_time(t_us: int) -> str:
+    """A time in a sentence: RFC 3339, or plain seconds if it has no date."""
+    if EARLIEST_US <= t_us <= LATEST_US:
+        return (_EPOCH + timedelta(microseconds=t_us)).isoformat()[: -len("+00:00")] + "Z"
+    return f"{t_us / US_PER_S:.0f} s{' or further away' if abs(t_us) >= OUT_OF_RANGE_US else ''}"
 
 
 def id_type(ids: IdKind) -> pa.DataType:

@@ -11,12 +11,11 @@ import pyarrow as pa
 import structlog
 
 from schemas.config import StreamConfig
-from schemas.events import REJECT_SCHEMA, US_PER_S, IdKind, Op, Reason, event_schema
+from schemas.events import REJECT_SCHEMA, US_PER_S, IdKind, Op, Reason, event_schema, show_time
 from schemas.store import CommitRecord, LogHeader, Position
 from stream.decode.decoder import RAW_LIMIT_BYTES
 from stream.decode.encode import encode_json
 from stream.decode.formats.interface import FORMATS
-from stream.decode.validate import show_time
 from stream.microbatch import MicroBatch
 from stream.observer import SinkObserver
 from stream.snapshots.border import HISTORY, Border

@@ -75,7 +75,7 @@ class LogHost:
             self._writer.topic_ids = dict(plan.topic_ids)
             self.log = OpenLog(config, metrics, self._writer, self._room, stack, holds=False)
             self.log.begin(plan.starts)
-            self.log.keep_house(stack)
+            self.log.start_compaction(stack)
             self._open = stack.pop_all()
         _log.info("log opened", graph=config.graph, writer=self._writer.writer_id)
 

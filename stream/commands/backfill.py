@@ -8,10 +8,9 @@ from typing import Annotated
 import typer
 
 from schemas.config import StreamConfig
-from schemas.events import US_PER_S
+from schemas.events import EARLIEST_US, LATEST_US, US_PER_S
 from stream.commands.config import require_parts
 from stream.commands.progress import counting
-from stream.decode.validate import EARLIEST_US, LATEST_US
 from stream.service.config_file import load_config
 from stream.service.failure import Failure
 from stream.service.logs import configure_logs

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from schemas.events import US_PER_S
+from schemas.events import US_PER_S, show_time
 from schemas.quality import FIGURES
 from stream.commands.options import StoreMoment
-from stream.decode.validate import show_time
 from stream.service.output import Debug, Json, Store, finish, note, print_json, print_table, with_units
 
 _LANE_COLUMNS = (

@@ -5,7 +5,6 @@ A column of a wrong type is a ``RefusedError``; a single wrong value becomes a f
 
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,24 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from schemas.events import MAX_ID_BYTES, US_PER_S, IdKind, Op, Reason
+from schemas.events import MAX_ID_BYTES, OUT_OF_RANGE_US, US_PER_S, IdKind, Op, Reason
 from stream.decode.json_kernel import rfc3339
 from stream.decode.reading import RefusedError
-from stream.decode.times import OUT_OF_RANGE_US, SCALE_DIGITS, TimeUnit, rfc3339_to_us
+from stream.decode.times import SCALE_DIGITS, TimeUnit, rfc3339_to_us
 from stream.decode.validate import Draft, Faults, draft_schema, shorten
-from stream.kernels import njit
-
-
-def read_only(buffer: pa.Buffer | bytes | memoryview, kind: type[np.generic]) -> npt.NDArray[Any]:
-    """A buffer's values in place, read-only whether or not the buffer may be written.
-
-    To numba an array that can be written is of another type. Without this, the first poll whose bytes can't be (one of
-    nothing but empty messages) has the kernels compiled again in mid-stream: seconds, and 60 MiB that stay.
-    """
-    values = np.frombuffer(buffer, kind)
-    values.flags.writeable = False
-    return values
-
+from stream.kernels import njit, read_only
 
 LOOKS_LIKE_ONE = r"^\s*\d{4}-\d\d-\d\d"
 """The begin of a time in RFC 3339, and of no number."""

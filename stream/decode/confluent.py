@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stream.arrays.kinds import Bool, Int64, UInt8
-from stream.decode.columns import read_only
+from stream.kernels import read_only
 
 HEADER_BYTES = 5
 

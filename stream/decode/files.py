@@ -21,10 +21,10 @@ import pyarrow.parquet as pq
 import structlog
 
 from schemas.errors import one_line
-from schemas.events import US_PER_S, IdKind, Op, Reason, event_schema
+from schemas.events import EARLIEST_US, LATEST_US, US_PER_S, IdKind, Op, Reason, event_schema
 from stream.decode.columns import LOOKS_LIKE_ONE, REQUIRED, canonical, id_kind, read_times
 from stream.decode.reading import FileRows, RefusedError
-from stream.decode.validate import EARLIEST_US, LATEST_US, Draft, Faults, Rules, check, draft_schema, shorten
+from stream.decode.validate import Draft, Faults, Rules, check, draft_schema, shorten
 from stream.service.failure import Failure
 
 KNOWN = tuple(draft_schema("int").names)

@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.events import IdKind, Op, Reason
-from stream.decode.columns import read_only
 from stream.decode.confluent import without_header
 from stream.decode.json_kernel import (
     EVENT_ID,
@@ -37,6 +36,7 @@ from stream.decode.mapping import NATIVE, Level, Mapping
 from stream.decode.reading import DecodedRows, Refusal, RefusedError, refusal_table
 from stream.decode.times import TimeUnit, number_to_us, rfc3339_to_us
 from stream.decode.validate import Draft, Faults, draft_schema, shorten
+from stream.kernels import read_only
 
 MAX_DEPTH = 64
 """Deepest nesting of arrays and objects in a message, the message itself included."""

@@ -8,13 +8,11 @@ from datetime import date
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_HALF_UP, Context, Decimal
 from typing import Literal
 
-from schemas.events import US_PER_S
+from schemas.events import OUT_OF_RANGE_US, US_PER_S
 
 TimeUnit = Literal["s", "ms", "us", "ns", "rfc3339"]
 SCALE_DIGITS = {"s": 6, "ms": 3, "us": 0, "ns": -3}
 """Decimal places between a unit and the microsecond."""
-OUT_OF_RANGE_US = 2**63 - 1
-"""Stands for any time that int64 microseconds cannot hold; outside every bound."""
 
 _RFC3339 = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d+))?([Zz]|([+-])(\d\d):(\d\d))?", re.ASCII

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import Any, Self, cast
 
 import numpy as np
@@ -11,21 +10,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.config import StreamConfig
-from schemas.events import MAX_ID_BYTES, US_PER_S, IdKind, Op, Reason, event_schema
+from schemas.events import (
+    EARLIEST_US,
+    LATEST_US,
+    MAX_ID_BYTES,
+    US_PER_S,
+    IdKind,
+    Op,
+    Reason,
+    event_schema,
+    show_time,
+)
 from stream.arrays.kinds import Bool, Int64, UInt16
-from stream.decode.times import OUT_OF_RANGE_US
 
-EARLIEST_US = -62_135_596_800 * US_PER_S
-"""Year 1: the earliest time that prints as a date."""
-LATEST_US = 253_402_300_799 * US_PER_S
-"""Year 9999; also keeps every sum of two times within int64."""
 DEFAULT_EARLIEST_S = 631_152_000
 """1990-01-01, the default lower bound of event times."""
 
 _FARTHEST_US = 9_200_000_000_000_000_000
 """Readers of columns clip later times to about this."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +64,6 @@ class Rules:
             min_us=max(round(low * US_PER_S), EARLIEST_US),
             max_us=min(latest, LATEST_US),
         )
-
-
-def show_time(t_us: int) -> str:
-    """A time in a sentence: RFC 3339, or plain seconds if it has no date."""
-    if EARLIEST_US <= t_us <= LATEST_US:
-        return (_EPOCH + timedelta(microseconds=t_us)).isoformat()[: -len("+00:00")] + "Z"
-    return f"{t_us / US_PER_S:.0f} s{' or further away' if abs(t_us) >= OUT_OF_RANGE_US else ''}"
 
 
 def other_unit(t_us: int, rules: Rules) -> str:

@@ -9,11 +9,11 @@ from pathlib import Path
 import structlog
 
 from schemas.config import StreamConfig
-from schemas.events import US_PER_S
+from schemas.events import US_PER_S, show_time
 from schemas.store import HistoryEnd, HistoryRecord, Position
 from stream.decode.files import OWN, FileColumns
 from stream.decode.history_file import Survey, count_from, read_polls, survey
-from stream.decode.validate import Rules, show_time
+from stream.decode.validate import Rules
 from stream.kafka.broker_clock import BrokerClock
 from stream.kafka.present import Present
 from stream.kafka.takeover import require_reach, topic_bounds

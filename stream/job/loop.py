@@ -397,7 +397,7 @@ class StreamJob:
             for lane in config.lanes:
                 thread = self._alone.alone(partial(LaneThread, config.store, lane, self._metrics))
                 self._lanes[lane.name] = stack.enter_context(closing(thread))
-        self.log.keep_house(stack)
+        self.log.start_compaction(stack)
         brokers = self.log.brokers
         self._present.ask_too(brokers.add(BrokerClock(config.kafka)).ask, lambda: writer.last)
 

@@ -178,14 +178,14 @@ CLOSE_S = 5.0
 """How long the end of a job waits for a compaction; the next one completes it if it is cut off."""
 
 
-class Housekeeping:
+class CompactionThread:
     """Compacts a store while it is written, from the first ``wake`` to ``close``; a failure stops nothing else."""
 
     def __init__(self, config: StreamConfig, retried: Callable[[], None]) -> None:
         self._store = config.store
         self._keep = keep(config)
         self._looked_s = time.monotonic()
-        self._work = Background("housekeeping", self._look, retry_s=PAUSE_S, on_retry=retried)
+        self._work = Background("compaction", self._look, retry_s=PAUSE_S, on_retry=retried)
         self._started = False
 
     def wake(self) -> None:
@@ -231,7 +231,7 @@ class OpenLog:
     """The host of a log, in the local job and in a worker on a cluster.
 
     Nothing is made or sent before ``begin``. After each commit dead letters and group offsets are sent from threads of their
-    own, and housekeeping is woken.
+    own, and compaction is woken.
 
     Args:
         config: Of the stream.
@@ -274,13 +274,13 @@ class OpenLog:
         self._keys: list[Key] = []
         group = config.kafka.group or f"freshet-{config.graph}"
         self._offsets = self.brokers.add(GroupOffsets(config.kafka, group))
-        self._housekeeping: Housekeeping | None = None
+        self._compaction: CompactionThread | None = None
 
-    def keep_house(self, stack: ExitStack) -> None:
+    def start_compaction(self, stack: ExitStack) -> None:
         """Compact the store from now on, until the stack ends."""
         again = self._metrics.restarted
-        self._housekeeping = Housekeeping(self._config, lambda: again("compaction"))
-        stack.callback(self._housekeeping.close)
+        self._compaction = CompactionThread(self._config, lambda: again("compaction"))
+        stack.callback(self._compaction.close)
 
     def begin(self, starts: Sequence[Start]) -> None:
         """Read topic partitions from these offsets on.
@@ -341,8 +341,8 @@ class OpenLog:
             if self.letters is not None:
                 self.letters.committed()
             self._offsets.committed(record.positions)
-            if self._housekeeping is not None:
-                self._housekeeping.wake()
+            if self._compaction is not None:
+                self._compaction.wake()
         return record
 
     @property

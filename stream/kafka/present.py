@@ -13,10 +13,9 @@ import time
 from collections.abc import Callable
 
 from schemas.config import StreamConfig
-from schemas.events import US_PER_S
+from schemas.events import US_PER_S, show_time
 from schemas.store import CommitRecord
 from stream.decode.decoder import wall_time_us
-from stream.decode.validate import show_time
 from stream.kafka.broker_clock import Between
 from stream.microbatch import RawBatch
 

@@ -23,8 +23,7 @@ from kafka.protocol.consumer import IsolationLevel
 
 from schemas.errors import one_line
 from stream.arrays.kinds import Bool, Int64, UInt8
-from stream.decode.columns import read_only
-from stream.kernels import njit
+from stream.kernels import njit, read_only
 
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
 """Kafka's numbers of the codecs."""

@@ -5,8 +5,7 @@ from collections.abc import Collection
 from kafka import TopicPartition
 
 from schemas.config import Kafka
-from schemas.events import US_PER_S
-from stream.decode.validate import show_time
+from schemas.events import US_PER_S, show_time
 from stream.kafka.client import kafka_failures
 from stream.kafka.reader import open_consumer
 from stream.kafka.topics import PartitionBounds, bounds, topic_partitions

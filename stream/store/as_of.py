@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Self
 
-from schemas.events import US_PER_S
-from stream.decode.validate import show_time
+from schemas.events import US_PER_S, show_time
 from stream.store.errors import StoreError
 
 _SNAPSHOT = re.compile(r"-?\d{1,18}")

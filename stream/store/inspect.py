@@ -4,10 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from schemas.events import Op, Reason
+from schemas.events import Op, Reason, show_time
 from schemas.quality import FIGURES
 from stream.arrays.kinds import Bool, Int64
-from stream.decode.validate import show_time
 from stream.snapshots.pairs import pair_keys
 from stream.store.as_of import AsOf
 from stream.store.lane.index import LaneTotals, manifest_rows

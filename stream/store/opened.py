@@ -11,7 +11,7 @@ from stream.store.graph import Frames, SnapshotGraph, package, read_graph, read_
 from stream.store.lane.layout import lane_names
 from stream.store.log.reader import LogReader
 from stream.store.places.place import Place, place_of
-from stream.store.store_events import store_events
+from stream.store.undisturbed import undisturbed
 
 if TYPE_CHECKING:
     import networkx
@@ -99,7 +99,7 @@ class Store:
         Raises:
             RetainedError, CorruptError, FormatVersionError: As for ``window``.
         """
-        return store_events(self.place, _moment(as_of)).events
+        return undisturbed(self.place, lambda: LogReader(self.place).sealed_events(_moment(as_of)))
 
 
 def open_store(place: str | Place) -> Store:

@@ -2,9 +2,6 @@
 
 from pathlib import Path
 
-import pyarrow as pa
-
-from schemas.events import event_schema
 from stream.decode.files import EventFile, FileColumns, read_events
 from stream.service.failure import Failure
 from stream.store.as_of import AsOf
@@ -60,22 +57,12 @@ def store_events(store: str | Place, as_of: AsOf | None = None) -> EventFile:
         RetainedError: No snapshot is that old, or it is no longer kept.
         CorruptError: A file of the log is damaged.
     """
-    return undisturbed(store, lambda: _store_events(store, as_of))
-
-
-def _store_events(store: str | Place, as_of: AsOf | None) -> EventFile:
-    log = LogReader(store)
-    schema = event_schema(log.header.ids)
-    base = log.base()
-    tables = [schema.empty_table()] + ([] if base is None else [base.select(schema.names)])
-    tables += [
-        log.events(snapshot.tau).select(schema.names) for snapshot in log.snapshots[: log.count(as_of)]
-    ]
+    header = LogReader(store).header
     return EventFile(
         path=Path(str(store)),
-        events=pa.concat_tables(tables),
-        ids=log.header.ids,
-        node_features=log.header.node_features,
-        edge_features=log.header.edge_features,
+        events=undisturbed(store, lambda: LogReader(store).sealed_events(as_of)),
+        ids=header.ids,
+        node_features=header.node_features,
+        edge_features=header.edge_features,
         sorted_by_time=False,  # late events stand in the snapshot that took them
     )

@@ -29,7 +29,7 @@ from stream.store.errors import LaneBusyError
 from stream.store.files.data import checksum
 from stream.store.files.sweep import CleanUp, new_writer_id
 from stream.store.lane.reader import LaneReader
-from stream.store.places.durable import FolderLock, make_folders, settle, sync_file, sync_folder
+from stream.store.places.durable import FolderLock, fsync_ancestors, make_folders, sync_file, sync_folder
 from trainer.tasks.interface import TASKS
 
 FORMAT = 2
@@ -69,7 +69,7 @@ class Checkpoints:
         otherwise = "choose another folder in the key checkpoint"
         try:
             make_folders(self.folder)
-            settle(self.folder)  # its creator may have been killed before it was durable
+            fsync_ancestors(self.folder)  # its creator may have been killed before it was durable
             lock = self._locked(otherwise)
         except OSError as error:
             raise Failure(
@@ -87,7 +87,7 @@ class Checkpoints:
             OSError: The disk refuses; older checkpoints stay as they are.
         """
         if make_folders(self.folder):
-            settle(self.folder)
+            fsync_ancestors(self.folder)
         self._clean_up.add_removal(self.folder.glob(f"*{_TEMPORARY}"))
         self._clean_up.run()
         path = self.folder / f"{sequence:016d}{_SUFFIX}"

@@ -205,13 +205,13 @@ def open_table(
     place = inside(place_of(root), reference.path)
     for again in (True, False):
         try:
-            path = place.here(reference.checksum)
+            path = place.local_path(reference.checksum)
         except FileNotFoundError:
             raise _missing(place) from None
         try:
             return _open(path, place, reference, verify)
         except CorruptError:
-            if not again or not place.worth_another_try(reference.checksum, path):
+            if not again or not place.retryable(reference.checksum, path):
                 raise
     raise AssertionError("the second try returns or raises")
 

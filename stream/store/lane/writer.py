@@ -113,7 +113,7 @@ class LaneWriter:
         try:
             require_not_removed(self.root)  # a process that removes it marks it under the lock
             (self.root / COMMITS).make()
-            (self.root / COMMITS).settle()
+            (self.root / COMMITS).fsync_ancestors()
             begun = bool(manifest_taus(self.root))
             self.header = put_or_agree(
                 self.root / HEADER, wanted, "a lane", begun=begun, changeable={"base_every"}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.events import log_event_schema, node_schema
+from schemas.events import event_schema, log_event_schema, node_schema
 from schemas.store import (
     CommitRecord,
     Dropped,
@@ -237,6 +237,22 @@ class LogReader:
             if first == oldest and oldest:
                 self.number(after)
         return follow(self.root / COMMITS, refreshed, first, timeout_s=timeout_s, stop=stop)
+
+    def sealed_events(self, as_of: AsOf | None = None) -> pa.Table:
+        """All kept sealed events up to a moment, in order: ``event_schema``. Without it, all.
+
+        If older snapshots were dropped, events that rebuild their graph come first.
+
+        Raises:
+            RetainedError: No snapshot is that old, or it is no longer kept.
+            CorruptError: A file of the log is damaged.
+        """
+        schema, base = event_schema(self.header.ids), self.base()
+        tables = [schema.empty_table()] + ([] if base is None else [base.select(schema.names)])
+        kept = self.snapshots[: self.count(as_of)]
+        return pa.concat_tables(
+            tables + [self.events(snapshot.tau).select(schema.names) for snapshot in kept]
+        )
 
     def _require_dense(self, events: pa.Table, snapshot: SealedSnapshot) -> None:
         """Check that dense ids are in use, because arrays built from them are as large as the largest."""

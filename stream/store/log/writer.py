@@ -171,7 +171,7 @@ class LogWriter:
         lock = lock_folder(root, writer_id)
         try:
             (root / COMMITS).make()
-            (root / COMMITS).settle()
+            (root / COMMITS).fsync_ancestors()
             crash_point("store.created")
             return cls(root, agreed_header(root, header, writer_id), lock, writer_id)
         except BaseException:

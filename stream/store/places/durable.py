@@ -47,8 +47,8 @@ def remove_empty(folders: list[Path]) -> None:
             folder.rmdir()
 
 
-def settle(folder: Path) -> None:
-    """See ``Place.settle``: up to the file system's root."""
+def fsync_ancestors(folder: Path) -> None:
+    """See ``Place.fsync_ancestors``: up to the file system's root."""
     for step in (folder.absolute(), *folder.absolute().parents):
         try:
             sync_folder(step)

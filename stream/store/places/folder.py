@@ -102,9 +102,9 @@ class FolderPath(PosixPath):
         """See ``Place.make``."""
         durable.make_folders(self)
 
-    def settle(self) -> None:
-        """See ``Place.settle``."""
-        durable.settle(self)
+    def fsync_ancestors(self) -> None:
+        """See ``Place.fsync_ancestors``."""
+        durable.fsync_ancestors(self)
 
     def sync(self) -> None:
         """See ``Place.sync``."""
@@ -156,12 +156,12 @@ class FolderPath(PosixPath):
         """See ``Place.lock``: a lock of the kernel."""
         return FolderLock(self, writer_id, name, doing=doing)
 
-    def here(self, checksum: str) -> Path:
-        """See ``Place.here``: itself."""
+    def local_path(self, checksum: str) -> Path:
+        """See ``Place.local_path``: itself."""
         return self
 
-    def worth_another_try(self, checksum: str, tried: Path) -> bool:
-        """See ``Place.worth_another_try``: never."""
+    def retryable(self, checksum: str, tried: Path) -> bool:
+        """See ``Place.retryable``: never."""
         return False
 
     def ahead_bytes(self) -> int:

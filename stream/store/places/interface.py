@@ -167,7 +167,7 @@ class Place(Protocol):
     def make(self) -> None:
         """Make the folder and its missing parents; if one cannot be made, none of them stays."""
 
-    def settle(self) -> None:
+    def fsync_ancestors(self) -> None:
         """Make the folder and its content durable.
 
         For a writer after one that may have been killed between making a folder or a name and syncing it: new content
@@ -209,7 +209,7 @@ class Place(Protocol):
             LaneBusyError: Another writer holds it; the message names it.
         """
 
-    def here(self, checksum: str) -> Path:
+    def local_path(self, checksum: str) -> Path:
         """A file of this machine with its content, fetched if necessary.
 
         Args:
@@ -219,8 +219,8 @@ class Place(Protocol):
             FileNotFoundError: It does not exist.
         """
 
-    def worth_another_try(self, checksum: str, tried: Path) -> bool:
-        """Whether a second ``here`` may succeed after the first gave a damaged file."""
+    def retryable(self, checksum: str, tried: Path) -> bool:
+        """Whether a second ``local_path`` may succeed after the first gave a damaged file."""
 
     def ahead_bytes(self) -> int:
         """Bytes of files that may be fetched before they are needed; 0: all are on this machine."""

@@ -345,8 +345,8 @@ class ObjectPath:
     def make(self) -> None:
         """See ``Place.make``: a folder exists while it holds a file."""
 
-    def settle(self) -> None:
-        """See ``Place.settle``: every put is durable."""
+    def fsync_ancestors(self) -> None:
+        """See ``Place.fsync_ancestors``: every put is durable."""
 
     def sync(self) -> None:
         """See ``Place.sync``: every put is durable."""
@@ -372,12 +372,12 @@ class ObjectPath:
         """See ``Place.lock``: a lease."""
         return Lease(self.bucket, (self / name).key, writer_id, doing)
 
-    def here(self, checksum: str) -> Path:
-        """See ``Place.here``: a copy in the cache."""
+    def local_path(self, checksum: str) -> Path:
+        """See ``Place.local_path``: a copy in the cache."""
         return cache_of(self).fetched(self, checksum)
 
-    def worth_another_try(self, checksum: str, tried: Path) -> bool:
-        """See ``Place.worth_another_try``: if another process evicted the copy just now, or the copy was damaged."""
+    def retryable(self, checksum: str, tried: Path) -> bool:
+        """See ``Place.retryable``: if another process evicted the copy just now, or the copy was damaged."""
         return cache_of(self).forget(self, checksum) or not tried.exists()
 
     def ahead_bytes(self) -> int:

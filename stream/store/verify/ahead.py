@@ -42,7 +42,7 @@ def files_ahead(root: Place, items: Iterable[T], files: Callable[[T], list[FileR
     def fetch(named: tuple[T, list[FileRef]]) -> T:
         for reference in named[1]:
             with suppress(StoreError, OSError):  # reported when the file is opened
-                inside(root, reference.path).here(reference.checksum)
+                inside(root, reference.path).local_path(reference.checksum)
         return named[0]
 
     named = ((item, files(item)) for item in items)

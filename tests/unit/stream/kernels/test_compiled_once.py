@@ -8,8 +8,8 @@ from numba.core.dispatcher import Dispatcher
 from schemas.config import StreamConfig
 from schemas.events import IdKind
 from stream.decode import json_kernel
-from stream.decode.columns import read_only
 from stream.decode.decoder import Decoder
+from stream.kernels import read_only
 from stream.microbatch import RawBatch
 from stream.snapshots import string_dictionary
 from stream.snapshots.dictionary import new_dictionary

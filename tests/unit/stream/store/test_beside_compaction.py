@@ -259,7 +259,7 @@ def test_the_job_leaves_its_store_to_a_compaction_beside_it(
     grown(tmp_path, end=2)
     retried: list[None] = []
     with structlog.testing.capture_logs() as lines:
-        beside = open_log.Housekeeping(stream_config(str(tmp_path)), lambda: retried.append(None))
+        beside = open_log.CompactionThread(stream_config(str(tmp_path)), lambda: retried.append(None))
         lock = lock_folder(place_of(tmp_path) / "log", "freshet-stream-compact", COMPACTION)
         try:
             beside.wake()
