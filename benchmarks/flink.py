@@ -28,9 +28,8 @@ from ingest import IDLE_S, configuration, fill, ran
 
 from schemas.config import Runner, StreamConfig
 from schemas.store import CommitRecord
-from stream.cluster.current import announce, withdraw
 from stream.cluster.job import ClusterJob, options
-from stream.cluster.plan import ClusterPlan
+from stream.cluster.plan import ClusterPlan, announce, withdraw
 from stream.cluster.stages import InWorker, ReadPartition
 from stream.decode.decoder import Decoder
 from stream.kafka.reader import PartitionReader

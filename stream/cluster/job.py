@@ -14,9 +14,8 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.portable_runner import PortableRunner
 
 from schemas.config import Runner, StreamConfig
-from stream.cluster.current import announce, withdraw
 from stream.cluster.log_host import open_log
-from stream.cluster.plan import ClusterPlan
+from stream.cluster.plan import ClusterPlan, announce, withdraw
 from stream.cluster.stages import build
 from stream.cluster.worker import dismiss
 from stream.job.backfill import require_takeover

@@ -7,8 +7,7 @@ from contextlib import ExitStack
 import structlog
 
 from schemas.config import StreamConfig
-from stream.cluster.current import is_current
-from stream.cluster.plan import ClusterPlan
+from stream.cluster.plan import ClusterPlan, is_current
 from stream.job.open_log import OpenLog, RoomForCommits
 from stream.metrics import StreamMetrics
 from stream.microbatch import MicroBatch

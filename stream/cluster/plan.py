@@ -1,4 +1,9 @@
-"""The plan of a job for its workers: the configuration without its secrets, and where reading begins."""
+"""The plan of a job for its workers, and which submission may read for a store.
+
+The plan is the configuration without its secrets, and where reading begins. Each source of every job looks at a small file beside
+the log: a runner that cancels may leave sources running, and a job whose submitter died is never cancelled. So sources end by
+themselves as soon as the store no longer names their submission.
+"""
 
 import json
 import socket
@@ -13,6 +18,7 @@ from schemas.config import StreamConfig
 from stream.kafka.reader import Start
 from stream.pipeline import held_object
 from stream.service.failure import Failure
+from stream.store.places.place import Place, place_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +79,22 @@ def _without_secrets(content: Any) -> Any:
     if isinstance(content, (list, tuple)):
         return [_without_secrets(value) for value in content]
     return content
+
+
+def announce(store: str | Place, submission: str) -> None:
+    """Let this submission read for the store; every other one ends."""
+    (place_of(store) / "job" / "current").put(f"{submission}\n".encode("ascii"))
+
+
+def withdraw(store: str | Place, submission: str) -> None:
+    """End this submission's sources, unless another one has been announced since."""
+    if is_current(store, submission):
+        (place_of(store) / "job" / "current").unlink(missing_ok=True)
+
+
+def is_current(store: str | Place, submission: str) -> bool:
+    """Whether this submission is the one that reads for the store."""
+    try:
+        return (place_of(store) / "job" / "current").read_bytes().decode("ascii").strip() == submission
+    except FileNotFoundError:
+        return False

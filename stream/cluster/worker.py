@@ -13,9 +13,8 @@ import structlog
 
 from schemas.config import StreamConfig
 from schemas.store import CommitRecord
-from stream.cluster.current import is_current
 from stream.cluster.log_host import LogHost
-from stream.cluster.plan import ClusterPlan
+from stream.cluster.plan import ClusterPlan, is_current
 from stream.job.decoding import Decoding
 from stream.job.lane_threads import LaneThread, failures
 from stream.job.readiness import readiness

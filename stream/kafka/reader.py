@@ -13,9 +13,8 @@ from kafka.errors import KafkaError, LogTruncationError, OffsetOutOfRangeError
 
 from schemas.config import Kafka
 from stream.kafka.answers import BrokerAnswers
-from stream.kafka.client import client_settings, connected, kafka_failures
+from stream.kafka.client import client_settings, connected, fetch_ahead, kafka_failures, large_reads_client
 from stream.kafka.greeting import greet
-from stream.kafka.receiving import fetch_ahead, large_reads_client
 from stream.kafka.records import Records, joined, read_columns
 from stream.kafka.tls import CredentialError
 from stream.kafka.topics import (

@@ -25,9 +25,8 @@ from torch.distributed import HashStore
 
 from schemas.config import Lane, StreamConfig
 from schemas.trainer_config import TrainerConfig
-from stream.cluster.current import announce
 from stream.cluster.log_host import LogHost
-from stream.cluster.plan import ClusterPlan
+from stream.cluster.plan import ClusterPlan, announce
 from stream.job.lane_threads import LaneThread
 from stream.job.readiness import readiness
 from stream.kafka.reader import Start

@@ -18,10 +18,9 @@ from pydantic import ValidationError
 
 from schemas.config import Runner, StreamConfig
 from stream.cluster import worker as workers
-from stream.cluster.current import announce, is_current, withdraw
 from stream.cluster.job import JobTotals, options, sentence
 from stream.cluster.log_host import LogHost, open_log
-from stream.cluster.plan import ClusterPlan
+from stream.cluster.plan import ClusterPlan, announce, is_current, withdraw
 from stream.cluster.stages import VERSION, MicroBatchCoder
 from stream.kafka.reader import Start
 from stream.metrics import StreamMetrics

@@ -13,7 +13,7 @@ from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from log_lines import error_of
 
 from stream.kafka import KNOWN_CLIENT
-from stream.kafka.receiving import READ_BYTES, LargeReads, large_reads_client
+from stream.kafka.client import READ_BYTES, LargeReads, large_reads_client
 
 ROOT = Path(__file__).resolve().parents[4]
 

@@ -9,7 +9,7 @@ from lane_stream import lane
 from s3_server import S3Server
 from written_log import commits, write_log
 
-from stream.cluster.current import announce, is_current, withdraw
+from stream.cluster.plan import announce, is_current, withdraw
 from stream.store.as_of import AsOf
 from stream.store.compact.store import Keep, compact, remove_lane
 from stream.store.errors import ConfigMissingError, LaneBusyError, RetainedError
