@@ -6,8 +6,8 @@ The most valuable parts come first, and each has a limit and a file in --out:
 2. ``right``: every strategy with all its models comes to the host's numbers (gpu_right.py), while kernels are compiled beside;
 3. ``speed``: ceilings of the machine, event models beside PyG, epochs beside plain PyTorch, transfers, memory (gpu_speed.py),
    steps with the key ``compile`` beside those without (compiled_step.py), on two cores;
-4. ``ranks``: one to eight ranks with a core each (gpu_ranks.py) on the other cores meanwhile, then ``stream``: the path from
-   messages to windows (path.py), and the demo with its embedded broker where Beam is installed.
+4. ``ranks``: one to eight ranks with a core each (gpu_ranks.py) on the other cores meanwhile, then ``stream``: lanes and windows
+   (lanes.py), and the demo with its embedded broker where Beam is installed.
 
 A table of all rows comes last, in ``table.txt``, with the lines that begin with WRONG. One GPU is used, by one rank; ranks
 beside each other are processes on cores, because NCCL refuses two on one GPU. --device cpu --small tries the command where
@@ -103,8 +103,9 @@ def _on_cores(parts: Parts, cores: list[int], smaller: list[str]) -> None:
     """What needs no GPU."""
     python = sys.executable
     parts.run("ranks", 900 if smaller else 170, cores, [python, str(HERE / "gpu_ranks.py"), *smaller])
-    path = ["--nodes", "2000", "--edges", "20000"] if smaller else []
-    parts.run("stream", 90, cores[:2], [python, str(HERE / "path.py"), *path])
+    lanes = ["--pairs", "1e4", "--events", "2e4"] if smaller else ["--pairs", "1e6", "--events", "2e5"]
+    kinds = ["--step-kinds", "hash", "--kinds", "hash", "distdy", "sep"]
+    parts.run("stream", 90, cores[:2], [python, str(HERE / "lanes.py"), *lanes, *kinds])
     if find_spec("apache_beam") and not smaller:
         demo = ROOT / "deploy/demo/orchestrate.py"
         parts.run("stream", 100, cores, [python, str(demo), "--events", "120000", "--seconds", "25"])

@@ -20,7 +20,6 @@ from typing import Any
 import harness
 import numpy as np
 import pyarrow as pa
-from continual import BUDGET, passing_by
 from harness import memory_mib, require
 
 from schemas.events import US_PER_S
@@ -29,6 +28,20 @@ TOPIC, VECTORS, PARTITIONS, INTERVAL_S = "live", "vectors", 4, 5.0
 KEPT = 120
 """Snapshots in the log and the lane."""
 SAMPLE_S, MOMENT_S = 5.0, 0.1
+A_SNAPSHOT, ALIVE, ARRIVE = 2_000, 3_000, 1_200
+"""Events in which so many new nodes come; so many are alive."""
+BUDGET = {"nodes": 8_000, "events": 40_000}
+
+
+def passing_by(events: int, start_us: int, rate: int) -> pa.Table:
+    """Events between nodes that are alive: ids go up with time, and four of five events are with a node's own friends."""
+    rng = np.random.default_rng(0)
+    oldest = (np.arange(events) * ARRIVE) // A_SNAPSHOT
+    src = oldest + rng.integers(0, ALIVE, events)
+    friend = 1 + rng.integers(0, 5, events) * 7
+    stranger = rng.random(events) < 0.2
+    dst = np.where(stranger, oldest + rng.integers(0, ALIVE, events), src + friend)
+    return harness.event_table(src=src, dst=dst, t=start_us + np.arange(events) * US_PER_S // rate)
 
 
 def stream_keys(folder: Path, bootstrap: str, interval_s: float, lane: dict[str, Any]) -> dict[str, Any]:
@@ -71,9 +84,8 @@ def produce(bootstrap: str, rate: int, seconds: float, sent: Any) -> None:
     from stream.decode.encode import encode_json
 
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "enable.idempotence": True})
-    events, start_us = passing_by(int(rate * seconds)), time.time_ns() // 1000
-    t = pa.array(start_us + np.arange(len(events)) * US_PER_S // rate)
-    events = events.set_column(events.schema.get_field_index("t"), events.schema.field("t"), t)
+    start_us = time.time_ns() // 1000
+    events = passing_by(int(rate * seconds), start_us, rate)
     for first in range(0, len(events), rate):
         messages = encode_json(events.slice(first, rate))
         due = start_us / US_PER_S + (first + len(messages)) / rate
