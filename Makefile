@@ -75,8 +75,11 @@ format: $(STAMP) ## Put code into form and mend what can be mended mechanically
 	@$(BIN)/ruff check --fix --quiet .
 	@$(BIN)/ruff format .
 
+# What scripts share, parts of `make gpu`, and a matrix for `evaluate`.
+NO_BENCH := benchmarks/harness.py benchmarks/node_streams.py benchmarks/snapshot_accuracy.py $(wildcard benchmarks/gpu*.py)
+
 bench: $(STAMP) ## Run the benchmarks; each prints a table
-	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+	@for script in $(filter-out $(NO_BENCH),$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python "$$script"; done
 
 gpu: $(STAMP) ## On a machine with a GPU: is the trainer right there, and how fast (GPU_ARGS="--device cpu --small": tries it)
 	@$(BIN)/python benchmarks/gpu.py $(GPU_ARGS)

@@ -6,10 +6,8 @@ A file has 30 days of event time; a snapshot is a day. Each row is a process of 
 empty). ``raw`` is reading the same columns from the file and nothing else, in the same run.
 """
 
-import argparse
-import json
+import resource
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,34 +41,27 @@ def measure(file: Path, store: Path) -> dict[str, Any]:
     began = time.perf_counter()
     rows = sum(batch.num_rows for batch in pq.ParquetFile(file, memory_map=True).iter_batches(1 << 18))
     raw = rows / (time.perf_counter() - began)
-    kafka = {"bootstrap": "nowhere:9092", "topics": [{"name": "edges"}]}
-    keys = {"graph": "bench", "store": str(store), "kafka": kafka, "snapshots": {"interval_s": 86_400}}
+    keys = harness.stream_keys(store, "nowhere:9092", {"name": "edges"}, snapshots={"interval_s": 86_400})
     with patch("stream.job.backfill.topic_bounds", return_value=[]):
         done = backfill(StreamConfig.model_validate(keys), [file])
     harness.require(done.events == rows > 0, f"{done.events} events of {rows} rows")
-    return {"raw": raw, "rate": rows / done.seconds, "snapshots": done.snapshots}
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"raw": raw, "rate": rows / done.seconds, "snapshots": done.snapshots, "peak_mib": peak_mib}
 
 
 def row(rows: int) -> list[str]:
     with harness.scratch() as folder:
         file = folder / "past.parquet"
         make(file, rows)
-        done = harness.child(__file__, "--one", file, folder / "store", OMP_NUM_THREADS=None)
-        found, size = done.result, file.stat().st_size
+        found, size = harness.apart(measure, file, folder / "store"), file.stat().st_size
     rates = f"{found['raw']:,.0f}", f"{found['rate']:,.0f}", f"{found['rate'] / found['raw']:.2f}"
-    return [f"{rows:,}", f"{size / 1e6:.1f}", *rates, f"{done.peak_mib:.0f}", str(found["snapshots"])]
+    return [f"{rows:,}", f"{size / 1e6:.1f}", *rates, f"{found['peak_mib']:.0f}", str(found["snapshots"])]
 
 
 def main() -> None:
-    given = harness.options(
-        __doc__, rows=[2_000_000, 8_000_000], one={"nargs": 2, "type": Path, "help": argparse.SUPPRESS}
-    )
-    if given.one:
-        print(json.dumps(measure(*given.one)))
-        return
-    harness.begin()
-    rows: Iterator[list[str]] = map(row, given.rows)
-    harness.table("rows | file, MB | raw, rows/s | rows/s | ratio | peak MiB | snapshots", rows)
+    given = harness.options(__doc__, rows=[2_000_000, 8_000_000])
+    titles = "rows | file, MB | raw, rows/s | rows/s | ratio | peak MiB | snapshots"
+    harness.table(titles, map(row, given.rows))
 
 
 if __name__ == "__main__":

@@ -11,16 +11,15 @@ Printed: what each of them did, and every difference and unexpected error, of wh
 something.
 """
 
-import multiprocessing
 import sys
-import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
-from queue import Empty
+from itertools import chain
 from typing import Any
 
 import harness
@@ -59,11 +58,11 @@ Role = Callable[["Turn"], None]
 class Turn:
     """What a role is given: the store, whether time is left, draws, and where it says what it did and what is wrong."""
 
-    def __init__(self, store: str, ends: float, seed: int, found: Any) -> None:
+    def __init__(self, store: str, ends: float, seed: int) -> None:
         self.store, self.ends = store, ends
         self.rng = np.random.default_rng(seed)
         self.did: Counter[str] = Counter()
-        self._found = found
+        self.wrong: list[str] = []
 
     def over(self) -> bool:
         return time.time() >= self.ends
@@ -76,7 +75,7 @@ class Turn:
 
     def check(self, holds: bool, wrong: str) -> None:
         if not holds:
-            self._found.put(("wrong", wrong))
+            self.wrong.append(wrong)
 
 
 def write_log(turn: Turn) -> None:
@@ -266,53 +265,32 @@ ROLES: dict[str, dict[str, Role]] = {
 """By process."""
 
 
-def play(role: str, work: Role, turn: Turn, found: Any) -> None:
+def play(role: str, work: Role, turn: Turn) -> tuple[str, Turn]:
     while not turn.over():
         try:
             work(turn)
         except RetainedError:
             turn.did["fell behind"] += 1
         except Exception as error:  # noqa: BLE001  whatever it is, it is a finding
-            found.put(("wrong", f"{role}: {type(error).__name__}: {error}\n{traceback.format_exc(limit=-6)}"))
+            turn.wrong.append(f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-6)}")
             turn.rest(0.5)
-    found.put(("did", (role, turn.did)))
+    return role, turn
 
 
-def host(process: str, store: str, minutes: float, seed: int, ready: Any, found: Any) -> None:
-    """Play some roles at a time, once both processes have compiled what they need."""
+def host(process: str, store: str, minutes: float, seed: int) -> list[tuple[str, Counter[str], list[str]]]:
+    """Play some roles at a time, once what they need is compiled; what each did, and what it found wrong."""
     verify(store)
     read_graph(store, lane="distdy")
     sys.setswitchinterval(2e-4)
-    ready.wait()
-    ends = time.time() + 60 * minutes
-    threads = [
-        threading.Thread(
-            target=play, args=(role, work, Turn(store, ends, seed + k, found), found), daemon=True
-        )
-        for k, (role, work) in enumerate(ROLES[process].items())
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
-def outcome(found: Any, wait_s: float) -> Iterator[tuple[str, Any]]:
-    """What roles report, until all have ended or are far too late."""
-    left, until = sum(map(len, ROLES.values())), time.time() + wait_s
-    while left and time.time() < until:
-        try:
-            kind, what = found.get(timeout=1.0)
-        except Empty:
-            continue
-        left -= kind == "did"
-        yield kind, what
+    ends, roles = time.time() + 60 * minutes, ROLES[process]
+    turns = [Turn(store, ends, seed + k) for k in range(len(roles))]
+    with ThreadPoolExecutor(len(roles)) as pool:
+        played = pool.map(play, roles, roles.values(), turns)
+    return [(role, turn.did, turn.wrong) for role, turn in played]
 
 
 def main() -> None:
     given = harness.options(__doc__, minutes=0.5, bucket=False, seed=0)
-    harness.begin()
-    context = multiprocessing.get_context("spawn")
     with ExitStack() as stack:
         folder = stack.enter_context(harness.scratch())
         store = f"{folder}/store"
@@ -323,39 +301,21 @@ def main() -> None:
         for lane in LANES:
             with LaneWriter(store, lane) as writer:
                 writer.catch_up()
-        found, ready = context.Queue(), context.Barrier(3)
-        processes = [
-            context.Process(
-                target=host,
-                args=(name, store, given.minutes, 100 * given.seed + k, ready, found),
-                daemon=True,
-            )
+        hosts = [
+            harness.started(host, name, store, given.minutes, 100 * given.seed + k)
             for k, name in enumerate(ROLES)
         ]
-        for process in processes:
-            process.start()
-        ready.wait()
-        wrong, idle = 0, set().union(*ROLES.values())
-        for kind, what in outcome(found, 60 * given.minutes + 180):
-            if kind == "did":
-                role, did = what
-                idle -= {role} if did else set()
-                print(
-                    f"{role}: {', '.join(f'{name} {count}' for name, count in sorted(did.items()))}",
-                    flush=True,
-                )
-            else:
-                wrong += 1
-                print(f"WRONG {what}", flush=True)
-        for process in processes:
-            process.join(10)
-        hang = sum(process.is_alive() for process in processes)
+        played = list(chain(*harness.answers(hosts, 60 * given.minutes + 180)))
         problems = verify(store).problems
-        for process in processes:
-            process.kill()
-    print(f"{wrong} wrong, in the end {problems or 'no problem'}, {hang} processes hang")
-    harness.require(not (wrong or problems or hang), "the store is not sound")
-    harness.require(not idle, f"without an act: {', '.join(sorted(idle))}")
+    for role, did, wrong in played:
+        print(f"{role}: {', '.join(f'{name} {count}' for name, count in sorted(did.items()))}")
+        for each in wrong:
+            print(f"WRONG {role}: {each}")
+    count = sum(len(wrong) for *_, wrong in played)
+    print(f"{count} wrong, in the end {problems or 'no problem'}")
+    harness.require(not (count or problems), "the store is not sound")
+    idle = [role for role, did, _ in played if not did]
+    harness.require(not idle, f"without an act: {', '.join(idle)}")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,12 @@
-"""What decoding costs on one core: python benchmarks/decode.py [formats] [topics] [duplicates] [ids].
+"""What decoding costs on one core: python benchmarks/decode.py [formats] [topics] [duplicates].
 
 - ``formats``: each format beside a bare parse of the same bytes. Avro's schemas come from a registry of its own on this machine.
 - ``topics``: existing topics. Nested messages are read through ``fields``; beside them are flat ones with the same content.
   Then polls in which every message is refused.
 - ``duplicates``: what dropping duplicates costs and holds: polls of 20,000 events, each with an event_id of 36 characters (a
   UUID's length), every tenth a repeat.
-- ``ids``: dense ids of string ids, rows of two ids each, as a sealed snapshot brings them. Beside StringDictionary: Arrow's
-  dictionary_encode alone (it knows no earlier snapshot), and with a plain dict over its distinct values. Wall time.
 
-CPU time unless a part says otherwise, medians of whole polls of 20,000 messages (64 messages of 4,096 rows for Arrow), after a
+CPU time, medians of whole polls of 20,000 messages (64 messages of 4,096 rows for Arrow), after a
 warm-up. Ways take turns. Each poll must end as events or as rejects, as it is meant to.
 """
 
@@ -16,7 +14,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from statistics import median
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -34,28 +32,20 @@ from stream.decode.decoder import Decoder
 from stream.decode.encode import encode_arrow, encode_json
 from stream.microbatch import RawBatch
 from stream.snapshots.event_ids import EventIds
-from stream.snapshots.string_dictionary import StringDictionary
 from stream.synthetic import interactions
 
-RUNS, RUNS_OF_IDS = 9, 5
+RUNS = 9
 MESSAGES, ARROW_ROWS = 20_000, 64 * 4096
-ID_ROWS = 500_000
 FIELDS = {"src": "card.id", "dst": "merchant.id", "t": "created_at", "weight": "amount", "event_id": "id"}
 Work = Callable[[], object]
 
 
 def decoder(topic: dict[str, Any] | None = None, registry: str | None = None, **more: Any) -> Decoder:
     named = {"name": "edges", **(topic or {})}
-    kafka = {
-        "bootstrap": "unused:9092",
-        "topics": [named],
-        **({"schema_registry": {"url": registry}} if registry else {}),
-    }
-    times = {"snapshots": {"interval_s": 86_400}}
-    config = StreamConfig.model_validate(
-        {"graph": "bench", "store": "unused", "kafka": kafka, **times, **more}
-    )
-    return Decoder(Topic.model_validate(named), config)
+    own = {"schema_registry": {"url": registry}} if registry else {}
+    every = {"interval_s": 86_400}
+    keys = harness.stream_keys(Path("unused"), "unused:9092", named, snapshots=every, kafka=own, **more)
+    return Decoder(Topic.model_validate(named), StreamConfig.model_validate(keys))
 
 
 def decoding(messages: Sequence[bytes], made: Decoder, *, events: int, rejects: int = 0) -> Work:
@@ -203,62 +193,17 @@ def duplicates() -> Iterator[list[str]]:
         yield [f"{window_ids:,}", f"{rate:.1f}", f"{ids.nbytes / alive:.0f}"]
 
 
-class PlainDict:
-    """Arrow finds the distinct ids of a snapshot, a dict looks each of them up."""
-
-    def __init__(self) -> None:
-        self._dense: dict[str, int] = {}
-
-    def encode(self, src: pa.ChunkedArray, dst: pa.ChunkedArray) -> np.ndarray:
-        both = pa.concat_arrays([*src.chunks, *dst.chunks])
-        interleaved = np.arange(2 * len(src)).reshape(2, len(src)).T.ravel()
-        encoded = both.take(pa.array(interleaved)).dictionary_encode()
-        dense = self._dense
-        known = [dense.setdefault(name, len(dense)) for name in encoded.dictionary.to_pylist()]
-        return np.array(known)[encoded.indices.to_numpy(zero_copy_only=False)]
-
-
-def string_ids() -> Iterator[list[str]]:
-    ways: dict[str, Callable[[], Any]] = {
-        "Arrow's dictionary_encode, alone": lambda: (
-            lambda src, dst: (src.dictionary_encode(), dst.dictionary_encode())
-        ),
-        "dictionary_encode and a dict": lambda: PlainDict().encode,
-        "StringDictionary": lambda: StringDictionary().encode,
-    }
-    for nodes in (1_000, 100_000, 10_000_000):
-        ends = np.random.default_rng(1).integers(0, nodes, (2, ID_ROWS))
-        columns = [
-            pa.chunked_array([pa.array([f"{kind}:{node:09d}" for node in column])])
-            for kind, column in zip(("customer", "merchant"), ends, strict=True)
-        ]
-        took: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
-        for turn in range(RUNS_OF_IDS + 1):
-            for name, fresh in ways.items():
-                encode = fresh()
-                seconds = [harness.seconds_of(lambda e=encode, both=columns: e(*both)) for _ in range(2)]
-                if turn:  # the first compiles
-                    took[name].append((seconds[0], seconds[1]))
-        for name, runs in took.items():
-            first, known = (2 * ID_ROWS / median(column) / 1e6 for column in zip(*runs, strict=True))
-            yield [f"{nodes:,}", name, f"{first:.2f}", f"{known:.2f}"]
-
-
 PARTS = {
     "formats": (formats, "format | way | M events/s | of the bare parse"),
     "topics": (topics, "all messages are | such as | M messages/s"),
     "duplicates": (duplicates, "ids in the window | M events/s | bytes per id"),
-    "ids": (string_ids, "ids to draw from | way | M ids/s, first time | all known"),
 }
 
 
 def main() -> None:
     given = harness.options(__doc__, {"parts": []})
-    harness.begin()
     pa.set_cpu_count(1)
-    for name in harness.chosen(given.parts, PARTS):
-        rows, titles = PARTS[name]
-        harness.table(titles, rows())
+    harness.tables(PARTS, given.parts)
 
 
 if __name__ == "__main__":

@@ -257,7 +257,6 @@ def main() -> None:
     harness.require(
         has_peer(), "this benchmark compares with torch_geometric. Say: pip install torch_geometric"
     )
-    harness.begin()
     torch.set_num_threads(given.threads)
     data = interactions(harness.existing(given.data))
     if given.ap:

@@ -13,14 +13,13 @@ Python and Arrow allocate from the C library there, whose count of bytes in use 
 system beyond that are free pages of its allocators; they vary by tens of MiB with the sizes of polls. Warm means a
 tenth of the messages, or with ``--rounds`` all of them before the last round, which decodes the same ones again.
 
-A failure names the seed and the poll, which are enough to have it again: ``--only POLL``.
+Printed are counts and memory as JSON. A failure names the seed and the poll, which are enough to have it again: ``--only POLL``.
 """
 
 import ctypes
 import gc
 import json
 import multiprocessing
-import os
 import sys
 import time
 from collections import Counter
@@ -56,36 +55,21 @@ class Unsound(Exception):  # noqa: N818  a finding
 
 def main() -> None:
     given = harness.options(
-        __doc__,
-        messages=1_000_000,
-        seed=1,
-        only={"type": int},
-        rounds=1,
-        leak=16.0,
-        hold=0,
-        growth=64.0,
-        json=False,
-    )
+        __doc__, quiet=True, messages=1_000_000, seed=1, only={"type": int}, rounds=1, leak=16.0, hold=0, growth=64.0
+    )  # fmt: skip
     if given.only is not None:
         checked(given.seed, given.only, profiles(), Counter())
         return
-    os.environ.update(COUNTED)
-    context = multiprocessing.get_context("spawn")
-    progress, result = context.Value("q", 0), context.SimpleQueue()
-    what = given.messages, given.rounds, given.hold, given.seed
-    child = context.Process(target=work, args=(*what, progress, result))
+    progress = multiprocessing.get_context("spawn").Value("q", 0)
     began = time.monotonic()
-    child.start()
-    found: dict[str, Any] = {}
-    while child.is_alive() or not result.empty():
-        if result.empty():
-            time.sleep(0.05)
-        else:
-            found |= result.get()
-    child.join()
+    process, receiver = harness.started(work, given, progress, **COUNTED)
+    try:
+        found = receiver.recv()
+    except EOFError:
+        process.join()
+        found = {"failure": f"the process ended with {process.exitcode}"}
     found["seconds"] = time.monotonic() - began
-    if child.exitcode != 0:
-        found["failure"] = found.get("failure") or f"the process ended with {child.exitcode}"
+    if "failure" in found:
         found["failure"] += f"; again: --seed {given.seed} --only {progress.value}"
     elif found["compiled"]:
         found["failure"] = f"compiled when warm: {', '.join(found['compiled'])}"
@@ -94,12 +78,13 @@ def main() -> None:
         found["failure"] = f"{stayed}, at most {given.leak:g} a message"
     elif (grown := found["rss_end_mib"] - found["rss_warm_mib"]) > given.growth:
         found["failure"] = f"memory grew by {grown:.0f} MiB after the warm-up, at most {given.growth:.0f}"
-    print(json.dumps(found)) if given.json else show(found)
+    print(json.dumps(found))
     sys.exit(1 if found.get("failure") else 0)
 
 
-def work(messages: int, rounds: int, held: int, seed: int, progress: Any, result: Any) -> None:
-    """Decode so many messages so many times; the result has counts and memory."""
+def work(given: Any, progress: Any) -> dict[str, Any]:
+    """Decode so many messages so many times; counts and memory."""
+    messages, rounds, held = given.messages, given.rounds, given.hold
     process, kinds = psutil.Process(), profiles()
     counts: Counter[str] = Counter()
     warm_after = messages * (rounds - 1 or WARM_SHARE)
@@ -116,7 +101,7 @@ def work(messages: int, rounds: int, held: int, seed: int, progress: Any, result
                     warm["bytes"] = in_use()
                     warm_mib = max(most_mib, process.memory_info().rss / 2**20)
                 before = counts["messages"]
-                checked(seed, progress.value, kinds, counts)
+                checked(given.seed, progress.value, kinds, counts)
                 leaked += [bytearray(held) for _ in range(counts["messages"] - before)] if held else []
                 progress.value += 1
                 if progress.value % 50 == 0 or not begun_mib:
@@ -124,11 +109,10 @@ def work(messages: int, rounds: int, held: int, seed: int, progress: Any, result
                     begun_mib, most_mib = begun_mib or now_mib, max(most_mib, now_mib)
             polls = progress.value
     except Unsound as finding:
-        result.put({"failure": str(finding)})
-        raise SystemExit(1) from finding
+        return {"failure": str(finding)}
     leaked_bytes, kernels = in_use() - warm["bytes"], compiled()
     again = [name for name, kinds in kernels.items() if kinds > warm["kernels"].get(name, 0)]
-    result.put({
+    return {
         "counts": dict(counts),
         "rss_begin_mib": begun_mib,
         "rss_warm_mib": warm_mib,
@@ -137,7 +121,7 @@ def work(messages: int, rounds: int, held: int, seed: int, progress: Any, result
         "warm_messages": counts["messages"] - warm["messages"],
         "leaked_bytes": leaked_bytes,
         "compiled": sorted(again),
-    })  # fmt: skip
+    }
 
 
 class Mallinfo2(ctypes.Structure):
@@ -215,22 +199,6 @@ def count(
     counts["events"] += len(events)
     counts.update(f"kind {name.split(',', maxsplit=1)[0]}: {kind}" for kind, _ in sent)
     counts.update(f"reason {reason}" for reason in rejects["reason"].to_pylist())
-
-
-def show(found: dict[str, Any]) -> None:
-    harness.begin()
-    if counts := found.get("counts", {}):
-        total, mib = counts["messages"], counts["bytes"] / 2**20
-        print(f"{total:,} messages ({mib:,.0f} MiB) in {found['seconds']:,.0f} s, made and checked, decoded at "
-              f"{total / counts['decode_us'] * 1e6:,.0f} messages/s of one core")  # fmt: skip
-        rows = sorted(counts.items(), key=lambda entry: (entry[0].split()[0], -entry[1]))
-        harness.table(
-            "what | number", ([name, f"{number:,}"] for name, number in rows if name != "decode_us")
-        )
-        memory = ", ".join(f"{key[4:-4]} {found[key]:.0f}" for key in found if key.startswith("rss_"))
-        leaked = found["leaked_bytes"] / found["warm_messages"]
-        print(f"stayed allocated once warm: {leaked:.2f} bytes a message; RSS, MiB: {memory}")
-    print(f"FAILED: {found['failure']}" if found.get("failure") else "no crash, nothing lost, memory flat")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ The most valuable parts come first, and each has a limit and a file in --out:
 1. ``machine``: versions and hardware; if torch finds no CUDA device, or the project cannot be imported, nothing else is tried;
 2. ``right``: every strategy with all its models comes to the host's numbers (gpu_right.py), while kernels are compiled beside;
 3. ``speed``: ceilings of the machine, event models beside PyG, epochs beside plain PyTorch, transfers, memory (gpu_speed.py),
-   steps with the key ``compile`` beside those without (compiled_step.py), on two cores;
+   steps with the key ``compile`` beside those without, on two cores;
 4. ``ranks``: one to eight ranks with a core each (gpu_ranks.py) on the other cores meanwhile, then ``stream``: lanes and windows
    (lanes.py), and the demo with its embedded broker where Beam is installed.
 
@@ -93,10 +93,9 @@ def everything(parts: Parts, device: str, *, small: bool) -> None:
     with ThreadPoolExecutor(1) as beside:
         beside.submit(_on_cores, parts, others, smaller)
         speed = [python, str(HERE / "gpu_speed.py"), "--device", device, *smaller]
-        for part, most_s in (("ceilings events", 120), ("epochs transfer", 100), ("memory", 90)):
-            parts.run("speed", 900 if small else most_s, parts.some(0, 2), [*speed, *part.split()])
-        compiled = [python, str(HERE / "compiled_step.py"), "--device", device, *smaller]
-        parts.run("speed", 1200 if small else 150, parts.some(0, 2), compiled)
+        limits = {"ceilings events": 120, "epochs transfer": 100, "memory": 90, "compiled": 150}
+        for part, most_s in limits.items():
+            parts.run("speed", 1200 if small else most_s, parts.some(0, 2), [*speed, *part.split()])
 
 
 def _on_cores(parts: Parts, cores: list[int], smaller: list[str]) -> None:

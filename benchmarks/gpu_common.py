@@ -22,16 +22,9 @@ from harness import ROOT, settled
 
 SOURCES, DESTINATIONS = 1000, 200
 SNAPSHOTS, SNAPSHOT_S, INTERVAL_US = 3, 3600, 1_000_000
-PACKAGES = [
-    "torch",
-    "numpy",
-    "numba",
-    "pyarrow",
-    "torch_geometric",
-    "apache_beam",
-    "confluent_kafka",
-    "kafka",
-]
+PACKAGES = (
+    "torch", "numpy", "numba", "pyarrow", "torch_geometric", "apache_beam", "confluent_kafka", "kafka",
+)  # fmt: skip
 DEVICES = {"choices": ["cuda", "cpu"], "default": "cuda"}
 
 

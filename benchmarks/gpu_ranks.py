@@ -5,17 +5,18 @@ is compiled. Ranks are processes joined by gloo on this machine, and each is bou
 other run at once. Events are those of all ranks together. ``--small``: a few events, to see whether the script works.
 """
 
-import argparse
-import json
 import os
-import subprocess
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import harness
+import torch
 from gpu_common import event_store, graph_store
+
+from trainer.ranks import Ranks
 
 STRATEGIES: list[tuple[str, str, str, str, dict[str, Any]]] = [
     ("vertex", "sage-linear", "hash", "events", {}),
@@ -29,19 +30,13 @@ MOST_S = 120.0
 """Of one run."""
 
 
-def as_rank(spec: dict[str, Any]) -> None:
-    """Learn in this process; rank 0 writes what it took."""
-    import torch
-
-    from trainer.ranks import Ranks
-
-    os.sched_setaffinity(0, {spec["cores"][int(os.environ["RANK"])]})
+def as_rank(store: Path, keys: dict[str, Any], cores: list[int]) -> dict[str, float]:
+    """Learn in this process; what the last snapshot took."""
+    os.sched_setaffinity(0, {cores[int(os.environ["RANK"])]})
     ranks = Ranks.from_environment("cpu")
     torch.set_num_threads(1)
-    batch = 200 // ranks.size if spec["keys"]["strategy"] == "vertex" else 200
-    session = harness.session_of(
-        spec["store"], ranks, **{"window": 2, **spec["keys"]}, optimisation={"batch_size": batch}
-    )
+    batch = 200 // ranks.size if keys["strategy"] == "vertex" else 200
+    session = harness.session_of(store, ranks, **{"window": 2, **keys}, optimisation={"batch_size": batch})
     for number in range(len(session.lane.manifests)):
         examples = harness.examples_of(session, [session.lane.manifests[number]])
         ranks.total([0.0])  # all begin at once
@@ -57,10 +52,9 @@ def as_rank(spec: dict[str, Any]) -> None:
             "discarded": report.discarded,
             "steps": report.steps,
         }
-    if not ranks.rank:
-        Path(spec["out"]).write_text(json.dumps(took))
     session.close()
     ranks.close()
+    return took
 
 
 def measured(folder: Path, sizes: list[int]) -> Iterator[list[str]]:
@@ -71,12 +65,14 @@ def measured(folder: Path, sizes: list[int]) -> Iterator[list[str]]:
         for together in side_by_side(sizes, len(cores)):
             free, runs = iter(cores), []
             for size in together:
-                out = folder / f"{strategy}-{size}.json"
                 own = [next(free) for _ in range(size)]
-                spec = {"keys": keys, "out": str(out), "store": str(folder / store), "cores": own}
-                runs.append((size, out, harness.start_ranks(size, __file__, "--rank-of", json.dumps(spec))))
-            for size, out, processes in runs:
-                found[size] = json.loads(out.read_text()) if ended(processes) else None
+                runs.append((size, harness.start_ranks(size, as_rank, folder / store, keys, own)))
+            for size, started in runs:
+                try:
+                    found[size] = harness.answers(started, MOST_S)[0]
+                except (TimeoutError, EOFError):
+                    traceback.print_exc()
+                    found[size] = None
         one = found.get(1)
         for size, took in sorted(found.items()):
             if took is None:
@@ -102,22 +98,8 @@ def side_by_side(sizes: list[int], cores: int) -> list[list[int]]:
     return groups
 
 
-def ended(processes: list["subprocess.Popen[bytes]"]) -> bool:
-    """Whether all ended well."""
-    try:
-        return not sum(abs(each.wait(MOST_S)) for each in processes)
-    except subprocess.TimeoutExpired:
-        for each in processes:
-            each.kill()
-        return False
-
-
 def main() -> None:
-    rank_of = {"type": json.loads, "help": argparse.SUPPRESS}
-    given = harness.options(__doc__, ranks=[1, 2, 4, 8], small=False, rank_of=rank_of)
-    if given.rank_of:
-        as_rank(given.rank_of)
-        return
+    given = harness.options(__doc__, quiet=True, ranks=[1, 2, 4, 8], small=False)
     print(f"cores {sorted(os.sched_getaffinity(0))}", flush=True)
     with harness.scratch() as folder:
         event_store(folder / "events", 900 if given.small else 60_000, parts=8)

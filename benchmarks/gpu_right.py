@@ -98,7 +98,7 @@ def compared(store: Path, strategy: str, device: str) -> Iterator[list[str]]:
 
 def main() -> None:
     strategies = {"required": True, "choices": sorted(STRATEGIES.all())}
-    given = harness.options(__doc__, device=DEVICES, strategy=strategies)
+    given = harness.options(__doc__, quiet=True, device=DEVICES, strategy=strategies)
     torch.set_num_threads(1)
     with harness.scratch() as folder:
         store = event_store(folder / "store", 900)

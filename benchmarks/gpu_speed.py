@@ -1,4 +1,4 @@
-"""How fast the trainer is on a device: python benchmarks/gpu_speed.py [ceilings events epochs transfer memory].
+"""How fast the trainer is on a device: python benchmarks/gpu_speed.py [PART …] [--device cpu] [--small].
 
 - ``ceilings``: bytes a second of a copy on the device, products a second, bytes a second to it from page-locked and from
   ordinary memory, and what a launch and a question to the device take;
@@ -11,19 +11,26 @@
   ``torch.nn.LSTM``;
 - ``transfer``: a snapshot that changes by 5 and by 50 % on its way to the device, beside its coordinates and values from page-
   locked memory: until the host is free, until the device has the graph, and a copy of as many bytes alone;
-- ``memory``: most memory of an epoch in blocks and in batches, and of PAC beside ``sequential``.
+- ``memory``: most memory of an epoch in blocks and in batches, and of PAC beside ``sequential``;
+- ``compiled``: steps of event models in batches of 200 with the key ``compile`` beside plain ones: launches of a step (on the
+  processor torch's operations that compute, with the compiled host kernels off, so that it is what a GPU is asked for), how many
+  of them stand in compiled code (on the processor its loops, so a fresh folder of compiled code is used), milliseconds of a step,
+  seconds until it was compiled, and processor seconds of this process and its compilers.
 
 Everything is printed row by row.
 """
 
 import functools
 import itertools
+import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 import harness
 import numpy as np
@@ -50,9 +57,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
+from trainer.nn.compiled import kernels_fit
 from trainer.ranks import Ranks
 
-PARTS = ("ceilings", "events", "epochs", "transfer", "memory")
 HOST = torch.device("cpu")
 Train = Callable[[int, int, int], None]
 """Learn events from one number to another, so many at a time."""
@@ -341,33 +348,105 @@ def _memory(store: Path, device: str, keys: dict[str, Any], blocks: tuple[int, .
     session.close()
 
 
+COMPUTES_NOT = (
+    "view", "as_strided", "slice", "select", "expand", "detach", "alias", "transpose", "unsqueeze", "squeeze", "reshape",
+    "permute", "resolve_conj", "resolve_neg", "lift_fresh", "empty", "unbind", "split", "chunk", "narrow", "diagonal",
+    "result_type", "to", "contiguous", "unsafe_view", "unsafe_split", "numpy_T", "t", "resize_", "set_", "item",
+)  # fmt: skip
+
+
+def computes(name: str) -> bool:
+    """Whether an operation launches something on a GPU."""
+    plain = name.removeprefix("aten::").removeprefix("_")
+    return name.startswith("aten::") and not any(
+        plain == each or plain.startswith(f"{each}_") for each in COMPUTES_NOT
+    )
+
+
+def launches(ours: Ours, begin: int, count: int, batch: int) -> float:
+    """Launches of a step outside of the processor's compiled code."""
+    with profile(activities=_activities(ours.device)) as traced:
+        ours.train(begin, begin + count * batch, batch)
+        settled(ours.device)
+    if ours.device.type == "cuda":
+        return _kernels(traced, ours.device)[1] / count
+    return sum(_of(event) for event in traced.events() if event.cpu_parent is None) / count
+
+
+def _of(event: Any) -> int:
+    """Launches of an operation with all that it calls; those over many weights are one on a GPU."""
+    if event.name.startswith(("aten::_foreach", "aten::_fused")):
+        return 1
+    return sum(_of(child) for child in event.cpu_children) or int(computes(event.name))
+
+
+def compiled_steps(device: torch.device, *, small: bool) -> Iterator[list[str]]:
+    """Rows of some models. On the processor milliseconds are its own, which other work there does not change."""
+    from torch._inductor import metrics
+    from torch._inductor.utils import fresh_cache
+
+    on_cpu = device.type == "cpu"
+    clock = time.process_time if on_cpu else functools.partial(settled, device)
+    names, batch, count = (
+        (("tgn",), 40, 2) if small else (("tgn", "tgn-history", "graphmixer", "dygformer"), 200, 20)
+    )
+    data = interactions((2 * count + 3) * batch)
+    for name in names:
+        plain, compiled = (Ours(data, {}, "float32", 0, name=name, device=device) for _ in range(2))
+        plain.start(batch)
+        metrics.reset()
+        used = sum(os.times()[:4])
+        with fresh_cache():
+            taken = harness.seconds_of(lambda c=compiled: c.start(batch, compiled=True))
+        used, within = sum(os.times()[:4]) - used, metrics.generated_kernel_count
+        step_ms = []
+        for ours in (plain, compiled):
+            ours.train(0, 3 * batch, batch)
+            steps_s = [
+                harness.seconds_of(lambda o=ours, at=at * batch: o.train(at, at + batch, batch), clock)
+                for at in range(3, 3 + count)
+            ]
+            step_ms.append(f"{1000 * median(steps_s):.1f}")
+        outside = launches(compiled, (3 + count) * batch, count, batch)
+        users = [each for each in sys.modules.values() if getattr(each, "kernels_fit", None) is kernels_fit]
+        for each in users:
+            patch.object(each, "kernels_fit", lambda _: False).start()
+        of_plain = launches(plain, (3 + count) * batch, count, batch)
+        patch.stopall()
+        outside -= 0 if on_cpu else within
+        counts = f"{of_plain:.0f}", f"{outside + within:.0f}", str(within)
+        yield [f"`{name}`", *counts, *step_ms, f"{taken:.0f}", f"{used:.0f}"]
+
+
 def main() -> None:
-    given = harness.options(__doc__, {"parts": []}, device=DEVICES, small=False)
-    parts, device, small = harness.chosen(given.parts, PARTS), torch.device(given.device), given.small
+    given = harness.options(__doc__, {"parts": []}, quiet=True, device=DEVICES, small=False)
+    device, small = torch.device(given.device), given.small
     torch.set_num_threads(1)
     print(hardware(given.device), flush=True)
     ceilings = functools.cache(lambda: Ceilings(device, small=small))
-    step_titles = (
-        "model | events a step | ms a step | of it kernels | launches | waits | events/s | MiB | of products"
-    )
     changed = "changed | host, ms | there, ms | MB | a copy of them, ms | times faster than int64 COO"
-    tables: dict[str, list[tuple[str, Callable[[], Iterator[list[str]]]]]] = {
-        "ceilings": [("at most | measured", lambda: ceilings().rows())],
-        "events": [
-            (f"{step_titles} | of copies | one core, ms", lambda: steps(device, ceilings(), small=small))
-        ],  # type: ignore[arg-type]
-        "epochs": [
-            ("an epoch of `whole` | s | MiB", lambda: epochs(given.device, small=small)),
-            ("an epoch of a peer | s | MiB", lambda: plain_epochs(device, small=small)),
-        ],
-        "transfer": [
-            (f"5 % {changed}", lambda: transfers(device, small=small, length=20)),
-            (f"50 % {changed}", lambda: transfers(device, small=small, length=2)),
-        ],
-        "memory": [("memory of | MiB | s an epoch", lambda: memories(given.device, small=small))],
+    tables: dict[str, dict[str, Callable[[], Iterator[list[str]]]]] = {
+        "ceilings": {"at most | measured": lambda: ceilings().rows()},
+        "events": {
+            "model | events a step | ms a step | of it kernels | launches | waits | events/s | MiB | of products"
+            " | of copies | one core, ms": lambda: steps(device, ceilings(), small=small)
+        },
+        "epochs": {
+            "an epoch of `whole` | s | MiB": lambda: epochs(given.device, small=small),
+            "an epoch of a peer | s | MiB": lambda: plain_epochs(device, small=small),
+        },
+        "transfer": {
+            f"5 % {changed}": lambda: transfers(device, small=small, length=20),
+            f"50 % {changed}": lambda: transfers(device, small=small, length=2),
+        },
+        "memory": {"memory of | MiB | s an epoch": lambda: memories(given.device, small=small)},
+        "compiled": {
+            "model | launches a step | with `compile` | of them compiled | ms a step | with `compile` | s to compile"
+            " | processor s": lambda: compiled_steps(device, small=small)
+        },
     }
-    for part in parts:
-        for titles, rows in tables[part]:
+    for part in harness.chosen(given.parts, tables):
+        for titles, rows in tables[part].items():
             harness.table(titles, rows(), keep_going=True)
 
 

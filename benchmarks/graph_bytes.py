@@ -58,18 +58,11 @@ def measured(store: Path, name: str, given: Any, ranks: Any) -> tuple[float, flo
 
 def main() -> None:
     strategy = {"choices": sorted(SETTINGS), "default": "vertex"}
-    graph = {"graph": {"choices": sorted(GRAPHS)}}
+    graph = {"graph": {"nargs": "?", "choices": sorted(GRAPHS), "default": "sx"}}
     given = harness.options(
-        __doc__,
-        graph,
-        data=harness.DATA,
-        strategy=strategy,
-        lanes=["hash", "distdy"],
-        layers=1,
-        ranks=[1, 2, 4],
-    )
+        __doc__, graph, data=harness.DATA, strategy=strategy, lanes=["hash", "distdy"], layers=1, ranks=[1, 2, 4]
+    )  # fmt: skip
     torch.set_num_threads(1)
-    harness.begin()
     file, interval_s = GRAPHS[given.graph]
     lanes = [
         Lane(name=f"{each}-{count}", algorithm=each, parts=count)

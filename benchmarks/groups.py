@@ -1,4 +1,4 @@
-"""Training by ``group`` on two ranks, beside PSG: python benchmarks/groups.py [--only passes|error|ap] [--data DIR].
+"""Training by ``group`` on two ranks, beside PSG: python benchmarks/groups.py [--only passes|error] [--data DIR].
 
 A stream is cut into slices of equally many events and its edges never end, so every snapshot is larger than the one before;
 or into days, and its edges end after some, so that snapshots are as unequal as days are.
@@ -12,11 +12,9 @@ Ranks are processes joined by gloo, with one thread each.
   on one rank, and predicts those that are trained after the stream has moved on. Beside it, how far two runs of one group
   differ, which no model can foresee. ``--times FILE`` writes the measured seconds
   of the last model's groups, as ``freshet-trainer simulate --times`` reads them.
-- ``ap``: average precision of the test events by ``freshet-trainer evaluate --ranks 2``, in intervals of equal length.
 """
 
 import json
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,11 +23,9 @@ from typing import Any
 
 import harness
 import numpy as np
-import pyarrow as pa
 import torch
 from harness import DAY_US
 
-from schemas.events import US_PER_S
 from stream.decode.files import read_events
 from trainer.ranks import Ranks
 from trainer.session.snapshot_trainer import ExampleWindow
@@ -51,8 +47,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "schedule": {"composition": "schedule"},
     "fixed": {},
 }
-MARGIN = 0.08
-"""Below PSG, the part of a pass that is asked for."""
 
 
 class Follower:
@@ -103,8 +97,9 @@ class Follower:
             profile.measured = measured
 
 
-def passes(given: Any) -> None:
-    """Print a row per model and way, on the first rank."""
+def passes(given: Any) -> list[list[str]]:
+    """As one rank: a row per model and way."""
+    torch.set_num_threads(1)
     ranks, rows = Ranks.from_environment("cpu"), []
     for model in given.models:
         ways = {name: Follower(given.store, model, WAYS[name], ranks, given.horizon) for name in given.ways}
@@ -123,13 +118,8 @@ def passes(given: Any) -> None:
                     if measured:
                         took[name].append((wall_s, way.seconds.sum() / ranks.size / efficiency, report))
         rows += [[f"`{model}`", name, *pass_cells(took, name)] for name in ways]
-    if not ranks.rank:
-        seconds = "below PSG | rounds ≥ 8 % below"
-        titles = (
-            f"model | way | pass, s | {seconds} | of the processor, s | {seconds} | imbalance | efficiency"
-        )
-        harness.table(f"{titles} | solving and profiling", rows)
     ranks.close()
+    return rows
 
 
 def pass_cells(took: dict[str, list[tuple[float, float, Any]]], name: str) -> list[str]:
@@ -137,11 +127,7 @@ def pass_cells(took: dict[str, list[tuple[float, float, Any]]], name: str) -> li
     for clock in (0, 1):
         own, psg = (np.array([each[clock] for each in took[way]]) for way in (name, "psg"))
         below = 1 - own / psg
-        cells += [
-            f"{np.median(own):.2f}",
-            f"{np.median(below):.1%} ({below.min():.1%} … {below.max():.1%})",
-            f"{(below >= MARGIN).sum()} of {len(below)}",
-        ]
+        cells += [f"{np.median(own):.2f}", f"{np.median(below):.1%} ({below.min():.1%} … {below.max():.1%})"]
     reports = [report for *_, report in took[name]]
     for figure in ("imbalance", "efficiency"):
         cells.append(f"{median(each.figures['schedule_ratio'][figure, 'measured'] for each in reports):.3f}")
@@ -176,61 +162,28 @@ def errors(given: Any) -> Iterator[list[str]]:
 def build(data: Path, name: str, slices: int, store: Path) -> Path:
     """A store of a set with a lane."""
     stem, interval_us, life = SETS[name]
-    events = read_events(harness.existing(data / f"{stem}.parquet")).events
+    source = read_events(harness.existing(data / f"{stem}.parquet"))
     if interval_us is None:
-        interval_us = US_PER_S
-        events = events.take(pa.array(np.argsort(events["t"].to_numpy(), kind="stable")))
-        t = pa.array(np.arange(len(events)) * slices // len(events) * US_PER_S)
-        column = events.schema.get_field_index("t")
-        field = events.schema.field(column)
-        events = events.set_column(column, field, t.cast(field.type))
-    return harness.built(store, events, interval_us, harness.lanes("hash", parts=2, edge_life=life))
-
-
-def precisions(given: Any) -> Iterator[list[str]]:
-    """Average precision of the test events, a row per model."""
-    data = harness.existing(given.data / f"{SETS[given.set][0]}.parquet")
-    t = read_events(data).events["t"].to_numpy()
-    keys = {
-        "lane": "distdy",
-        "strategy": "group",
-        "window": WINDOW,
-        "horizon": 11,
-        "optimisation": {"epochs": 5},
-    }
-    keys["interval_s"] = int((t.max() - t.min()) / 1e6 / given.slices)
-    for model in given.models:
-        row = [f"`{model}`"]
-        for way in given.ways:
-            results = (
-                harness.evaluated(data, 2, **keys, model=model, strategy_params=WAYS[way], seed=seed)[0]
-                for seed in given.seeds
-            )
-            row.append(", ".join(f"{result['ap']:.4f}" for result in results))
-        yield row
+        source, interval_us = harness.evened(source, -(-len(source.events) // slices))
+    return harness.built(store, source, interval_us, harness.lanes("hash", parts=2, edge_life=life))
 
 
 def main() -> None:
     given = harness.options(
-        __doc__, only={"default": "passes", "choices": ["passes", "error", "ap"]}, data=harness.DATA,
+        __doc__, only={"default": "passes", "choices": ["passes", "error"]}, data=harness.DATA,
         set={"default": "sx", "choices": list(SETS)}, models=MODELS, ways=list(WAYS), slices=32, horizon=11,
-        seeds=[0, 1, 2], times={"type": Path}, store={"type": Path, "help": "made before, as for ranks"},
+        times={"type": Path},
     )  # fmt: skip
     torch.set_num_threads(1)
-    if harness.is_rank():
-        passes(given)
-        return
-    harness.begin()
-    if given.only == "ap":
-        harness.table("model | " + " | ".join(f"AP, {way}" for way in given.ways), precisions(given))
-        return
     with harness.scratch() as folder:
         given.store = build(given.data, given.set, given.slices, folder / "store")
         if given.only == "error":
             titles = "model | set | groups that never ran | median error | 95th percentile | two runs, median"
             harness.table(f"{titles} | 95th percentile", errors(given))
         else:
-            harness.on_ranks(2, __file__, *sys.argv[1:], "--store", given.store)
+            titles = "model | way | pass, s | below PSG | of the processor, s | below PSG | imbalance"
+            rows = harness.on_ranks(2, passes, given)[0]
+            harness.table(f"{titles} | efficiency | solving and profiling", rows)
 
 
 if __name__ == "__main__":

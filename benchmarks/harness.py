@@ -7,6 +7,7 @@ are imported where they are used, because the GPU kit runs without them.
 import argparse
 import contextlib
 import json
+import multiprocessing
 import os
 import platform
 import re
@@ -22,10 +23,11 @@ import traceback
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -49,12 +51,15 @@ FLAT_GROWTH = 1.05
 # --- options, machine, tables ---------------------------------------------------------------------------------------------
 
 
-def options(doc: str, positional: Mapping[str, Any] | None = None, **flags: Any) -> argparse.Namespace:
-    """Parse the command line.
+def options(
+    doc: str, positional: Mapping[str, Any] | None = None, *, quiet: bool = False, **flags: Any
+) -> argparse.Namespace:
+    """Parse the command line, then print it and the machine.
 
     Args:
         doc: The script's docstring, which explains the options.
         positional: Name and default of one positional argument; a list takes several values.
+        quiet: Nothing is printed.
         flags: Defaults by name. A bool is a switch, a list takes several values, and a dict has argparse's own keywords.
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -72,7 +77,11 @@ def options(doc: str, positional: Mapping[str, Any] | None = None, **flags: Any)
             shown = f"default: {default}".replace("%", "%%")
             keywords = {"default": default, "type": _kind(default), "help": shown}
         parser.add_argument(f"--{name.replace('_', '-')}", **keywords)
-    return parser.parse_args()
+    given = parser.parse_args()
+    if not quiet:
+        command = " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", shlex.join(sys.argv[1:])])
+        print(f"`{command.strip()}`\n{machine()}", flush=True)
+    return given
 
 
 def _kind(value: object) -> Callable[[str], object]:
@@ -109,12 +118,6 @@ def machine() -> str:
     return f"{processor()}, {cores} cores, load {load:.1f}, Python {platform.python_version()}, {today}"
 
 
-def begin() -> None:
-    """Print the command and the machine."""
-    command = " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", shlex.join(sys.argv[1:])]).strip()
-    print(f"`{command}`\n{machine()}", flush=True)
-
-
 def table(titles: str, rows: Iterable[Sequence[object]], *, keep_going: bool = False) -> None:
     """Print a Markdown table, each row when it is known, so that a limit of time loses nothing. There must be a row.
 
@@ -136,6 +139,17 @@ def table(titles: str, rows: Iterable[Sequence[object]], *, keep_going: bool = F
         traceback.print_exc()
         wrong = f"{titles.split(' |', maxsplit=1)[0]}: {type(error).__name__}: {str(error)[:200]}"
         print(f"WRONG: {wrong}", flush=True)
+
+
+def tables(
+    parts: Mapping[str, tuple[Callable[..., Iterable[Sequence[object]]], str]],
+    names: Iterable[str],
+    *arguments: object,
+) -> None:
+    """Print the tables of the named parts; a part is a function, which gives the rows, and the titles."""
+    for name in chosen(names, parts):
+        rows, titles = parts[name]
+        table(titles, rows(*arguments))
 
 
 def require(condition: object, sentence: str) -> None:
@@ -214,8 +228,8 @@ class Child:
 
 def environment(**more: str | None) -> dict[str, str]:
     """This process's, with one thread for each child; None removes a variable."""
-    found = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": None, **more}
-    return {name: value for name, value in found.items() if value is not None}
+    fixed = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONDONTWRITEBYTECODE": None}
+    return {name: value for name, value in {**os.environ, **fixed, **more}.items() if value is not None}
 
 
 def child(*arguments: object, **more: str | None) -> Child:
@@ -236,40 +250,52 @@ def child(*arguments: object, **more: str | None) -> Child:
     return Child(wall_s, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, *texts)
 
 
-def by_trees(tree: Path, turns: int, *arguments: object) -> tuple[list[Any], list[Any]]:
-    """The JSON that a command prints by the code of another checkout and by this one's, in turns."""
-    found: dict[Path, list[Any]] = {tree.resolve(): [], ROOT: []}
-    for _ in range(turns):
-        for each, results in found.items():
-            results.append(child(*arguments, PYTHONPATH=str(each)).result)
-    return tuple(found.values())  # type: ignore[return-value]
+def started(work: Callable[..., Any], *arguments: object, **variables: str) -> Any:
+    """A process with one thread that calls a function of a script; ``variables`` are those of its environment."""
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_answer, args=(sender, work, arguments), daemon=True)
+    with patch.dict(os.environ, environment(**variables)):
+        process.start()
+    sender.close()  # so that its end is seen
+    return process, receiver
 
 
-def start_ranks(size: int, script: str, *arguments: object) -> list["subprocess.Popen[bytes]"]:
-    """A script on ranks that gloo joins on this machine, each with one thread."""
+def _answer(sender: Any, work: Callable[..., Any], arguments: Iterable[object]) -> None:
+    sender.send(work(*arguments))
+
+
+def answers(processes: Sequence[Any], most_s: float | None = None) -> list[Any]:
+    """What processes return; each must answer, within so many seconds."""
+    try:
+        late = [number for number, (_, receiver) in enumerate(processes) if not receiver.poll(most_s)]
+        if late:
+            raise TimeoutError(f"process {late[0]} of {len(processes)} did not answer within {most_s} s")
+        return [receiver.recv() for _, receiver in processes]
+    finally:
+        for process, _ in processes:
+            process.kill()
+            process.join()
+
+
+def apart(work: Callable[..., Any], *arguments: object) -> Any:
+    """What a function of a script returns in a process of its own."""
+    return answers([started(work, *arguments)])[0]
+
+
+def start_ranks(size: int, work: Callable[..., Any], *arguments: object) -> list[Any]:
+    """A function of a script on ranks that gloo joins on this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    shared = environment(
-        WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(max(size, os.cpu_count() or 1)), MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo",
-    )  # fmt: skip
-    command = [sys.executable, script, *map(str, arguments)]
-    return [
-        subprocess.Popen(command, env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
-        for rank in range(size)
-    ]
+        shared = {"MASTER_PORT": str(probe.getsockname()[1]), "MASTER_ADDR": "127.0.0.1"}
+    shared |= {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(max(size, os.cpu_count() or 1))}
+    ranks = range(size)
+    return [started(work, *arguments, RANK=str(rank), LOCAL_RANK=str(rank), **shared) for rank in ranks]
 
 
-def on_ranks(size: int, script: str, *arguments: object) -> None:
-    """Run a script on ranks; all must end well."""
-    codes = [process.wait() for process in start_ranks(size, script, *arguments)]
-    require(not any(codes), f"ranks of {Path(script).name} ended with {codes}")
-
-
-def is_rank() -> bool:
-    """Whether this process is one of those that ``on_ranks`` started."""
-    return "RANK" in os.environ
+def on_ranks(size: int, work: Callable[..., Any], *arguments: object) -> list[Any]:
+    """What a function returns on each of some ranks, which must all end well."""
+    return answers(start_ranks(size, work, *arguments))
 
 
 # --- events, stores, sessions ---------------------------------------------------------------------------------------------
@@ -291,6 +317,26 @@ def event_table(schema: pa.Schema | None = None, **columns: Any) -> pa.Table:
         for field in schema
     ]
     return pa.table(filled, schema=schema)
+
+
+def evened(source: Any, events: int) -> tuple[Any, int]:
+    """The events of a file with times at which every snapshot has as many of them, and its length, microseconds.
+
+    Inside a snapshot times are stretched evenly, so order and most of what gaps show stay as they were.
+    """
+    table = source.events.sort_by("t")
+    t = table["t"].to_numpy()
+    interval_us = int((t[-1] - t[0]) * events // len(t)) + 1
+    moved = np.empty_like(t)
+    for number in range((len(t) - 1) // events + 1):
+        here = slice(number * events, (number + 1) * events)
+        since = t[here] - t[here][0]
+        inside = (since * ((interval_us - 1) / max(1, int(since[-1])))).astype(np.int64)
+        moved[here] = t[0] // interval_us * interval_us + number * interval_us + inside
+    column = table.schema.get_field_index("t")
+    return replace(
+        source, events=table.set_column(column, table.schema.field("t"), pa.array(moved))
+    ), interval_us
 
 
 def lanes(*algorithms: str, parts: int, **more: Any) -> list[Lane]:
@@ -387,6 +433,20 @@ def topics(bootstrap: str, partitions: int, *names: str) -> dict[str, Any]:
     return settings
 
 
+def stream_keys(
+    store: Path,
+    bootstrap: str,
+    topic: Mapping[str, Any],
+    *lanes: Mapping[str, Any],
+    snapshots: Mapping[str, Any],
+    **more: Any,
+) -> dict[str, Any]:
+    """A stream's configuration: keys of its topic, lanes and snapshots; ``kafka`` and others add to it."""
+    kafka = {"bootstrap": bootstrap, "topics": [dict(topic)], **more.pop("kafka", {})}
+    keys = {"graph": "bench", "store": str(store), "kafka": kafka, "snapshots": dict(snapshots), **more}
+    return {"lanes": [{"algorithm": lane["name"], **lane} for lane in lanes], "metrics": {"port": 0}, **keys}
+
+
 def service(
     folder: Path, name: str, keys: Mapping[str, Any], *more: str, run: Sequence[str] = ()
 ) -> "subprocess.Popen[bytes]":
@@ -395,7 +455,7 @@ def service(
     config = written(folder / f"{name}.yaml", keys)
     command = [sys.executable, *run, *entry, "run", "--config", str(config), *more]
     with (folder / f"{name}.log").open("wb") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log, env=environment(GLOO_SOCKET_IFNAME="lo"))
+        return subprocess.Popen(command, stdout=log, stderr=log, env=environment())
 
 
 def ended(process: "subprocess.Popen[bytes]") -> int:

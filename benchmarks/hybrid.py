@@ -1,11 +1,10 @@
-"""Hybrid batches on real streams: python benchmarks/hybrid.py PART [--data DIR] [--set NAME].
+"""Hybrid batches on real streams: python benchmarks/hybrid.py [PART …] [--data DIR] [--set NAME].
 
 - balance: edges that batches of each of two ranks aggregate, over 200 batches, beside targets drawn uniformly: the mean over
   batches of (largest rank / mean rank), and the same of all batches together. On a ``load-aware`` lane and on a ``hash`` one.
 - generator: edges per second of the processor that one thread makes into batches, and the share of training's time that it
   waited for them.
 - memory: bytes that a step keeps for its backward pass, of a batch of 20 % × 5 % and of a full batch.
-- hops: the error of ``dcrnn``, which ``hybrid`` refuses, where only what is some hops away is there.
 """
 
 import statistics
@@ -20,14 +19,12 @@ import torch
 from harness import DAY_US
 from node_streams import STREAMS, slashdot
 
-from trainer.models.unroll import unroll
 from trainer.ranks import Ranks
 from trainer.session.snapshot_trainer import ExampleWindow
 from trainer.strategies.dynahb.batches import Recipe
 from trainer.strategies.esdg.blocks import SavedBytes
-from trainer.strategies.snapshots.whole import WholeLayout
 
-HORIZON, WINDOW, BATCHES, MOST_HOPS = 16, 4, 200, 6
+HORIZON, WINDOW, BATCHES = 16, 4, 200
 SETS = {"sx": ("sx_mathoverflow", 7 * DAY_US, 10), "digg": ("digg_reply", DAY_US // 4, 8)}
 """Of each set the file, µs of a snapshot, and snapshots that an edge lives; slashdot is made by DynaHB's protocol."""
 
@@ -155,37 +152,6 @@ def memory(store: Path, name: str) -> Iterator[list[str]]:
         yield [name, f"`{model}`", *(f"{each / 2**20:.1f}" for each in kept), f"{kept[0] / kept[1]:.3f}"]
 
 
-def hops(store: Path, name: str) -> Iterator[list[str]]:
-    session, _, newest = followed(store, Ranks(), model="dcrnn", strategy="whole")
-    queries, _ = newest.part(np.random.default_rng(0).choice(len(newest), 100, replace=False))
-    nodes = np.unique(queries.ends[0])
-    horizon = session.strategy.timeline.before_newest(nodes)
-    graphs = [session.view.csr(tau) for tau in horizon.taus]
-    layout = WholeLayout(horizon, session.model)
-    there, inputs = layout.present, layout.rows
-    known = nodes
-
-    def embedded() -> torch.Tensor:
-        with torch.no_grad():
-            found: torch.Tensor = unroll(session.model.stages, layout)[0][-1][horizon.places(nodes)]
-        return found
-
-    true = embedded()
-    for hop in range(MOST_HOPS + 1):
-        near = torch.zeros(len(horizon.nodes), dtype=torch.bool)
-        near[horizon.places(known)] = True
-        layout.present, layout.rows = there & near, inputs * near.unsqueeze(1)
-        apart = embedded() - true
-        error = float(apart.norm() / true.norm())
-        yield [name, str(hop), f"{100 * len(known) / len(horizon.nodes):.1f} %", f"{error:.2e}"]
-        near_by = [
-            graph.indices[graph.indptr[node] : graph.indptr[node + 1]]
-            for graph in graphs
-            for node in known[known < graph.num_nodes]
-        ]
-        known = np.unique(np.concatenate([known, *near_by]))
-
-
 PARTS = {
     "balance": (
         balance,
@@ -196,18 +162,15 @@ PARTS = {
         "set | task | M edges/s, smallest | middle | largest size | waiting | s a pass of 32 steps | batches",
     ),
     "memory": (memory, "set | model | 20 % × 5 %, MiB | full batch, MiB | share"),
-    "hops": (hops, "set, `dcrnn` | hops | nodes | relative error"),
 }
 
 
 def main() -> None:
     sets = {"default": "slashdot", "choices": ["slashdot", *SETS]}
-    given = harness.options(__doc__, {"part": {"choices": list(PARTS)}}, data=harness.DATA, set=sets)
+    given = harness.options(__doc__, {"parts": []}, data=harness.DATA, set=sets)
     torch.set_num_threads(1)
-    harness.begin()
-    rows, titles = PARTS[given.part]
     with harness.scratch() as folder:
-        harness.table(titles, rows(store_of(given.set, given.data, folder), given.set))
+        harness.tables(PARTS, given.parts, store_of(given.set, given.data, folder), given.set)
 
 
 if __name__ == "__main__":

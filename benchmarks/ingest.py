@@ -3,9 +3,8 @@
 A real broker on this machine (deploy/kafka), topics of 4 partitions, filled before anything is timed. Bare loops and the whole
 path (poll, validate, order, dense ids, files, fsync: the job itself) take turns, so that what else the machine does meets all
 of them. The bare loops that ratios are of run in a process as Python starts it; one more runs with the memory settings of the
-job (``stream.service.memory``), which help any reader. Then each lane alone over a finished log, and beside the log (``--lane-
-events 0``: no lanes). Rates are wall time, medians over the rounds, ratios of those; CPU time is that of the process, the
-client's thread and the commits' included, the broker's not. All events must be in the log.
+job (``stream.service.memory``), which help any reader. Rates are wall time, medians over the rounds, ratios of those; CPU time
+is that of the process, the client's thread and the commits' included, the broker's not. All events must be in the log.
 """
 
 import time
@@ -26,11 +25,9 @@ from stream.job.loop import StreamJob
 from stream.kafka.client import client_settings
 from stream.kafka.producer import replay
 from stream.metrics import StreamMetrics
-from stream.store.lane.writer import LaneWriter
 from stream.synthetic import interactions
 
 PARTITIONS, NODES, SNAPSHOTS, SPAN_S, IDLE_S = 4, 50_000, 20, 1_000_000.0, 0.5
-LANES = ("hash", "distdy", "sep", "hdrf")
 Rounds = dict[str, list[tuple[float, float]]]
 """By way: events per second and CPU nanoseconds per event of each round."""
 
@@ -42,14 +39,10 @@ def timed(events: int, work: Callable[..., float], *given: Any) -> tuple[float, 
     return rate, (time.process_time() - began) / events * 1e9
 
 
-def configuration(store: Path, bootstrap: str, topic: str, *lanes: str) -> StreamConfig:
+def configuration(store: Path, bootstrap: str, topic: str) -> StreamConfig:
     """The defaults, but for snapshots: so many over the whole stream, whatever its length."""
-    topics = [{"name": topic, "format": topic.split("-", 1)[0]}]
-    return StreamConfig.model_validate({
-        "graph": "bench", "store": str(store), "kafka": {"bootstrap": bootstrap, "topics": topics},
-        "snapshots": {"interval_s": SPAN_S / SNAPSHOTS}, "metrics": {"port": 0},
-        "lanes": [each.model_dump() for each in harness.lanes(*lanes, parts=4, window=4)],
-    })  # fmt: skip
+    named, every = {"name": topic, "format": topic.split("-", 1)[0]}, {"interval_s": SPAN_S / SNAPSHOTS}
+    return StreamConfig.model_validate(harness.stream_keys(store, bootstrap, named, snapshots=every))
 
 
 def fill(bootstrap: str, topic: str, events: int) -> None:
@@ -99,45 +92,19 @@ def ran(config: StreamConfig, events: int) -> Any:
     return done
 
 
-def whole(bootstrap: str, topic: str, events: int, *lanes: str) -> float:
-    """Events per second of the job from its first poll to its last commit, lanes beside it."""
+def whole(bootstrap: str, topic: str, events: int) -> float:
+    """Events per second of the job from its first poll to its last commit."""
     with harness.scratch() as folder:
-        rate: float = ran(configuration(folder / "store", bootstrap, topic, *lanes), events).events_per_s
+        rate: float = ran(configuration(folder / "store", bootstrap, topic), events).events_per_s
         return rate
-
-
-def measure_lanes(bootstrap: str, events: int, found: Rounds) -> None:
-    """Each lane alone, and each beside the log."""
-    with harness.scratch() as folder:
-        config = configuration(folder / "store", bootstrap, "arrow-lanes")
-        ran(config, events)
-
-        def caught_up(lane: Any) -> float:
-            with LaneWriter(config.store, lane) as writer:
-                return events / harness.seconds_of(writer.catch_up)
-
-        for lane in harness.lanes(*LANES, parts=4, window=4):
-            found.setdefault(f"lane {lane.name} alone, over a finished log", []).append(
-                timed(events, caught_up, lane)
-            )
-    for name in LANES:
-        way = f"Arrow: the log with lane {name} beside it"
-        found.setdefault(way, []).append(timed(events, whole, bootstrap, "arrow-lanes", events, name))
 
 
 def measure(bootstrap: str, plain: ProcessPoolExecutor, given: Any) -> Rounds:
     """Rounds of all ways."""
-    for topic in ("json-all", "arrow-all", "arrow-lanes"):
-        fill(
-            bootstrap,
-            topic,
-            {"json-all": given.json_events, "arrow-all": given.arrow_events}.get(
-                topic, given.lane_events or 1
-            ),
-        )
-    whole(
-        bootstrap, "arrow-lanes", max(given.lane_events, 1), *(LANES if given.lane_events else ())
-    )  # compiles
+    fill(bootstrap, "json-all", given.json_events)
+    fill(bootstrap, "arrow-all", given.arrow_events)
+    fill(bootstrap, "arrow-warm", 1)
+    whole(bootstrap, "arrow-warm", 1)  # compiles
     found: Rounds = {}
     formats = (
         ("JSON", "json-all", given.json_events, len),
@@ -153,20 +120,14 @@ def measure(bootstrap: str, plain: ProcessPoolExecutor, given: Any) -> Rounds:
                 )
             job = timed(events, whole, bootstrap, topic, events)
             found.setdefault(f"{name}: Kafka → validation → committed log", []).append(job)
-        if given.lane_events:
-            measure_lanes(bootstrap, given.lane_events, found)
     return found
 
 
 def rows(found: Rounds) -> Iterator[list[str]]:
     for way, rounds in found.items():
         rates, cpu_ns = zip(*rounds, strict=True)
-        bare_way = found.get(f"{way.split(':')[0]}: bare poll() loop", [])
-        ratio = (
-            f"{median(rates) / median(rate for rate, _ in bare_way):.2f}"
-            if bare_way and "lane" not in way
-            else "–"
-        )
+        bare_way = found[f"{way.split(':')[0]}: bare poll() loop"]
+        ratio = f"{median(rates) / median(rate for rate, _ in bare_way):.2f}"
         yield [way, harness.spread([rate / 1e6 for rate in rates], 3), f"{median(cpu_ns):.0f}", ratio]
 
 
@@ -175,9 +136,7 @@ def main() -> None:
     from stream.service.collector import calm_collector
     from stream.service.memory import keep_memory
 
-    given = harness.options(
-        __doc__, json_events=1_000_000, arrow_events=8_000_000, lane_events=500_000, rounds=3
-    )
+    given = harness.options(__doc__, json_events=1_000_000, arrow_events=8_000_000, rounds=3)
     keep_memory()
     quiet_beam(debug=False)
     calm_collector()
@@ -187,7 +146,6 @@ def main() -> None:
         ProcessPoolExecutor(1, get_context("spawn")) as plain,
     ):
         found = measure(bootstrap, plain, given)
-    harness.begin()
     harness.table(
         "way | M events/s, median (least to most) | CPU ns per event | of the bare loop", rows(found)
     )

@@ -48,15 +48,10 @@ def send(settings: dict[str, Any], address: str, topic: str, events: pa.Table, r
 
 def keys(folder: Path, address: str, topic: str) -> dict[str, Any]:
     times = {"interval_s": DAY_S, "commit_every_s": 0.1, "lateness_s": LATE_S, "idle_timeout_s": 3600}
-    return {
-        "graph": "kills",
-        "store": str(folder / "store"),
-        "kafka": {"bootstrap": address, "topics": [{"name": topic}], "max_poll_records": 500},
-        "snapshots": times,
-        "lanes": [{"name": "hash", "algorithm": "hash", "parts": 2}],
-        "metrics": {"port": 0},
-        "cycle_s": 2.0,
-    }
+    return harness.stream_keys(
+        folder / "store", address, {"name": topic}, {"name": "hash", "parts": 2}, snapshots=times, cycle_s=2.0,
+        kafka={"max_poll_records": 500},
+    )  # fmt: skip
 
 
 def to_the_end(folder: Path, address: str, topic: str, idle_s: int) -> None:
@@ -167,7 +162,6 @@ def measure(folder: Path, data: Path, address: str, given: Any) -> None:
 
 def main() -> None:
     given = harness.options(__doc__, kills=200, outage=30.0, seed=7)
-    harness.begin()
     with harness.scratch() as folder, harness.broker(folder / "broker") as address:
         measure(folder, folder / "broker", address, given)
 

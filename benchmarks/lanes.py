@@ -1,10 +1,7 @@
 """What a lane costs: an event of each kind of lane, and a step over a growing graph: python benchmarks/lanes.py.
 
 *Step*: the live graph is R-MAT of so many ``--pairs``; each snapshot inserts and deletes 5,000 edges, so that the graph stays as
-large. A step is ``LaneState.advance``: live graph, partitioner, quality, and what parts store again. Beside it, in the
-same run and in turns, what it takes to hand over the whole: merging sorted columns of pairs, the sorted adjacency
-advanced by the change, and all pairs compared with those of before (a lane's work before it went by difference, without its
-partitioner and quality).
+large. A step is ``LaneState.advance``: live graph, partitioner, quality, and what parts store again.
 
 *Window*: ``WindowView.advance`` over the same stream in a lane ``hash``, a window of 4 snapshots.
 
@@ -31,7 +28,6 @@ from schemas.store import LaneHeader
 from stream.kernels.node_sets import distinct
 from stream.partition.interface import algorithms
 from stream.snapshots.pairs import pair_keys, split_keys
-from stream.store.lane.diff import WholePairs, pair_changes
 from stream.store.lane.reader import LaneReader
 from stream.store.lane.state import LaneState
 from stream.store.lane.writer import LaneWriter
@@ -67,34 +63,8 @@ def sealed(op: np.ndarray, src: np.ndarray, dst: np.ndarray) -> pa.Table:
     return harness.event_table(log_event_schema("int"), op=op, t=np.arange(len(op)), **ends)
 
 
-class Whole:
-    """Pairs in sorted columns, compared as a whole with each snapshot."""
-
-    def __init__(self, state: LaneState) -> None:
-        self._state = state
-        pairs = state.graph.pairs()
-        self._keys, self._weight = pair_keys(pairs.src, pairs.dst), pairs.weight
-        self._stored = self._by_owner()
-
-    def _by_owner(self) -> WholePairs:
-        home = self._state.partitioner.home()
-        # Of an edge lane any part serves, the work is the same.
-        return WholePairs.by_owner(self._keys, self._weight, np.where(home < 0, 0, home))
-
-    def step(self, delta: Any, added: np.ndarray, removed: np.ndarray) -> None:
-        """A snapshot that adds and removes pairs of these keys."""
-        _ = delta.graph
-        places = np.searchsorted(self._keys, removed)
-        keys, weight = np.delete(self._keys, places), np.delete(self._weight, places)
-        added = np.sort(added)
-        places = np.searchsorted(keys, added)
-        self._keys, self._weight = np.insert(keys, places, added), np.insert(weight, places, np.float32(1))
-        before, self._stored = self._stored, self._by_owner()
-        pair_changes(before, self._stored, PARTS)
-
-
-def steps(kind: str, pairs: int) -> tuple[float, float]:
-    """Median seconds of a step of the lane, and of handing over the whole."""
+def steps(kind: str, pairs: int) -> float:
+    """Median seconds of a step of the lane."""
     src, dst = changing(pairs)
     state = LaneState(LaneHeader(
         lane="bench", algorithm=kind, kind=algorithms()[kind].kind, parts=PARTS, window=4, edge_life=None, seed=0,
@@ -102,18 +72,15 @@ def steps(kind: str, pairs: int) -> tuple[float, float]:
     ))  # fmt: skip
     first = state.advance(0, sealed(np.ones(pairs, np.int8), src[:pairs], dst[:pairs]))
     harness.require(first.delta.graph is not None, "the lane has no graph")
-    whole, took = Whole(state), []
+    took = []
     for k in range(STEPS):
         places, op = change(k, pairs)
-        events, came, gone = sealed(op, src[places], dst[places]), places[:HALF], places[HALF:]
+        events = sealed(op, src[places], dst[places])
         began = time.thread_time()
-        step = state.advance(k + 1, events)
+        state.advance(k + 1, events)
         state.partitioner.quality()
-        lane_s = time.thread_time() - began
-        keys = [pair_keys(src[rows], dst[rows]) for rows in (came, gone)]
-        took.append((lane_s, seconds_of(functools.partial(whole.step, step.delta, *keys), time.thread_time)))
-    lane, handed = (median(column) for column in zip(*took[WARM:], strict=True))
-    return lane, handed
+        took.append(time.thread_time() - began)
+    return median(took[WARM:])
 
 
 def window(pairs: int) -> float:
@@ -149,10 +116,7 @@ def catching_up(store: Path, kinds: list[str], events: int) -> Iterator[list[str
 
 def growing(given: Any) -> Iterator[list[str]]:
     for pairs in map(int, given.pairs):
-        cells = []
-        for kind in given.step_kinds:
-            lane, handed = steps(kind, pairs)
-            cells.append(f"{1e3 * lane:.1f} / {1e3 * handed:.0f} / {handed / lane:.0f}")
+        cells = (f"{1e3 * steps(kind, pairs):.1f}" for kind in given.step_kinds)
         yield [f"{pairs:,}", *cells, f"{1e3 * window(pairs):.1f}"]
 
 
@@ -160,10 +124,9 @@ def main() -> None:
     given = harness.options(
         __doc__, pairs=[1e4, 1e5, 1e6, 3e6], step_kinds=STEP_KINDS, kinds=KINDS, events=1e6
     )
-    harness.begin()
     for kind in given.step_kinds:  # compiles
         steps(kind, 20_000)
-    print(f"step of {CHANGES:,} events, ms: lane / handing over the whole / times")
+    print(f"step of {CHANGES:,} events, ms")
     harness.table(f"live pairs | {' | '.join(given.step_kinds)} | window of 4: advance", growing(given))
     if events := int(given.events):
         print(f"\nlane over a log of {events:,} inserts, snapshots of {CHANGES:,}, a core")

@@ -1,4 +1,4 @@
-"""Everything at once, for hours: python benchmarks/live.py [--minutes 20] [--rate 500] [--keep FILE] [--folder DIR].
+"""Everything at once, for hours: python benchmarks/live.py [--minutes 20] [--rate 500] [--folder DIR].
 
 A real broker; a producer of ``--rate`` live events per second whose nodes come and go, so that far more are seen than are alive;
 ``freshet-stream run`` with retention and publishing; ``freshet-trainer run`` with a budget, exports and ``overload: subsample``.
@@ -9,7 +9,6 @@ newest event that the weights have learned, at every moment from the first snaps
 in the log and every export in its topic, and memory is flat, that is, its last third is at most 5 % above the one before.
 """
 
-import json
 import multiprocessing
 import os
 import time
@@ -44,15 +43,13 @@ def passing_by(events: int, start_us: int, rate: int) -> pa.Table:
     return harness.event_table(src=src, dst=dst, t=start_us + np.arange(events) * US_PER_S // rate)
 
 
-def stream_keys(folder: Path, bootstrap: str, interval_s: float, lane: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "graph": "live",
-        "store": str(folder / "store"),
-        "kafka": {"bootstrap": bootstrap, "topics": [{"name": TOPIC, "format": "json"}]},
-        "snapshots": {"interval_s": interval_s, "idle_timeout_s": 2.0},
-        "lanes": [{"name": "hash", "algorithm": "hash", **lane}],
-        "metrics": {"port": 0},
-    }
+def stream_keys(
+    folder: Path, bootstrap: str, interval_s: float, lane: dict[str, Any], **more: Any
+) -> dict[str, Any]:
+    snapshots = {"interval_s": interval_s, "idle_timeout_s": 2.0}
+    return harness.stream_keys(
+        folder / "store", bootstrap, {"name": TOPIC}, lane, snapshots=snapshots, **more
+    )
 
 
 def trainer_keys(folder: Path) -> dict[str, Any]:
@@ -176,10 +173,9 @@ def run(folder: Path, bootstrap: str, given: Any) -> None:
 
     harness.topics(bootstrap, PARTITIONS, TOPIC, VECTORS)
     producer, sent = producing(bootstrap, given.rate, given.minutes * 60)
-    keys = stream_keys(folder, bootstrap, INTERVAL_S, {"parts": 1}) | {
-        "retention": {"snapshots": KEPT},
-        "publish": [{"exports": "hash", "topic": VECTORS, "format": "arrow"}],
-    }
+    publish = [{"exports": "hash", "topic": VECTORS, "format": "arrow"}]
+    more = {"retention": {"snapshots": KEPT}, "publish": publish}
+    keys = stream_keys(folder, bootstrap, INTERVAL_S, {"name": "hash", "parts": 1}, **more)
     services = {"stream": harness.service(folder, "stream", keys)}
     try:
         address = harness.address_of(services["stream"], folder / "stream.log")
@@ -193,8 +189,6 @@ def run(folder: Path, bootstrap: str, given: Any) -> None:
     finally:
         harness.kill(*services.values())
     lines = ScoreFile(folder / "checkpoints").lines()
-    if given.keep:
-        given.keep.write_text(json.dumps({"samples": samples, "lines": lines}), encoding="utf-8")
     titles = "tenth | snapshots | events | stream MiB | trainer MiB | store MiB | behind, snapshots (most) | freshness, s"
     harness.table(
         f"{titles} | oldest freshness, s | learned | forgotten nodes | AP | Recency",
@@ -215,8 +209,7 @@ def run(folder: Path, bootstrap: str, given: Any) -> None:
 
 
 def main() -> None:
-    given = harness.options(__doc__, minutes=20.0, rate=500, folder={"type": Path}, keep={"type": Path})
-    harness.begin()
+    given = harness.options(__doc__, minutes=20.0, rate=500, folder={"type": Path})
     with harness.scratch(given.folder) as folder, harness.broker(folder / "kafka") as bootstrap:
         run(folder, bootstrap, given)
 

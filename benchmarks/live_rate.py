@@ -27,15 +27,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import harness
 import numpy as np
-import pyarrow as pa
 import yaml
-from harness import child, require
+from harness import child, evened, require
 
 from schemas.config import Lane
 from schemas.events import US_PER_S
@@ -60,25 +58,6 @@ LOWER, TRIES = 0.95, 6
 """The rate after one that was not held, over that one."""
 LANE = Lane(name="hash", algorithm="hash", parts=2)
 Keys = dict[str, Any]
-
-
-def evened(source: EventFile, events: int) -> tuple[EventFile, int]:
-    """The same events with times at which every snapshot has as many of them, and its length, microseconds.
-
-    Inside a snapshot times are stretched evenly, so order and most of what gaps show stay as they were.
-    """
-    table = source.events.sort_by("t")
-    t = table["t"].to_numpy()
-    interval_us = int((t[-1] - t[0]) * events // len(t)) + 1
-    moved = np.empty_like(t)
-    for number in range((len(t) - 1) // events + 1):
-        here = slice(number * events, (number + 1) * events)
-        since = t[here] - t[here][0]
-        inside = (since * ((interval_us - 1) / max(1, int(since[-1])))).astype(np.int64)
-        moved[here] = t[0] // interval_us * interval_us + number * interval_us + inside
-    column = table.schema.get_field_index("t")
-    moved_table = table.set_column(column, table.schema.field("t"), pa.array(moved))
-    return replace(source, events=moved_table), interval_us
 
 
 def highest_rate(counts: np.ndarray, seconds: np.ndarray) -> float:
@@ -108,24 +87,10 @@ def command_of(
 ) -> tuple[Path, list[Any]]:
     """The folder of a run's checkpoints, and the arguments of its command."""
     checkpoint = Path(tempfile.mkdtemp(dir=folder))
-    fixed = {
-        "store": str(store),
-        "lane": LANE.name,
-        "checkpoint": str(checkpoint),
-        "metrics": {"port": 0},
-        "threads": 1,
-    }
-    config = harness.written(checkpoint / "trainer.yaml", {**fixed, **keys})
-    several = ["--ranks", str(ranks)] if ranks > 1 else []
-    return checkpoint, [
-        *harness.TRAINER,
-        "run",
-        "--config",
-        str(config),
-        "--until-idle",
-        str(until_idle_s),
-        *several,
-    ]
+    fixed = {"store": str(store), "lane": LANE.name, "checkpoint": str(checkpoint), "threads": 1}
+    config = harness.written(checkpoint / "trainer.yaml", {**fixed, "metrics": {"port": 0}, **keys})
+    more = ["--until-idle", str(until_idle_s), *(["--ranks", str(ranks)] if ranks > 1 else [])]
+    return checkpoint, [*harness.TRAINER, "run", "--config", str(config), *more]
 
 
 def as_fast_as_it_goes(folder: Path, keys: Keys, ranks: int) -> dict[str, Any]:
@@ -272,7 +237,6 @@ def rows(given: Any) -> Iterator[list[str]]:
 def main() -> None:
     data = harness.DATA / "collegemsg.parquet"
     given = harness.options(__doc__, {"rows": ROWS}, data=data, events=2_000, all=False, dry=False, keys="{}")
-    harness.begin()
     titles = "model | strategy | ranks | follows, events/s | learns, events/s | score | train | rest | AP"
     harness.table(titles, rows(given))
 

@@ -58,7 +58,6 @@ def main() -> None:
     given = harness.options(
         __doc__, data=data, models=MODELS, epochs=50, ranks=4, days=60, figure={"type": Path}
     )
-    harness.begin()
     points: list[tuple[str, str, int, str]] = []
 
     def rows() -> Iterator[list[str]]:

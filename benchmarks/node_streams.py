@@ -1,8 +1,8 @@
-"""Streams for node regression, made of published data sets: python benchmarks/node_streams.py FOLDER [name …].
+"""Streams for node regression, made of published data sets, for snapshot_accuracy.py and hybrid.py.
 
 Each becomes a Parquet file that ``freshet-trainer evaluate`` takes: rows with ``dst`` are edges, rows without set the features
 of ``src``, so that a node's newest value is its feature 0. What goes with a file (length of a snapshot, edge life, target) is
-in STREAMS, and printed as keys of a trainer's configuration.
+in STREAMS.
 
 - slashdot: DynaHB's protocol (section 6.1). 200 intervals of the file, of which the last 80 have the replies; an edge lives for
   30 of them; all nodes are known from the first one on, as the published code has it; the target is log(1 + in-degree).
@@ -15,11 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import harness
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import yaml
 from harness import DATA
 from numpy.typing import NDArray
 
@@ -125,15 +123,3 @@ def written(name: str, folder: Path) -> Path:
         pq.write_table(STREAMS[name].make(DATA / STREAMS[name].source), temporary)
         temporary.replace(path)
     return path
-
-
-def main() -> None:
-    given = harness.options(__doc__, {"folder": {"type": Path}, "names": {"nargs": "*"}})
-    for name in harness.chosen(given.names, STREAMS):
-        stream = STREAMS[name]
-        print(f"# {written(name, given.folder)}, --split {stream.split}")
-        print(yaml.safe_dump({"task": "node-regression", **stream.config}, sort_keys=False))
-
-
-if __name__ == "__main__":
-    main()

@@ -133,7 +133,6 @@ def rows(given: Any, address: Callable[..., str], folder: str) -> Iterator[list[
 
 def main() -> None:
     given = harness.options(__doc__, latency_ms=0.0, repeats=9, edges=[1_000, 1_000_000])
-    harness.begin()
     with harness.scratch() as folder, running(folder) as s3, faulty(s3.endpoint) as front:
         if given.latency_ms:
             front.rule = lambda method, path: Fault(delay_s=given.latency_ms / 1000)

@@ -8,24 +8,19 @@ protocol, without baselines and rankings. Columns:
 - *cut*: training events that no rank could learn, mean over epochs; *events per rank*: their standard deviation;
 - *nodes per rank*: share of the nodes of which a rank has memory while it learns, mean of ranks;
 - *memory*: mails and walks a rank has, at most, the largest of ranks; *events*: events and graph, on every rank;
-- *s per epoch*: of training, of the slowest rank, and its CPU seconds, which a busy machine says less about;
-- *MiB sent*: payload that a rank sent per epoch; *partitioner*: seconds it took for the file.
+- *CPU s*: of training, per epoch, of the slowest rank; *MiB sent*: payload that a rank sent per epoch.
 
-``--hubs`` are of sep, ``--batch`` has the events of a step, of all ranks together or, with ``--share each``, of each. Rows are
-appended to --out as JSON when they are done; what is there already is not run again.
+``--hubs`` are of sep, ``--batch`` has the events of a step, of all ranks together or, with ``--share each``, of each.
 """
 
-import argparse
 import itertools
-import json
 import statistics
-import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import harness
-import numpy as np
 
 from schemas.config import Lane
 from schemas.trainer_config import TrainerConfig
@@ -38,39 +33,22 @@ from trainer.ranks import Ranks
 from trainer.scoring.metrics import Figures
 from trainer.strategies.speed.pac import PacStrategy
 
-BATCH = 200
-KEYS = (
-    "data",
-    "model",
-    "lane",
-    "hubs",
-    "parts",
-    "ranks",
-    "epochs",
-    "batch",
-    "share",
-    "snapshots",
-    "synchronise",
-    "seed",
-)
-
 
 class Run(_Run):
     """One seed under ``evaluate``'s protocol; what training took and did is written down."""
 
     def prepare(self) -> None:
         """Listen to the strategy."""
-        self.wall = self.cpu = 0.0
+        self.cpu = 0.0
         self.learned: list[tuple[int, int, int]] = []
         self.nodes: list[float] = []
         strategy = self.session.strategy
         learn = strategy.learn
 
         def timed(example_sets: Any, epoch: int) -> Any:
-            began, began_cpu = time.perf_counter(), time.process_time()
+            began = time.process_time()
             report = learn(example_sets, epoch)
-            self.wall += time.perf_counter() - began
-            self.cpu += time.process_time() - began_cpu
+            self.cpu += time.process_time() - began
             self.learned.append((len(example_sets[-1].learned), report.events, report.discarded))
             if isinstance(strategy, PacStrategy):
                 held = strategy._groups.is_local()
@@ -81,7 +59,7 @@ class Run(_Run):
 
     def _warm_up(self) -> None:
         super()._warm_up()
-        self.wall = self.cpu = 0.0
+        self.cpu = 0.0
         self.learned.clear()
         self.nodes.clear()
         self.ranks.traffic.sent_bytes.clear()
@@ -95,66 +73,41 @@ class Run(_Run):
         ])  # fmt: skip
 
 
-def work(row: dict[str, Any], out: Path) -> None:
-    """As one rank."""
-    ranks, lane, epochs = Ranks.from_environment("cpu"), LaneReader(row["store"], row["lane"]), row["epochs"]
+def work(store: Path, lane_name: str, seed: int, given: Any) -> dict[str, Any]:
+    """As one rank: what it found and took."""
+    ranks, lane, epochs = Ranks.from_environment("cpu"), LaneReader(store, lane_name), given.epochs
     config = TrainerConfig.model_validate({
-        "model": row["model"], "strategy": "pac", "lane": row["lane"], "seed": row["seed"],
-        "strategy_params": {"synchronise": row["synchronise"], "batch": row["share"]},
-        "optimisation": {"epochs": epochs, "batch_size": row["batch"]},
+        "model": given.model, "strategy": "pac", "lane": lane_name, "seed": seed,
+        "strategy_params": {"synchronise": given.synchronise, "batch": given.share},
+        "optimisation": {"epochs": epochs, "batch_size": given.batch},
     })  # fmt: skip
     inserts = all_inserts(lane)
     split = split_by_time(inserts.visible_us, (0.7, 0.15, 0.15))
-    protocol = OfflineProtocol(lane, inserts, split, row["seed"])
-    run = Run(config, lane, ranks, split, row["seed"], protocol, None)
+    run = Run(config, lane, ranks, split, seed, OfflineProtocol(lane, inserts, split, seed), None)
     run.prepare()
     figures = run.figures()
     learned, events, discarded = (sum(column) for column in zip(*run.learned, strict=True))
-    harness.require(events > 0, f"no event of {row['data']} was learned")
+    harness.require(events > 0, "no event was learned")
     held = run.session.strategy.held_bytes
-    own = [
-        learned / epochs, run.wall / epochs, run.cpu / epochs, held["memory"] / 2**20, held["events"] / 2**20,
-        run.sent / 2**20 / epochs, statistics.mean(run.nodes),
-    ]  # fmt: skip
-    everyones = np.array(
-        [ranks.total([value if rank == ranks.rank else 0.0 for value in own]) for rank in range(ranks.size)]
-    )
-    if ranks.rank == 0:
-        largest = dict(
-            zip(
-                ("wall_s", "cpu_s", "memory_mib", "events_mib", "sent_mib"),
-                everyones.max(axis=0)[1:6],
-                strict=True,
-            )
-        )
-        found = {
-            **{key: row[key] for key in KEYS},
-            **{name: figures.get(name) for name in ("ap", "inductive_ap", "validation_ap")},
-            **largest,
-            "cut": discarded / (events + discarded),
-            "events_std": float(everyones[:, 0].std()),
-            "nodes": float(everyones[:, 6].mean()),
-            "partition_s": sum(manifest.quality.seconds for manifest in lane.manifests),
-        }
-        with out.open("a") as file:
-            file.write(json.dumps(found) + "\n")
     ranks.close()
+    return {
+        "ap": figures["ap"], "inductive_ap": figures.get("inductive_ap"), "cut": discarded / (events + discarded),
+        "events": learned / epochs, "nodes": statistics.mean(run.nodes), "memory_mib": held["memory"] / 2**20,
+        "events_mib": held["events"] / 2**20, "cpu_s": run.cpu / epochs, "sent_mib": run.sent / 2**20 / epochs,
+    }  # fmt: skip
 
 
-def cells(runs: list[dict[str, Any]]) -> list[str]:
-    """A setting, its seeds as their mean ± standard deviation."""
-    row, mean = runs[0], lambda key: statistics.mean(run[key] for run in runs)
-    lane = f"sep {100 * row['hubs']:g} %" if row["lane"] == "sep" else row["lane"]
-    lane = "any" if row["ranks"] == 1 else lane
-    lane += ", `mean`" if row["synchronise"] == "mean" else ""
-    lane += f", batch {row['batch']}" if row["batch"] != BATCH else ""
-    lane += " each" if row["share"] == "each" and row["ranks"] > 1 else ""
+def cells(seeds: list[list[dict[str, Any]]]) -> list[str]:
+    """Of the seeds of a setting, each the figures of its ranks."""
+
+    def mean(name: str, of_ranks: Callable[[list[float]], float] = max) -> float:
+        return statistics.mean(of_ranks([rank[name] for rank in ranks]) for ranks in seeds)
+
     return [
-        f"{Path(row['data']).stem}, {row['model']}", lane, str(row["ranks"]), str(len(runs)),
-        *(mean_and_deviation([run[name] for run in runs]) for name in ("ap", "inductive_ap")),
-        f"{100 * mean('cut'):.1f} %", f"{mean('events_std'):.0f}", f"{100 * mean('nodes'):.0f} %",
-        f"{mean('memory_mib'):.2f}", f"{mean('events_mib'):.1f}", f"{mean('wall_s'):.1f}", f"{mean('cpu_s'):.1f}",
-        f"{mean('sent_mib'):.0f}", f"{mean('partition_s'):.2f}",
+        *(mean_and_deviation([ranks[0][name] for ranks in seeds]) for name in ("ap", "inductive_ap")),
+        f"{100 * mean('cut'):.1f} %", f"{mean('events', statistics.pstdev):.0f}",
+        f"{100 * mean('nodes', statistics.mean):.0f} %", f"{mean('memory_mib'):.2f}", f"{mean('events_mib'):.1f}",
+        f"{mean('cpu_s'):.1f}", f"{mean('sent_mib'):.0f}",
     ]  # fmt: skip
 
 
@@ -165,28 +118,23 @@ def mean_and_deviation(values: list[float | None]) -> str:
     return f"{statistics.mean(known):.4f}" + (f" ± {statistics.stdev(known):.4f}" if len(known) > 1 else "")
 
 
-def measure(given: Any, out: Path) -> list[list[dict[str, Any]]]:
-    """Run what is not in ``out`` yet; all rows that are there then, by setting."""
-    read = lambda: [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []  # noqa: E731
-    known = [{key: row[key] for key in KEYS} for row in read()]
+def rows(given: Any) -> Iterator[list[str]]:
     for data, lane in itertools.product(given.data, given.lanes):
         for hubs in given.hubs if lane == "sep" else [0.0]:
-            shared = {key: getattr(given, key) for key in KEYS if hasattr(given, key)}
-            rows = [
-                {**shared, "data": str(data), "lane": lane, "hubs": hubs, "ranks": ranks, "seed": seed}
-                for ranks in given.ranks
-                for seed in range(given.seeds)
-            ]
-            rows = [row for row in rows if row not in known]
+            name = f"sep {100 * hubs:g} %" if lane == "sep" else lane
             with harness.scratch() as folder:
-                store = store_of(data, folder / "store", lane, hubs, given) if rows else None
-                for row in rows:
-                    spec = json.dumps({**row, "store": str(store)})
-                    harness.on_ranks(row["ranks"], __file__, "--rank-of", spec, "--out", out)
-    settings: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in read():
-        settings.setdefault(tuple(row[key] for key in KEYS if key != "seed"), []).append(row)
-    return list(settings.values())
+                store = store_of(data, folder / "store", lane, hubs, given)
+                for ranks in given.ranks:
+                    seeds = [
+                        harness.on_ranks(ranks, work, store, lane, seed, given) for seed in range(given.seeds)
+                    ]
+                    yield [
+                        f"{Path(data).stem}, {given.model}",
+                        name,
+                        str(ranks),
+                        str(len(seeds)),
+                        *cells(seeds),
+                    ]
 
 
 def store_of(data: Path, store: Path, lane: str, hubs: float, given: Any) -> Path:
@@ -202,22 +150,13 @@ def store_of(data: Path, store: Path, lane: str, hubs: float, given: Any) -> Pat
 def main() -> None:
     given = harness.options(
         __doc__, data=[harness.DATA / "collegemsg.parquet"], model="tgn-history", lanes=["sep"], hubs=[0.05],
-        ranks=[1, 2, 4], parts=8, epochs=1, batch=BATCH, share={"choices": ["divided", "each"], "default": "divided"},
-        snapshots=25, synchronise="latest", seeds=1, out={"type": Path},
-        rank_of={"type": json.loads, "help": argparse.SUPPRESS},
+        ranks=[1, 2, 4], parts=8, epochs=1, batch=200, share={"choices": ["divided", "each"], "default": "divided"},
+        snapshots=25, synchronise="latest", seeds=1,
     )  # fmt: skip
-    if harness.is_rank():
-        work(given.rank_of, given.out)
-        return
-    harness.begin()
-    sys.stdout.flush()
-    with harness.scratch() as folder:
-        settings = measure(given, given.out or folder / "rows.jsonl")
     titles = (
         "data, model | lane | ranks | seeds | AP | inductive | cut | events per rank, std | nodes per rank"
     )
-    rest = "memory per rank, MiB | events, MiB | s per epoch | CPU s | MiB sent | partitioner, s"
-    harness.table(f"{titles} | {rest}", map(cells, settings))
+    harness.table(f"{titles} | memory per rank, MiB | events, MiB | CPU s | MiB sent", rows(given))
 
 
 if __name__ == "__main__":

@@ -1,44 +1,39 @@
 """Edge partitioners on one core, beside what the memory allows: python benchmarks/partition_speed.py [--edges N] [--large].
 
-R-MAT of 20 M edges and about 1.1 M nodes, ids in order of first appearance as the log gives them. The ceiling reads
-two 8-byte records and writes one for every edge, at the same ids in the same order, in the same run, in turns with
-the partitioners; a loop that fetches lines ahead as the kernels do, and the plain loop at the same ids in a random
-order of nodes, are printed beside it. Figures are CPU time of the thread, medians of ``--runs``; compilation is left out.
-``update`` is all that the partitioner's public methods cost, ``kernel`` the part of it spent in compiled loops over
-edges: those that assign and, of PowerGraph and SEP, count. Memory is kept as the stream job keeps it, and a first pass
-that is not counted has touched it; what that pass took in fresh pages is printed.
+R-MAT of 20 M edges and about 1.1 M nodes, ids in order of first appearance as the log gives them. The ceiling reads two 8-byte
+records and writes one for every edge, at the same ids in the same order, snapshot by snapshot in turns with the partitioner.
+Figures are CPU time of the thread, medians of ``--runs``; compilation is left out. ``update`` is all that public methods
+cost. Memory is kept as the stream job keeps it, and a first pass that is not counted has touched it.
 
 ``--large``: a graph that no cache holds. R-MAT, 200 M edges and about 72 M nodes: a few edges per node, as a dictionary that has
-run for long sees them. Ends are drawn in pieces, numbered by first appearance and kept as int32 beside the partitioner (1.6 GB);
-snapshots of 4 M edges go through ``update``, each in turns with the ceiling's loop over the same edges in a table for all nodes.
-Bytes are those of the arrays that a partitioner keeps. ``--levels``: R-MAT draws from 2^levels ids.
+run for long sees them. Snapshots have 4 M edges. Ends are drawn in pieces and
+kept as int32 beside the partitioner (1.6 GB). Bytes are those of the arrays that a partitioner keeps. ``--levels``: R-MAT draws
+from 2^levels ids.
 
 ``--only`` names partitioners, ``--parts`` their numbers of parts.
 """
 
+import itertools
 import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
 import harness
 import numpy as np
+from harness import seconds_of
 
 from stream.kernels import njit
-from stream.partition.edge import hdrf, sep
 from stream.partition.interface import create
 from stream.service.memory import keep_memory
 from stream.snapshots.delta import Csr, SnapshotDelta, delta_of
 from stream.snapshots.prefetch import AHEAD, prefetch
-from stream.synthetic.interactions import A, B, C, rmat_edges
+from stream.synthetic.interactions import A, B, C
 
 SNAPSHOTS, DAY_S = 50, 86_400.0
 PIECE = 1 << 22
-WORKS = [(name, n) for name in ("hdrf", "powergraph-greedy", "sep-two-pass", "sep") for n in (1, SNAPSHOTS)]
-WORKS.remove(("sep", 1))
-LARGE = ("hdrf", "sep-two-pass", "sep")
-Ends = tuple[np.ndarray, np.ndarray]
+NAMES = ("hdrf", "powergraph-greedy", "sep-two-pass", "sep")
 
 
 @njit(nogil=True)
@@ -46,20 +41,6 @@ def ceiling(src, dst, records):
     """Two reads and a write for each edge."""
     total = np.uint64(0)
     for e in range(len(src)):
-        total += records[dst[e]]
-        records[src[e]] += np.uint64(1)
-    return total
-
-
-@njit(nogil=True)
-def ceiling_ahead(src, dst, records):
-    """The same, lines fetched as early as the kernels do."""
-    total = np.uint64(0)
-    last = len(src) - 1
-    for e in range(len(src)):
-        ahead = min(e + AHEAD, last)
-        prefetch(records, src[ahead])
-        prefetch(records, dst[ahead])
         total += records[dst[e]]
         records[src[e]] += np.uint64(1)
     return total
@@ -92,8 +73,8 @@ def number(ends, rank, known):
     return known
 
 
-def large_edges(edges: int, levels: int) -> Ends:
-    """Dense ends, int32 (E,) each."""
+def edges_of(edges: int, levels: int) -> tuple[np.ndarray, np.ndarray]:
+    """R-MAT ends with dense ids by first appearance, int32 (E,) each."""
     rng = np.random.default_rng(0)
     rank = np.full(1 << levels, -1, np.int32)
     src, dst = np.empty(edges, np.int32), np.empty(edges, np.int32)
@@ -107,67 +88,21 @@ def large_edges(edges: int, levels: int) -> Ends:
     return src, dst
 
 
-def by_first_appearance(nodes: int, edges: int) -> Ends:
-    """R-MAT ends with dense ids, int64 (E,) each."""
-    ends = np.stack(rmat_edges(nodes, edges, np.random.default_rng(0)), 1).astype(np.int64)
-    number(ends, np.full(nodes, -1, np.int64), 0)
-    return ends[:, 0].copy(), ends[:, 1].copy()
-
-
-def delta(
-    tau: int, nodes: int, op: np.ndarray, src: np.ndarray, dst: np.ndarray, t: np.ndarray
-) -> SnapshotDelta:
-    """A snapshot without its graph, which edge partitioners do not look at."""
-    none = np.empty(0, np.int64)
-    return delta_of(
-        tau=tau, num_nodes=nodes, op=op.astype(np.int8), src=src, dst=dst, t=t, weight=np.ones(len(op), np.float32),
-        graph=Csr(np.zeros(nodes + 1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32)), live=none,
-        touched=none, feature_nodes=none, changed_segments=np.empty(0, np.int32),
-    )  # fmt: skip
-
-
 def deltas(src: np.ndarray, dst: np.ndarray, snapshots: int) -> Iterator[SnapshotDelta]:
-    """Snapshots of equal size over a day; ends of int32 are widened while a snapshot is used."""
+    """Snapshots of equal size over a day, without their graphs, which edge partitioners do not look at."""
     step_us = max(int(DAY_S * 1e6) // len(src), 1)
-    cuts = np.arange(snapshots + 1) * len(src) // snapshots
-    seen = 0
+    cuts, none = np.arange(snapshots + 1) * len(src) // snapshots, np.empty(0, np.int64)
+    nodes = 0
     for tau in range(snapshots):
         rows = slice(cuts[tau], cuts[tau + 1])
-        ends = [end[rows].astype(np.int64, copy=False) for end in (src, dst)]
-        seen = max(seen, *(int(end.max()) + 1 for end in ends))
-        times = np.arange(rows.start, rows.stop) * step_us
-        yield delta(tau, seen, np.ones(len(times)), *ends, times)
-
-
-class Clock:
-    """CPU seconds of this thread in whole calls, and in the kernels that they call."""
-
-    def __init__(self) -> None:
-        self.whole = self.kernel = 0.0
-
-    def watch(self, module: Any, *names: str) -> None:
-        """Count what a module spends in these functions."""
-        for name in names:
-            setattr(module, name, self._watched(getattr(module, name)))
-
-    def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
-            began = time.thread_time()
-            result = function(*arguments)
-            self.kernel += time.thread_time() - began
-            return result
-
-        return call
-
-    def time(self, call: Callable[[], object]) -> None:
-        """Add a call."""
-        self.whole += harness.seconds_of(call, time.thread_time)
-
-    def take(self) -> tuple[float, float]:
-        """Seconds of calls and of kernels since the last time."""
-        taken = self.whole, self.kernel
-        self.whole = self.kernel = 0.0
-        return taken
+        ends, count = [end[rows].astype(np.int64) for end in (src, dst)], rows.stop - rows.start
+        nodes = max(nodes, *(int(end.max()) + 1 for end in ends))
+        yield delta_of(
+            tau=tau, num_nodes=nodes, op=np.ones(count, np.int8), src=ends[0], dst=ends[1],
+            t=np.arange(rows.start, rows.stop) * step_us, weight=np.ones(count, np.float32),
+            graph=Csr(np.zeros(nodes + 1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32)), live=none,
+            touched=none, feature_nodes=none, changed_segments=np.empty(0, np.int32),
+        )  # fmt: skip
 
 
 def partitioner(name: str, parts: int) -> Any:
@@ -175,104 +110,47 @@ def partitioner(name: str, parts: int) -> Any:
     return create(name, parts=parts, **({"time_constant": DAY_S / 10} if name.startswith("sep") else {}))
 
 
-def run(
-    clock: Clock, name: str, src: np.ndarray, dst: np.ndarray, snapshots: int, parts: int, beside: Any = None
-) -> Any:
-    """One partitioner over the stream: its public methods are timed. ``beside`` is called with each snapshot in turns."""
-    used = partitioner(name, parts)
+def run(name: str, src: np.ndarray, dst: np.ndarray, snapshots: int, parts: int) -> tuple[Any, float, float]:
+    """A partitioner over a stream: itself, and CPU seconds of its public methods and of the ceiling on the same snapshots."""
+    used, records = partitioner(name, parts), np.zeros(max(src.max(), dst.max()) + 1, np.uint64)
+    own = top = 0.0
     if name == "sep-two-pass":
-        for each in deltas(src, dst, snapshots if beside else 1):
-            clock.time(lambda d=each: used.foresee(d.src, d.dst, d.t, d.num_nodes))
+        for each in deltas(src, dst, snapshots):
+            own += seconds_of(lambda d=each: used.foresee(d.src, d.dst, d.t, d.num_nodes), time.thread_time)
     for each in deltas(src, dst, snapshots):
-        if beside:
-            beside(each)
-        clock.time(lambda d=each: used.update(d))
-    return used
+        top += seconds_of(lambda d=each: ceiling(d.src, d.dst, records), time.thread_time)
+        own += seconds_of(lambda d=each: used.update(d), time.thread_time)
+    return used, own, top
 
 
-def rates(clock: Clock, given: Any, works: list[tuple[str, int]]) -> Iterator[list[str]]:
-    src, dst = by_first_appearance(given.nodes, given.edges or 20_000_000)
-    edges, nodes = len(src), int(max(src.max(), dst.max())) + 1
-    run(clock, "hdrf", src, dst, 1, given.parts[0])
-    fresh = clock.take()[0]
-    print(f"{edges:,} edges, {nodes:,} nodes; hdrf, one snapshot, {given.parts[0]} parts, in fresh pages: "
-          f"{edges / fresh / 1e6:.0f} M edges/s")  # fmt: skip
-    run(clock, "hdrf", src, dst, 1, given.parts[-1])
-    clock.take()
-    other = np.random.default_rng(1).permutation(nodes)
-    loops = {
-        "two reads and a write": (ceiling, src, dst),
-        "the same, fetched ahead": (ceiling_ahead, src, dst),
-        "plain, nodes in random order": (ceiling, other[src], other[dst]),
-    }
-    ceilings: dict[str, list[float]] = {}
-    seconds: dict[tuple[str, int, int], list[tuple[float, float]]] = {}
-    for _ in range(given.runs):
-        for parts in given.parts:
-            for title, (loop, *ends) in loops.items():
-                records = np.zeros(nodes, np.uint64)
-                clock.time(lambda c=loop, e=ends, r=records: c(*e, r))
-                ceilings.setdefault(title, []).append(clock.take()[0])
-            for name, snapshots in works:
-                run(clock, name, src, dst, snapshots, parts)
-                seconds.setdefault((name, snapshots, parts), []).append(clock.take())
-    for title, took in ceilings.items():
-        print(f"ceiling, {title}: {harness.spread([edges / s / 1e6 for s in took], 0)} M edges/s")
-    top = median(ceilings["two reads and a write"])
-    for (name, snapshots, parts), runs in sorted(seconds.items()):
-        whole, kernel = (median(column) for column in zip(*runs, strict=True))
-        inner = [f"{edges / kernel / 1e6:.1f}", f"{top / kernel:.0%}"] if kernel else ["", ""]
-        yield [name, str(snapshots), str(parts), f"{edges / whole / 1e6:.1f}", f"{top / whole:.0%}", *inner]
-
-
-def large_rates(given: Any, names: list[str]) -> Iterator[list[str]]:
-    src, dst = large_edges(given.edges or 200_000_000, given.levels)
-    edges, nodes = len(src), int(max(src.max(), dst.max())) + 1
+def rates(given: Any, names: list[str]) -> Iterator[list[str]]:
+    large = given.large
+    edges = given.edges or (200_000_000 if large else 20_000_000)
+    src, dst = edges_of(edges, given.levels or (30 if large else 21))
+    nodes = int(max(src.max(), dst.max())) + 1
     print(f"{edges:,} edges, {nodes:,} nodes")
-    for name in names:
+    if not large:
+        run("hdrf", src, dst, 1, max(given.parts))  # in fresh pages
+    for name, snapshots in itertools.product(names, (-(-edges // PIECE),) if large else (SNAPSHOTS, 1)):
         for parts in given.parts:
-            clock, top, records = Clock(), Clock(), np.zeros(nodes, np.uint64)
-            beside = lambda d, r=records, t=top: t.time(lambda: ceiling(d.src, d.dst, r))  # noqa: E731
-            used = run(clock, name, src, dst, -(-edges // PIECE), parts, beside)
-            kept = [x for x in vars(used).values() if isinstance(x, np.ndarray) and len(x) >= nodes]
-            rate, share = edges / clock.whole / 1e6, top.whole / clock.whole
-            bytes_ = sum(x.nbytes for x in kept) / nodes
-            yield [
-                name,
-                str(parts),
-                f"{edges / top.whole / 1e6:.0f}",
-                f"{rate:.1f}",
-                f"{share:.1%}",
-                f"{bytes_:.1f}",
-            ]
+            turns = [run(name, src, dst, snapshots, parts) for _ in range(1 if large else given.runs)]
+            own, top = (median(turn[clock] for turn in turns) for clock in (1, 2))
+            kept = [x for x in vars(turns[0][0]).values() if isinstance(x, np.ndarray) and len(x) >= nodes]
+            cells = f"{edges / top / 1e6:.0f}", f"{edges / own / 1e6:.1f}", f"{top / own:.1%}"
+            yield [name, str(snapshots), str(parts), *cells, f"{sum(x.nbytes for x in kept) / nodes:.1f}"]
     print(f"largest memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB")
 
 
 def main() -> None:
-    given = harness.options(
-        __doc__, edges=0, nodes=1 << 21, runs=3, only=[], parts=[4, 32], large=False, levels=30
-    )
-    harness.begin()
+    given = harness.options(__doc__, edges=0, runs=3, only=[], parts=[4, 32], large=False, levels=0)
     keep_memory()
-    names = harness.chosen(given.only, LARGE if given.large else dict(WORKS))
-    works = [work for work in WORKS if work[0] in names]
-    clock = Clock()
-    if not given.large:
-        clock.watch(hdrf, "assign_records", "count_edges")
-        clock.watch(sep, "assign_marked", "add_centrality")
-    warm = by_first_appearance(1 << 10, 5_000)
+    names = harness.chosen(given.only, NAMES)
+    warm = edges_of(5_000, 10)
     for name in names:  # compiles, or loads, the kernels
         for parts in given.parts:
-            run(clock, name, *warm, 3, parts)
-    for loop in (ceiling, ceiling_ahead):
-        loop(*warm, np.zeros(1 << 10, np.uint64))
-    clock.take()
-    if given.large:
-        titles = "partitioner | P | ceiling, M edges/s | update, M edges/s | of the ceiling | bytes per node"
-        harness.table(titles, large_rates(given, names))
-    else:
-        titles = "partitioner | snapshots | P | update, M edges/s | of the ceiling | kernel | of the ceiling"
-        harness.table(titles, rates(clock, given, works))
+            run(name, *warm, 3, parts)
+    titles = "partitioner | snapshots | P | ceiling, M edges/s | update, M edges/s | of the ceiling"
+    harness.table(f"{titles} | bytes per node", rates(given, names))
 
 
 if __name__ == "__main__":

@@ -134,33 +134,25 @@ def locality(given: Any) -> Iterator[list[str]]:
         yield [kind, str(gpus), f"{median(shares):.2f}", *worst, f"{median(seconds):.2f}"]
 
 
+GAPS = "gap where n ≥ 8 G and n ≥ 100, mean | most | of them"
 TABLES = {
-    "exact": (
-        exact,
-        "instances, n ≤ 10, G ≤ 3 | ilp equals brute force | its s, at most | greedy above, mean | worst",
-    ),
-    "published": (
-        published,
-        "instances | greedy shorter than paper, mean | best | worst | gap where n ≥ 8 G and n ≥ 100, mean | most | of them",
-    ),
+    "exact": (exact, "instances | ilp equals brute force | its s, at most | greedy above, mean | worst"),
+    "published": (published, f"instances | greedy shorter than paper, mean | best | worst | {GAPS}"),
     "speed": (speed, f"algorithm | groups | GPUs | {' | '.join(f'ms, {kind}' for kind in KINDS)}"),
     "scale": (
         scale,
-        f"times of 10,000 groups | efficiency % (imbalance) on GPUs: | {' | '.join(map(str, GPUS))} | solve, ms",
+        f"10,000 groups | efficiency % (imbalance) on GPUs: | {' | '.join(map(str, GPUS))} | solve, ms",
     ),
     "locality": (
         locality,
-        "64 groups | GPUs | moves, share of those without regard: median | worst | epoch, at most | s",
+        "64 groups | GPUs | moves of those without regard: median | worst | epoch, at most | s",
     ),
 }
 
 
 def main() -> None:
     given = harness.options(__doc__, only=",".join(TABLES), instances=300, paper=False, figure={"type": Path})
-    harness.begin()
-    for name in harness.chosen(given.only.split(","), TABLES):
-        rows, titles = TABLES[name]
-        harness.table(titles, rows(given))
+    harness.tables(TABLES, given.only.split(","), given)
 
 
 if __name__ == "__main__":

@@ -237,16 +237,15 @@ def rows(given: Any) -> Iterator[list[str]]:
             ways = {"ours": ours(name, last=last), "IBM's way": ibm(anchor)}
             yield from row(f"{name}, {'newest' if last else 'all'} rows", ways, given.repeat)
     peers: dict[str, tuple[Any, ...]] = {"tgcn": ("temporalgcn", "TGCN"), "dcrnn": ("dcrnn", "DCRNN", 2)}
-    for name in (*peers, "cdgcn", "evolvegcn-h", "sage-linear"):
+    for name, cell in peers.items():
         if given.only in name:
-            peer = temporal(*peers[name]) if name in peers else None
+            peer = temporal(*cell)
             theirs = {"PyG Temporal": peer(edges, inputs)} if peer else {}
             yield from row(name, {"ours": ours(name, last=True), **theirs}, given.repeat)
 
 
 def main() -> None:
     given = harness.options(__doc__, nodes=20_000, degree=10, steps=6, repeat=5, only="")
-    harness.begin()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     torch.manual_seed(0)

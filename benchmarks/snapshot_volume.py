@@ -126,15 +126,18 @@ def size_of(stream: Stream) -> Size:
     return Size(snapshots, stream.nodes, active)
 
 
+def foresee(partitioner: Any, stream: Stream) -> None:
+    """Show the whole stream to a partitioner that asks for it."""
+    if hasattr(partitioner, "foresee"):
+        is_insert = stream.events["op"].to_numpy() == int(Op.INSERT)
+        columns = (stream.events[name].to_numpy()[is_insert] for name in ("src_node", "dst_node", "t"))
+        partitioner.foresee(*columns, stream.nodes)
+
+
 def online(name: str, parts: int, stream: Stream) -> Owners:
     """Owners by one of the project's partitioners, as the stream job runs it."""
     partitioner: Any = create(name, parts=parts)
-    if hasattr(partitioner, "foresee"):
-        is_insert = stream.events["op"].to_numpy() == int(Op.INSERT)
-        partitioner.foresee(
-            *(stream.events[column].to_numpy()[is_insert] for column in ("src_node", "dst_node", "t")),
-            stream.nodes,
-        )
+    foresee(partitioner, stream)
 
     def owners(delta: SnapshotDelta) -> NDArray[np.int32]:
         partitioner.update(delta)
@@ -223,7 +226,6 @@ def main() -> None:
     given = harness.options(
         __doc__, {"sets": list(SETS)}, data=harness.DATA, parts=[4, 16, 64], layers=2, width=6, seed=0
     )
-    harness.begin()
     if mtkahypar is None:
         print("mtkahypar is not installed, so its column is empty: pip install mtkahypar")
     print(f"Millions of floats, forwards, {given.layers} layer(s) of width {given.width}")

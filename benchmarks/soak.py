@@ -31,16 +31,11 @@ RETENTION = {
 
 def keys(folder: Path, bootstrap: str, given: Any) -> dict[str, Any]:
     topic = {"name": TOPIC, "format": given.format, "time_unit": "us" if given.format == "arrow" else "s"}
-    return {
-        "graph": "soak",
-        "store": str(folder / "store"),
-        "kafka": {"bootstrap": bootstrap, "topics": [topic], "dead_letters": "soak.dead"},
-        "snapshots": {"interval_s": INTERVAL_S, "commit_every_s": 5},
-        "lanes": [{"name": "hash", "algorithm": "hash", "parts": 4, "edge_life": 8}],
-        "retention": {"snapshots": KEPT},
-        "metrics": {"port": 0},
-        "cycle_s": 10.0,
-    }
+    return harness.stream_keys(
+        folder / "store", bootstrap, topic, {"name": "hash", "parts": 4, "edge_life": 8}, cycle_s=10.0,
+        kafka={"dead_letters": "soak.dead"}, snapshots={"interval_s": INTERVAL_S, "commit_every_s": 5},
+        retention={"snapshots": KEPT},
+    )  # fmt: skip
 
 
 def produce(bootstrap: str, message_format: str, allowed: Any) -> None:
@@ -130,7 +125,6 @@ def show(found: dict[str, np.ndarray], result: dict[str, Any], given: Any) -> bo
 def main() -> None:
     format_ = {"choices": ["json", "arrow"], "default": "json"}
     given = harness.options(__doc__, minutes=15.0, warm_up=5.0, format=format_, folder={"type": Path})
-    harness.begin()
     with harness.scratch(given.folder) as folder, harness.broker(folder / "kafka", RETENTION) as bootstrap:
         harness.topics(bootstrap, PARTITIONS, TOPIC)
         context = multiprocessing.get_context("spawn")

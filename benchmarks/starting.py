@@ -21,21 +21,16 @@ BEAM, TOPIC = "`import apache_beam`", "idle"
 
 def configuration(store: Path, bootstrap: str, algorithms: list[str]) -> Path:
     """Write the configuration of a stream that nothing comes on."""
-    kafka = {"bootstrap": bootstrap, "topics": [{"name": TOPIC}], "api_version": list(API_VERSION)}
-    keys = {
-        "graph": "idle",
-        "store": str(store),
-        "kafka": kafka,
-        "snapshots": {"interval_s": 10},
-        "metrics": {"port": 0},
-    }
-    lanes = [{"name": name, "algorithm": name, "parts": 4} for name in algorithms]
-    return harness.written(store.with_suffix(".yaml"), {**keys, "lanes": lanes})
+    lanes = ({"name": name, "parts": 4} for name in algorithms)
+    api = {"api_version": list(API_VERSION)}
+    keys = harness.stream_keys(
+        store, bootstrap, {"name": TOPIC}, *lanes, snapshots={"interval_s": 10}, kafka=api
+    )
+    return harness.written(store.with_suffix(".yaml"), keys)
 
 
 def main() -> None:
     given = harness.options(__doc__, turns=9, lanes=["hash"])
-    harness.begin()
     spent: dict[str, list[harness.Child]] = {}
     with harness.scratch() as folder, EmbeddedBroker() as broker:
         Producer({"bootstrap.servers": broker.address}).list_topics(TOPIC, timeout=10)  # which makes it

@@ -1,9 +1,9 @@
-"""The store beside the plainest way to do the same: python benchmarks/store.py [commit] [read] [advance] [open].
+"""The store beside the plainest way to do the same: python benchmarks/store.py [commit] [read] [open].
 
 commit: one snapshot of edges and changed feature rows, committed to the log, beside writing its tables with pyarrow and an
 fsync each. read: features of random nodes at any snapshot of a window, beside NumPy's gather from that snapshot's whole array, in
 CPU time of the thread; also the first read after the window moved on.
-advance: moving a window on by the same change on graphs of growing size. open: a compacted store with ``--snapshots``, in a
+open: a compacted store with ``--snapshots``, in a
 process of its own, built in the folder ``--place``. Ways take turns; medians.
 """
 
@@ -30,25 +30,27 @@ from stream.store.lane.writer import LaneWriter
 from stream.store.log.reader import LogReader
 from stream.store.log.writer import LogWriter
 from stream.store.window.features import FeatureVersions
-from stream.store.window.view import WindowView
 
 EDGES, ROWS, FEATURES, NODES = 1_000_000, 100_000, 128, 500_000
 SPAN, REPEATS = 1_000_000, 21
 WARM_BYTES = 400_000_000
 """Memory that is touched and given back before a commit is timed: more than either way needs. Pages that a virtual machine's host
 took back cost several times as much when they are first touched, whichever way does it."""
-OPENED = """
-import json, sys, time
-from stream.store.lane.reader import LaneReader
-from stream.store.log.reader import LogReader
-from stream.store.log.writer import LogWriter
-store = sys.argv[1]
-begun = time.perf_counter(); log = LogReader(store); log_s = time.perf_counter() - begun
-begun = time.perf_counter(); lane = LaneReader(store, "lane"); lane_s = time.perf_counter() - begun
-begun = time.perf_counter(); LogWriter.open(store, log.header).close(); writer_s = time.perf_counter() - begun
-assert len(log.snapshots) == len(lane.manifests) > 0
-print(json.dumps([log_s, lane_s, writer_s]))
-"""
+
+
+def opened(store: Path) -> list[float]:
+    """Seconds to open the log, the lane with its log, and the log for writing."""
+    seconds, found = [], []
+    for work in (
+        LogReader,
+        partial(LaneReader, lane="lane"),
+        lambda path: LogWriter.open(path, found[0].header).close(),
+    ):
+        began = time.perf_counter()
+        found.append(work(store))
+        seconds.append(time.perf_counter() - began)
+    harness.require(len(found[0].snapshots) == len(found[1].manifests) > 0, "the lane is not whole")
+    return seconds
 
 
 def edge_events(rng: np.random.Generator, count: int, nodes: int, start: int) -> pa.Table:
@@ -89,7 +91,7 @@ def in_memory(table: pa.Table) -> pa.Table:
     return pa.table(columns, schema=table.schema)
 
 
-def commit() -> Iterator[list[str]]:
+def commit(given: Any) -> Iterator[list[str]]:
     """Each way is first by turns: a snapshot's tables are known once it is written, so the first writes the one before."""
     rng, sizes, copies = np.random.default_rng(0), [], list[pa.Table]()
     took: dict[str, list[tuple[float, float]]] = {"log": [], "pyarrow": []}
@@ -120,7 +122,7 @@ def commit() -> Iterator[list[str]]:
         yield [name, f"{own:.3f}", f"{other:.3f}", f"{own / other:.2f}", harness.spread(ratios), first]
 
 
-def read() -> Iterator[list[str]]:
+def read(given: Any) -> Iterator[list[str]]:
     """Rows by nodes, window, segments, changed segments; 30 % of the nodes change in a snapshot."""
     for nodes, *sizes in (
         (300_000, 4, 4, 4), (100_000, 12, 4, 4), (100_000, 12, 4, 1), (100_000, 12, 32, 32), (100_000, 12, 32, 2),
@@ -191,33 +193,13 @@ def read_window(
     ]  # fmt: skip
 
 
-def advance(changes: int = 20_000, snapshots: int = 12, window: int = 4) -> Iterator[list[str]]:
-    """A window of 4 by 20,000 edges and 2,000 vectors."""
-    for edges in (250_000, 500_000, 1_000_000, 2_000_000):
-        rng, nodes = np.random.default_rng(0), edges // 5
-        tables = [node_events(rng, np.arange(nodes), 0), edge_events(rng, edges, nodes, 0)]
-        for tau in range(1, snapshots):
-            described = rng.choice(nodes, changes // 10, replace=False)
-            tables += [node_events(rng, described, tau * SPAN), edge_events(rng, changes, nodes, tau * SPAN)]
-        with harness.scratch(".") as folder:
-            lanes, events = [Lane(name="lane", algorithm="hash", parts=4)], pa.concat_tables(tables)
-            reader = LaneReader(harness.built(folder, events, SPAN, lanes, node_features=FEATURES), "lane")
-            view, took = WindowView(reader, window), []
-            for manifest in reader.manifests:
-                began = time.process_time()
-                took.append(
-                    (seconds_of(lambda m=manifest, v=view: v.advance(m)), time.process_time() - began)
-                )
-        yield [f"{edges:,}", *(f"{1e3 * median(column[window:]):.1f}" for column in zip(*took, strict=True))]
-
-
-def open_(snapshots: int, place: Path) -> Iterator[list[str]]:
+def open_(given: Any) -> Iterator[list[str]]:
     """A commit for each snapshot, written without waiting for the disk; the lane's manifests are its first one repeated."""
     whole, rng = os.fsync, np.random.default_rng(0)
     os.fsync = lambda descriptor: None
-    with harness.scratch(place) as folder:
+    with harness.scratch(given.place) as folder:
         with LogWriter.open(folder, LogHeader(graph="g", interval_us=SPAN, ids="int")) as log:
-            for tau in range(snapshots):
+            for tau in range(given.snapshots):
                 log.commit(seal=[(tau, edge_events(rng, 3, 100_000, tau * SPAN))])
         with LaneWriter(folder, Lane(name="lane", algorithm="hash", parts=4)) as writer:
             done = iter([False])
@@ -225,7 +207,7 @@ def open_(snapshots: int, place: Path) -> Iterator[list[str]]:
         repeat_manifest(folder)
         os.fsync = whole
         for name in ("no index", "indexed", "indexed", "indexed"):
-            yield [name, *(f"{each:.2f}" for each in harness.child("-c", OPENED, folder).result)]
+            yield [name, *(f"{each:.2f}" for each in harness.apart(opened, folder))]
             if name == "no index":
                 print(f"index written in {seconds_of(lambda: compact(folder, always=True)):.1f} s")
 
@@ -242,25 +224,23 @@ def repeat_manifest(store: Path) -> None:
         (lane_folder(store, "lane") / manifest_name(sealed.tau)).write_bytes(record)
 
 
+PARTS: dict[str, tuple[Callable[..., Iterator[list[str]]], str]] = {
+    "commit": (
+        commit,
+        "clock | log, s | pyarrow and fsync, s | ratio | ratios of pairs | the process's first, s",
+    ),
+    "read": (
+        read,
+        "nodes | window | segments that change | values | ms | NumPy, ms | worst, of its speed | first after, ms | MB held"
+        " | all snapshots whole, MB",
+    ),
+    "open": (open_, "store | log, s | lane with its log, s | log for writing, s"),
+}
+
+
 def main() -> None:
-    read_titles = "nodes | window | segments that change | values | ms | NumPy, ms | worst, of its speed | first after, ms"
-    parts: dict[str, tuple[Callable[..., Iterator[list[str]]], str]] = {
-        "commit": (
-            commit,
-            "clock | log, s | pyarrow and fsync, s | ratio | ratios of pairs | the process's first, s",
-        ),
-        "read": (read, f"{read_titles} | MB held | all snapshots whole, MB"),
-        "advance": (advance, "edges | ms | CPU ms"),
-        "open": (
-            lambda: open_(given.snapshots, given.place),
-            "store | log, s | lane with its log, s | log for writing, s",
-        ),
-    }
     given = harness.options(__doc__, {"parts": []}, snapshots=100_000, place=Path())
-    harness.begin()
-    for name in harness.chosen(given.parts, parts):
-        rows, titles = parts[name]
-        harness.table(titles, rows())
+    harness.tables(PARTS, given.parts, given)
 
 
 if __name__ == "__main__":

@@ -17,13 +17,13 @@ from statistics import median
 
 import harness
 
-from schemas.events import US_PER_S
 from stream.decode.files import read_events
 
 STRATEGIES = {"tgn-history": "sequential", "sage-linear": "vertex", "wdgcn": "whole", "tmgcn": "whole"}
 """By model."""
 A_SNAPSHOT = 500
 """Events in it."""
+OPENMP = ("OMP_", "GOMP_", "KMP_")
 
 
 @contextmanager
@@ -42,25 +42,11 @@ def trained(keys: dict[str, object]) -> tuple[float, float]:
 
     with harness.scratch() as folder:
         fixed = {"lane": "hash", "checkpoint": f"{folder}/checkpoints", "metrics": {"port": 0}}
-        config = harness.written(folder / "trainer.yaml", keys | fixed)
-        command = [
-            sys.executable,
-            *harness.TRAINER,
-            "run",
-            "--config",
-            str(config),
-            "--until-idle",
-            "0",
-            "--json",
-        ]
-        plain = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("OMP_", "GOMP_", "KMP_"))
-        }
-        process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=plain
-        )
+        config = str(harness.written(folder / "trainer.yaml", keys | fixed))
+        command = [sys.executable, *harness.TRAINER, "run", "--config", config, "--until-idle", "0", "--json"]
+        plain = {name: value for name, value in os.environ.items() if not name.startswith(OPENMP)}
+        quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
+        process = subprocess.Popen(command, stdout=quiet, stderr=pipe, text=True, env=plain)
         assert process.stderr is not None
         log, began, spent = "", 0.0, 0.0
         for line in process.stderr:
@@ -75,31 +61,22 @@ def trained(keys: dict[str, object]) -> tuple[float, float]:
 def store_of(folder: Path, data: Path, snapshots: int) -> Path:
     """A store of the first events, whose snapshots have equally many."""
     read = read_events(harness.existing(data))
-    events = read.events.sort_by("t").slice(0, snapshots * A_SNAPSHOT)
-    column = events.schema.get_field_index("t")
-    moments = [row * US_PER_S for row in range(len(events))]
-    evened = replace(read, events=events.set_column(column, events.schema.field(column), [moments]))
-    return harness.built(folder, evened, A_SNAPSHOT * US_PER_S, harness.lanes("hash", parts=1))
+    first = replace(read, events=read.events.sort_by("t").slice(0, snapshots * A_SNAPSHOT))
+    return harness.built(folder, *harness.evened(first, A_SNAPSHOT), harness.lanes("hash", parts=1))
 
 
 def main() -> None:
     data = harness.DATA / "collegemsg.parquet"
     given = harness.options(__doc__, {"models": list(STRATEGIES)}, data=data, snapshots=4, runs=1)
-    harness.begin()
 
     def rows(store: Path) -> Iterator[list[str]]:
         for model in harness.chosen(given.models, STRATEGIES):
             for threads in (1, 2):
-                keys = {
-                    "model": model,
-                    "strategy": STRATEGIES[model],
-                    "threads": threads,
-                    "store": str(store),
-                }
+                own = {"model": model, "strategy": STRATEGIES[model], "threads": threads}
                 cells = []
                 for more in (0, 2 * (os.cpu_count() or 1)):
                     with busy(more):
-                        took = [trained(keys) for _ in range(given.runs)]
+                        took = [trained({**own, "store": str(store)}) for _ in range(given.runs)]
                     cells += [f"{median(column):.1f}" for column in zip(*took, strict=True)]
                 yield [f"`{model}`", f"`{STRATEGIES[model]}`", str(threads), *cells]
 

@@ -1,15 +1,13 @@
-"""Costs of a timeline: python benchmarks/timeline.py [--data DIR] [--only WORD] [--live 30000 3000000] [--against TREE].
+"""Costs of a timeline: python benchmarks/timeline.py [--data DIR] [--only WORD] [--view].
 
-First, how long the next snapshot takes at few and many live pairs, with 5,000 changes each: on the host, and on the device
-(here the CPU) until its graph is there. Then bytes to the device, over whole streams, as one factor less than int32
-coordinates with values (12 bytes an entry) and than int64 ones with values (20): by every way of telling a snapshot.
-A snapshot is the sum of the raw events of the last intervals (edge life), as733's its live graph.
+Bytes to the device, over whole streams, as one factor less than int32 coordinates with values (12 bytes an entry) and than int64
+ones with values (20): by every way of telling a snapshot. A snapshot is the sum of the raw events of the last intervals (edge
+life), as733's its live graph.
 
-With ``--against`` nothing of this: a view of a lane with 600,000 events, memory and processor time, by the code of another
-tree and of this one by turns. A view follows all snapshots, and another one begins at the newest.
+With ``--view`` nothing of this: a view of a lane with 600,000 events, memory and processor time. A view follows all snapshots,
+and another one begins at the newest.
 """
 
-import json
 import statistics
 import time
 from collections.abc import Iterator
@@ -52,7 +50,6 @@ SETS: dict[str, tuple[str, float | None, int | None]] = {
 }
 """Of each set: the file, seconds of an interval, or how many slices of equal numbers of events."""
 LIVE = "as733, daily, live"
-CHANGES = 5_000
 HORIZON, SNAPSHOTS = 8, 60
 
 
@@ -164,34 +161,6 @@ def factors(found: list[Sent]) -> list[str]:
     ]
 
 
-def large(live: int, snapshots: int) -> Iterator[tuple[int, Any]]:
-    """Many live pairs, then 5,000 changes a snapshot, half of them deletes of the oldest."""
-    rng, half = np.random.default_rng(0), CHANGES // 2
-    nodes = max(live // 10, 1_000)
-    keys = np.unique(rng.integers(0, nodes * nodes, 2 * (live + half * snapshots)))
-    keys = rng.permutation(keys)[: live + half * snapshots]
-    src, dst = keys // nodes, keys % nodes
-    yield 0, columns(np.ones(live, np.int8), src[:live], dst[:live])
-    for tau in range(1, snapshots):
-        new, old = live + (tau - 1) * half + np.arange(half), (tau - 1) * half + np.arange(half)
-        rows = np.concatenate([new, old])
-        yield tau, columns(np.repeat(np.array([1, -1], np.int8), half), src[rows], dst[rows])
-
-
-def advances(live: int, snapshots: int) -> list[str]:
-    """Median milliseconds of a snapshot: the host's, slots, and the device's graph."""
-    follower, spent = Follower(Smoothing()), []
-    device = DeviceTimeline(follower.host, follower.timeline.nodes, Transfer(CPU), "auto")
-    for tau, events in large(live, snapshots):
-        times = [time.perf_counter()]
-        for step in (partial(follower.advance, tau, events), follower.place, partial(device.graph_of, tau)):
-            step()
-            times.append(time.perf_counter())
-        spent.append(np.diff(times) * 1000)
-    medians = [statistics.median(column) for column in zip(*spent[5:], strict=True)]
-    return [f"{live:,}", *(f"{each:.2f}" for each in medians)]
-
-
 def _sliding(a_snapshot: int, nodes: int, snapshots: int) -> Iterator[tuple[int, Any]]:
     rng = np.random.default_rng(0)
     for tau in range(snapshots):
@@ -262,40 +231,24 @@ def stream_of(events: int) -> pa.Table:
     return harness.event_table(op=op, src=src, dst=dst, t=t, weight=weight)
 
 
-def followed(store: str, name: str) -> dict[str, float]:
-    """Costs of a view of a lane: MiB, processor seconds of all advances, and of one that begins at the newest snapshot."""
-    lane = LaneReader(store, name)
-    for _ in range(2):  # compiled first
-        view, began = TimelineView(lane, HORIZON, Smoothing(), NodeNames()), time.process_time()
-        for manifest in lane.manifests:
-            view.advance(manifest)
-        advances_s, began = time.process_time() - began, time.process_time()
-        TimelineView(lane, HORIZON, Smoothing(), NodeNames()).advance(manifest)
-        begins_s = time.process_time() - began
-    pairs = float(len(view.pairs(manifest.tau)[0]))
-    return {"mib": view.memory_bytes / 2**20, "advances_s": advances_s, "begins_s": begins_s, "pairs": pairs}
-
-
-def against(tree: Path, turns: int) -> Iterator[list[str]]:
-    """Rows of both trees and of their ratio, medians of the turns, for a lane without and with edge life."""
+def views(events: int) -> Iterator[list[str]]:
+    """Rows of a lane without and with edge life: MiB, processor seconds of all advances, and of one that begins at the newest."""
+    lanes = [Lane(name=f"life-{life}", algorithm="hash", parts=4, edge_life=life) for life in (None, 20)]
     with harness.scratch(".") as folder:
-        lanes = [Lane(name=f"life-{life}", algorithm="hash", parts=4, edge_life=life) for life in (None, 20)]
-        store = harness.built(folder / "store", stream_of(600_000), 1, lanes, graph="bench").resolve()
-        for lane in lanes:
-            before, after = (
-                {key: statistics.median(turn[key] for turn in found) for key in found[0]}
-                for found in harness.by_trees(tree, turns, __file__, "--follow", store, lane.name)
-            )
-            life = str(lane.edge_life or "–")
-            for which, costs in (("before", before), ("after", after)):
-                numbers = [f"{costs['mib']:.1f}", f"{costs['advances_s']:.2f}", f"{costs['begins_s']:.3f}"]
-                yield [life, f"{costs['pairs']:,.0f}", which, *numbers]
-            yield [
-                life,
-                "",
-                "ratio",
-                *(f"{after[key] / before[key]:.2f}" for key in ("mib", "advances_s", "begins_s")),
-            ]
+        store = harness.built(folder / "store", stream_of(events), 1, lanes)
+        for each in lanes:
+            lane = LaneReader(store, each.name)
+            for _ in range(2):  # compiled first
+                view, began = TimelineView(lane, HORIZON, Smoothing(), NodeNames()), time.process_time()
+                for manifest in lane.manifests:
+                    view.advance(manifest)
+                advances_s, began = time.process_time() - began, time.process_time()
+                TimelineView(lane, HORIZON, Smoothing(), NodeNames()).advance(manifest)
+                begins_s = time.process_time() - began
+            pairs = len(view.pairs(manifest.tau)[0])
+            harness.require(pairs > 0, "no pair lives")
+            sizes = f"{pairs:,}", f"{view.memory_bytes / 2**20:.1f}"
+            yield [str(each.edge_life or "–"), *sizes, f"{advances_s:.2f}", f"{begins_s:.3f}"]
 
 
 def of_sets(data: Path, only: str) -> Iterator[list[str]]:
@@ -308,23 +261,12 @@ def of_sets(data: Path, only: str) -> Iterator[list[str]]:
 
 
 def main() -> None:
-    given = harness.options(
-        __doc__, data=harness.DATA, only="", live=[30_000, 3_000_000], snapshots=30, against={"type": Path}, turns=5,
-        follow={"nargs": 2},
-    )  # fmt: skip
+    given = harness.options(__doc__, data=harness.DATA, only="", view=False, events=600_000)
     torch.set_num_threads(1)
-    if given.follow:
-        print(json.dumps(followed(*given.follow)))
+    if given.view:
+        titles = "edge life | live pairs | view, MiB | advances, CPU s | begin at the newest, CPU s"
+        harness.table(titles, views(given.events))
         return
-    harness.begin()
-    if given.against:
-        titles = "edge life | live pairs | tree | view, MiB | advances, CPU s | begin at the newest, CPU s"
-        harness.table(titles, against(given.against, given.turns))
-        return
-    if given.live:
-        advances(min(given.live), given.snapshots)  # compiles
-        rows = (advances(live, given.snapshots) for live in given.live)
-        harness.table("live pairs | host, ms | slots, ms | device, ms", rows)
     titles = "set | length | `whole` | `esdg`, of COO32 / COO64 | `derived` | `counts` | `auto`"
     harness.table(f"{titles} | `auto`, of COO64 | `auto`, of CSR32", of_sets(given.data, given.only))
 

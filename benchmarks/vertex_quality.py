@@ -32,7 +32,6 @@ from schemas.events import US_PER_S, Op
 from schemas.store import LaneHeader
 from stream.decode.files import read_events
 from stream.partition.interface import PartitionError
-from stream.partition.offline import WholeFile
 from stream.partition.vertex import metis
 from stream.partition.vertex.distdy import REFERENCE_BYTES
 from stream.partition.vertex.foreign_rows import foreign_parts
@@ -78,14 +77,11 @@ CURVE: list[tuple[str, str, dict[str, Any]]] = [
 
 
 @dataclasses.dataclass(frozen=True)
-class Stream:
-    """Snapshots of a stream, and how long its edges live (intervals; None: until deleted)."""
+class Stream(snapshot_volume.Stream):
+    """Snapshots whose nodes have vectors; ``featureless``: they get one when they first appear."""
 
-    events: pa.Table
-    width: int
-    edge_life: int | None
-    cut: dict[str, int]
-    featureless: bool
+    width: int = WIDTH
+    featureless: bool = True
 
     def snapshots(self) -> Iterator[tuple[int, pa.Table]]:
         seen = 0
@@ -118,7 +114,8 @@ def real(name: str, edge_life: int | None = None, **cut: int) -> Callable[[], St
         if not file.exists():
             print(f"{file} is missing: {name} is left out", file=sys.stderr)
             return None
-        return Stream(densify(read_events(file).events)[0], WIDTH, edge_life, cut, featureless=True)
+        events, ids = densify(read_events(file).events)
+        return Stream(events, len(ids), edge_life, cut)
 
     return load
 
@@ -134,8 +131,8 @@ def rmat(edges: int, **cut: int) -> Callable[[], Stream]:
 
     def load() -> Stream:
         src, dst = rmat_edges(1 << 18, edges, np.random.default_rng(0))
-        events = densify(event_table(src=src, dst=dst, t=np.arange(edges)))[0]
-        return Stream(events, WIDTH, None, cut, featureless=True)
+        events, ids = densify(event_table(src=src, dst=dst, t=np.arange(edges)))
+        return Stream(events, len(ids), None, cut)
 
     return load
 
@@ -145,7 +142,8 @@ def generated(graph: PaperGraph) -> Stream:
         write_events(folder / "events.parquet", paper_snapshots(graph), interval_s=INTERVAL_S)
         read = read_events(folder / "events.parquet")
     cut = {"interval_us": INTERVAL_S * US_PER_S}
-    return Stream(densify(read.events)[0], read.node_features, None, cut, featureless=False)
+    events, ids = densify(read.events)
+    return Stream(events, len(ids), None, cut, read.node_features, featureless=False)
 
 
 STREAMS: dict[str, tuple[str, Callable[[], Stream | None]]] = {
@@ -193,10 +191,8 @@ def measure(
     partitioner.update = noted
     if whole is not None:
         partitioner._whole = whole
-    elif isinstance(partitioner, WholeFile):
-        inserts = stream.events.filter(pa.compute.equal(stream.events["op"], int(Op.INSERT)))
-        src, dst, t = (inserts[name].to_numpy() for name in ("src_node", "dst_node", "t"))
-        partitioner.foresee(src, dst, t, int(max(src.max(), dst.max())) + 1)
+    else:
+        snapshot_volume.foresee(partitioner, stream)
     vector_bytes = REFERENCE_BYTES + VALUE_BYTES * stream.width
     fetched: deque[float] = deque(maxlen=WINDOW)
     fetches, stores, moved, known = [], [], 0, np.empty(0, np.int32)
@@ -226,9 +222,7 @@ def by_hypergraph(stream: Stream, parts: int) -> Any:
     """Owners of all nodes by Mt-KaHyPar."""
     if snapshot_volume.mtkahypar is None:
         raise PartitionError("mtkahypar is not installed")
-    ends = max(int(stream.events[name].to_numpy().max()) for name in ("src_node", "dst_node"))
-    like = snapshot_volume.Stream(stream.events, ends + 1, stream.edge_life, stream.cut)
-    (owner,) = snapshot_volume.hypergraph(snapshot_volume.nets(like), like.nodes, [parts], 0)
+    (owner,) = snapshot_volume.hypergraph(snapshot_volume.nets(stream), stream.nodes, [parts], 0)
     return owner
 
 
@@ -244,7 +238,6 @@ def rows_of(stream: Stream, rows: list[Any], parts: int) -> Iterator[list[str]]:
 
 def main() -> None:
     given = harness.options(__doc__, {"streams": []}, parts=PARTS, only=[], curve=False)
-    harness.begin()
     rows = [row for row in (CURVE if given.curve else ALGORITHMS) if not given.only or row[0] in given.only]
     small = dataclasses.replace(PAPER_GRAPHS["10k-sparse"], nodes=300, edges=900)
     for name, algorithm, params in rows:  # compiles the kernels

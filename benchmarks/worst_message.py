@@ -111,11 +111,8 @@ def arrow_shapes() -> Iterator[tuple[str, bytes]]:
 
 
 def avro_record(name: str, **fields: Any) -> dict[str, Any]:
-    return {
-        "type": "record",
-        "name": name,
-        "fields": [{"name": key, "type": kind} for key, kind in fields.items()],
-    }
+    columns = [{"name": key, "type": kind} for key, kind in fields.items()]
+    return {"type": "record", "name": name, "fields": columns}
 
 
 def avro_values() -> dict[str, tuple[Any, Any]]:
@@ -190,7 +187,6 @@ def seconds_per_kb(name: str, value: bytes, registry: Registry) -> float:
 
 def main() -> None:
     harness.options(__doc__)
-    harness.begin()
     with serving() as registry:
         shapes = {
             "json": json_shapes(),

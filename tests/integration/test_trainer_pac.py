@@ -53,7 +53,7 @@ def straight(store: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict
 def test_after_kill_nine_of_each_rank_torchrun_goes_on_with_the_same_numbers(
     store: Path, straight: list[dict], tmp_path: Path
 ) -> None:
-    """``benchmarks/rank_kills.py`` does it 20 times."""
+    """``benchmarks/live_ranks.py`` does it 20 times."""
     shutil.copytree(store, tmp_path / "store")
     go_on = held_back(tmp_path / "store", "sep", 9)
     config = pac(tmp_path, tmp_path / "store")

@@ -25,7 +25,6 @@ def fuzzed(messages: int, *options: str) -> tuple[int, dict[str, Any], str]:
         "20261121",
         "--growth",
         "500",
-        "--json",
     ]
     done = subprocess.run(
         [sys.executable, str(FUZZ), *command, *options],
