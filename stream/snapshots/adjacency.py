@@ -54,10 +54,17 @@ class LiveRows:
     def restore(self, length: Int32, neighbours: Int32, records: Int32) -> None:
         """Set the rows of a fresh object: all lengths, then entry after entry."""
         start, end, size = (column.grow(len(length)) for column in (self._start, self._end, self._size))
-        room = _lay_out(length, start, end, size)
-        self._used[0] = room
-        self._neighbours, self._records = np.empty(room, np.int32), np.empty(room, np.int32)
-        _spread(start, end, neighbours, records, self._neighbours, self._records)
+        size[:] = np.where(length > 0, np.frexp(length - 1.0)[1], _NO_BLOCK)
+        room = np.where(length > 0, 1 << np.maximum(size, 0).astype(np.int64), 0)
+        start[:] = np.cumsum(room) - room
+        end[:] = start + length
+        self._used[0] = room.sum()
+        self._neighbours, self._records = (np.empty(room.sum(), np.int32) for _ in range(2))
+        # How far each entry moves: the spare room of the rows before it.
+        place = np.arange(len(neighbours)) + np.repeat(
+            start - (np.cumsum(length, dtype=np.int64) - length), length
+        )
+        self._neighbours[place], self._records[place] = neighbours, records
 
     @property
     def nbytes(self) -> int:
@@ -152,31 +159,6 @@ def _join(
             pairs[joined[i], AT_LOW + side] = end[v] - start[v]
             end[v] += 1
     return neighbours, records
-
-
-@njit(cache=True, nogil=True)
-def _lay_out(length: Int32, start: Int64, end: Int64, size: Int8) -> np.int64:
-    """Assign a block to each row, one after the other; returns the room taken."""
-    room = np.int64(0)
-    for v in range(len(length)):
-        if length[v] > 0:
-            while size[v] < 0 or (1 << size[v]) < length[v]:
-                size[v] += 1
-            start[v], end[v] = room, room + length[v]
-            room += np.int64(1) << size[v]
-    return room
-
-
-@njit(cache=True, nogil=True)
-def _spread(
-    start: Int64, end: Int64, given: Int32, given_records: Int32, neighbours: Int32, records: Int32
-) -> None:
-    place = 0
-    for v in range(len(start)):
-        for k in range(start[v], end[v]):
-            neighbours[k] = given[place]
-            records[k] = given_records[place]
-            place += 1
 
 
 _REBUILD_SHARE = 4

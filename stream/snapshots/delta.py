@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream.arrays.kinds import Float32, Int8, Int32, Int64
+from stream.snapshots.pairs import pair_keys, split_keys
 
 
 class NeighbourRows(NamedTuple):
@@ -42,6 +43,12 @@ class Csr:
     def rows(self) -> NeighbourRows:
         """The same neighbours as ``NeighbourRows``. Views."""
         return NeighbourRows(self.indptr[:-1], self.indptr[1:], self.indices.astype(np.int32, copy=False))
+
+    def pair_keys(self) -> Int64:
+        """Keys of the pairs of two nodes, the lower id first, ascending."""
+        row = np.repeat(np.arange(self.num_nodes, dtype=np.int64), np.diff(self.indptr))
+        column = self.indices.astype(np.int64)
+        return pair_keys(row, column)[row < column]
 
     @classmethod
     def empty(cls, num_nodes: int) -> "Csr":
@@ -131,6 +138,17 @@ class SnapshotDelta:
         """Sorted ids of all live nodes, int64 (num_live,). O(num_nodes)."""
         return self.view.live()
 
+    def live_graph(self) -> tuple[Int64, Int64]:
+        """The whole graph with the live nodes numbered by their place in ``live``.
+
+        Returns:
+            Row starts int64 (num_live + 1,) and neighbours int64 (entries,), sorted within a row. O(pairs).
+        """
+        graph, live = self.graph, self.live
+        place = np.empty(graph.num_nodes, np.int64)
+        place[live] = np.arange(len(live))
+        return np.append(graph.indptr[live], len(graph.indices)), place[graph.indices]
+
     def detached(self) -> "SnapshotDelta":
         """The delta with a copy of the whole graph, which lasts."""
         return replace(self, view=_Given(self.graph, self.live))
@@ -162,7 +180,7 @@ def delta_of(*, graph: Csr, live: Int64, before: SnapshotDelta | None = None, **
         before: The previous delta; None: the graph was empty.
         fields: The attributes of ``SnapshotDelta`` that don't follow from these.
     """
-    now, then = _pairs_of(graph), np.empty(0, np.int64) if before is None else _pairs_of(before.graph)
+    now, then = graph.pair_keys(), np.empty(0, np.int64) if before is None else before.graph.pair_keys()
     was = np.empty(0, np.int64) if before is None else before.live
     added, removed = (np.setdiff1d(a, b) for a, b in ((now, then), (then, now)))
     return SnapshotDelta(
@@ -170,15 +188,8 @@ def delta_of(*, graph: Csr, live: Int64, before: SnapshotDelta | None = None, **
         num_pairs=len(now),
         entered=np.setdiff1d(live, was),
         left=np.setdiff1d(was, live),
-        added=np.stack([added >> 32, added & 0xFFFFFFFF], axis=1),
-        removed=np.stack([removed >> 32, removed & 0xFFFFFFFF], axis=1),
+        added=np.stack(split_keys(added), axis=1),
+        removed=np.stack(split_keys(removed), axis=1),
         view=_Given(graph, live),
         **fields,
     )
-
-
-def _pairs_of(graph: Csr) -> Int64:
-    """Keys of the pairs, the lower id first."""
-    row = np.repeat(np.arange(graph.num_nodes, dtype=np.int64), np.diff(graph.indptr))
-    column = graph.indices.astype(np.int64)
-    return ((row << 32) | column)[row < column]

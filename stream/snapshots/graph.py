@@ -25,7 +25,6 @@ from stream.snapshots.pair_index import (
     record_pairs,
     slot_keys,
     slot_weights,
-    slots_of,
 )
 from stream.snapshots.pair_records import apply_events, dump, dump_arrays, load
 from stream.snapshots.pairs import Change, PairChanges, PairTable, pair_keys, split_keys
@@ -127,11 +126,10 @@ class LiveGraph:
         self._degree = Growing(0, np.int32)  # directed pairs at a node; a self-loop counts once
         self._lives = EdgeLives(edge_life)
         self._freed = np.empty(0, np.int32)
-        self._moment = _Moment()
-        self._changed = PairChanges.none()
-        self._segment_changes = SegmentChanges(np.empty(0, np.int64), np.zeros((0, segments), np.bool_))
         self._whole: Csr | None = None  # as of its last use
         self._since: list[Int64] = []  # keys of pairs changed since then
+        self._changed = PairChanges.none()
+        self._segment_changes = SegmentChanges(np.empty(0, np.int64), np.zeros((0, segments), np.bool_))
 
     def apply(self, tau: int, events: pa.Table) -> SnapshotDelta:
         """Advance to snapshot ``tau``.
@@ -148,7 +146,6 @@ class LiveGraph:
         """
         if self.tau is not None and tau <= self.tau:
             raise ValueError(f"snapshots must be applied in order: {tau} came after {self.tau}")
-        self._moment.is_past = True
         all_src, all_dst = _column(events, "src_node"), _column(events, "dst_node")
         is_edge = _column(events, "op") != Op.NODE
         edges = events if is_edge.all() else events.filter(pa.array(is_edge))
@@ -167,7 +164,6 @@ class LiveGraph:
         self._changed, self._freed = step.changes, step.freed
         self._lives.saw(step.changes)
         self._adjacency.apply(self._index.records, step.parted, step.joined, self.num_nodes)
-        self._moment = _Moment()
         changed = step.changes
         self.num_edges += int(changed.change.sum(dtype=np.int64))
         self.num_pairs += len(step.joined) - len(step.parted)
@@ -196,7 +192,7 @@ class LiveGraph:
             left=left,
             added=record_pairs(self._index.records, step.joined),
             removed=record_pairs(self._index.records, step.parted),
-            view=_View(self, self._moment),
+            view=_View(self),
             segments=self._node_features.segments,
             node_features=self._node_features.width,
         )
@@ -224,10 +220,6 @@ class LiveGraph:
     def num_slots(self) -> int:
         """Limit of all slots."""
         return 2 * len(self._index.records)
-
-    def slots(self, src: Int64, dst: Int64) -> Int64:
-        """Slots of pairs, int64 (n,); −1 for those that are not live."""
-        return slots_of(self._index.table, self._index.bits, self._index.records, src, dst)
 
     @property
     def pair_index(self) -> PairIndex:
@@ -317,21 +309,13 @@ class LiveGraph:
         self._degree.replace(degree)
         self.num_edges, self.num_pairs = len(slots), len(state["directions"])
         self.num_live = int(np.count_nonzero(degree))
-        self._moment = _Moment()
-
-
-class _Moment:
-    """The time between two snapshots."""
-
-    def __init__(self) -> None:
-        self.is_past = False
 
 
 class _View:
     """A live graph, while it is at one snapshot; see ``View``."""
 
-    def __init__(self, graph: LiveGraph, moment: _Moment) -> None:
-        self._graph, self._moment = graph, moment
+    def __init__(self, graph: LiveGraph) -> None:
+        self._graph, self._number = graph, graph.snapshot_number
         self._live: Int64 | None = None
 
     def rows(self) -> NeighbourRows:
@@ -350,9 +334,9 @@ class _View:
         return self._live
 
     def _now(self) -> LiveGraph:
-        if self._moment.is_past:
+        if self._graph.snapshot_number != self._number:
             raise RuntimeError(
-                "this delta has expired: a later snapshot was applied. Read it earlier, or keep delta.kept()"
+                "this delta has expired: a later snapshot was applied. Read it earlier, or keep delta.detached()"
             )
         return self._graph
 

@@ -140,51 +140,20 @@ def index_records(table: Int64, bits: int, records: Int32, used: int) -> None:
         table[place] = (h << 32) | record
 
 
-@njit(cache=True, nogil=True)
-def slots_of(table: Int64, bits: int, records: Int32, src: Int64, dst: Int64) -> Int64:
-    """Slots of directed pairs, int64 (n,); −1 for those that are not live."""
-    out = np.empty(len(src), np.int64)
-    for i in range(len(src)):
-        low, high = min(src[i], dst[i]), max(src[i], dst[i])
-        place = find(table, bits, records, low, high)
-        out[i] = -1
-        if place >= 0:
-            record = table[place] & _RECORD
-            back = np.int64(src[i] > dst[i])
-            if records[record, SEEN + back] != DEAD:
-                out[i] = 2 * record + back
-    return out
-
-
-@njit(cache=True, nogil=True)
 def live_slots(records: Int32, used: int) -> Int64:
     """Slots of all live directed pairs, ascending."""
-    out = np.empty(2 * used, np.int64)
-    n = 0
-    for slot in range(2 * used):
-        if records[slot >> 1, SEEN + (slot & 1)] != DEAD:
-            out[n] = slot
-            n += 1
-    return out[:n].copy()
+    return np.flatnonzero(records[:used, SEEN : SEEN + 2] != DEAD)
 
 
-@njit(cache=True, nogil=True)
 def slot_keys(slots: Int64, records: Int32) -> Int64:
     """(src, dst) keys of slots, int64 (n,)."""
-    keys = np.empty(len(slots), np.int64)
-    for i in range(len(slots)):
-        record, back = slots[i] >> 1, slots[i] & 1
-        keys[i] = np.int64(records[record, LOW + back]) << KEY_BITS | records[record, HIGH - back]
-    return keys
+    record, back = slots >> 1, slots & 1
+    return records[record, LOW + back].astype(np.int64) << KEY_BITS | records[record, HIGH - back]
 
 
-@njit(cache=True, nogil=True)
 def slot_weights(slots: Int64, weights: Float32) -> Float32:
     """Weights of slots, float32 (n,)."""
-    out = np.empty(len(slots), np.float32)
-    for i in range(len(slots)):
-        out[i] = weights[slots[i] >> 1, WEIGHT + (slots[i] & 1)]
-    return out
+    return weights[slots >> 1, WEIGHT + (slots & 1)]
 
 
 def record_pairs(records: Int32, chosen: Int64) -> Int64:

@@ -250,7 +250,8 @@ def dump(index: PairIndex, adjacency: LiveRows) -> Dump:
     """The live pairs."""
     rows = adjacency.rows()
     neighbours, directions, slots = _dump(rows, adjacency.records, index.records)
-    loops = _loops(index.records, index.used)
+    used = index.records[: index.used]
+    loops = np.flatnonzero((used[:, LOW] == used[:, HIGH]) & (used[:, SEEN] != DEAD))
     loops = loops[np.argsort(index.records[loops, LOW])]
     return Dump(
         (rows.end - rows.start).astype(np.int32),
@@ -317,17 +318,6 @@ def _dump(rows: NeighbourRows, entries: Int32, records: Int32) -> tuple[Int32, U
             directions[pairs] = live
             pairs += 1
     return out, directions, slots[:n].copy()
-
-
-@njit(cache=True, nogil=True)
-def _loops(records: Int32, used: int) -> Int64:
-    out = np.empty(used, np.int64)
-    n = 0
-    for record in range(used):
-        if records[record, LOW] == records[record, HIGH] and records[record, SEEN] != DEAD:
-            out[n] = record
-            n += 1
-    return out[:n].copy()
 
 
 @njit(cache=True, nogil=True)
