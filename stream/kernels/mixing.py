@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from stream.arrays.kinds import Int32, Int64, UInt64
+from stream.arrays.kinds import Int64, UInt64
 from stream.kernels import njit
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -35,12 +35,3 @@ def mixed_part(seed: int, key: int, parts: int) -> np.int64:
     bits = splitmix64(splitmix64(np.uint64(seed)) ^ np.uint64(key)) >> np.uint64(32)
     part: np.int64 = np.int64((bits * np.uint64(parts)) >> np.uint64(32))
     return part
-
-
-@njit(cache=True, nogil=True)
-def mixed_parts(seed: int, keys: Int64, parts: int) -> Int32:
-    """``mixed_part`` of each key, int32."""
-    out = np.empty(len(keys), np.int32)
-    for i in range(len(keys)):
-        out[i] = mixed_part(seed, keys[i], parts)
-    return out

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sep_streams import MASK, batches, seal, snapshot, splitmix64, streams
 
-from stream.partition.edge import hdrf
+from stream.partition.edge import base
 from stream.partition.interface import PartitionError, create
 
 GOLDEN = 0x9E3779B97F4A7C15
@@ -138,7 +138,7 @@ def test_a_snapshot_may_be_cut_into_batches_anywhere(name, parts, monkeypatch):
     draws = np.random.default_rng(0)
     events = [(1, int(i), int(j), 0) for i, j in draws.integers(0, 50, (300, 2))]
     whole = create(name, parts=parts).update(snapshot(0, 50, events))
-    monkeypatch.setattr(hdrf, "_CHUNK", 7)
+    monkeypatch.setattr(base, "_CHUNK", 7)
     cut = create(name, parts=parts).update(snapshot(0, 50, events))
     for of_whole, of_cut in zip(astuple(whole), astuple(cut), strict=True):
         assert of_cut.tolist() == of_whole.tolist()

@@ -1,4 +1,4 @@
-"""Totals of pairs kept by deltas against those counted anew, and sets of nodes against Python's."""
+"""Totals of pairs kept by deltas against those counted anew."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,6 @@ from edge_events import edge_events
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.kernels.node_sets import nodes_of, union
 from stream.partition.interface import create
 from stream.snapshots.graph import LiveGraph
 
@@ -54,18 +53,3 @@ def test_totals_kept_by_deltas_are_those_of_the_whole_graph(snapshots, algorithm
             state = partitioner.state()
             partitioner = create(algorithm, parts=parts, fanout=FANOUT)
             partitioner.restore(state)
-
-
-nodes = st.lists(st.integers(0, 9), max_size=8)
-
-
-@settings(max_examples=100, deadline=None)
-@given(nodes, nodes, st.sampled_from([10, 1000]))
-def test_sets_of_nodes_are_those_of_python(some, others, room):
-    """``room``: many marks for few nodes are sorted, few are scanned."""
-    marks = np.zeros(room, np.bool_)
-    a, b = np.array(some, np.int64), np.array(others, np.int64)
-    assert union(a, b, marks).tolist() == sorted({*some, *others})
-    assert not marks.any()
-    home = np.array([-1, 0, 2, 1, 2], np.int32)
-    assert nodes_of(home, np.array([True, False, True])).tolist() == [1, 2, 4]

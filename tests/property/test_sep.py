@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sep_streams import batches, seal, snapshot, splitmix64, streams, tie_order
 
-from stream.partition.edge import sep
+from stream.partition.edge import base, sep
 from stream.partition.edge.load_planes import smallest_flipped
 from stream.partition.edge.sep import better_end
 from stream.partition.interface import PartitionError, Why, create
@@ -273,7 +273,7 @@ def test_a_file_may_be_given_in_pieces_and_a_snapshot_cut_anywhere(parts, monkey
     whole, pieces = create("sep-two-pass", **params), create("sep-two-pass", **params)
     whole.foresee(src, dst, t, 50)
     expected = [whole.update(delta) for delta in snapshots]
-    monkeypatch.setattr(sep, "_CHUNK", 7)
+    monkeypatch.setattr(base, "_CHUNK", 7)
     monkeypatch.setattr(sep, "_WEIGHED", 11)
     for rows in (slice(0, 150), slice(150, 399), slice(399, 400)):
         pieces.foresee(src[rows], dst[rows], t[rows], 50)

@@ -12,8 +12,9 @@ from pydantic import Field
 
 from schemas.section import Section
 from stream.arrays.growing import with_room
-from stream.arrays.kinds import Bool, Float64, Int32, Int64
-from stream.partition.interface import Assignment, Kind, PartitionerSetting, Quality, foreign_state
+from stream.arrays.kinds import Bool, Float64, Int8, Int32, Int64
+from stream.partition.edge.part_sets import gains
+from stream.partition.interface import Assignment, Kind, PartitionerSetting, Quality, Why, foreign_state
 from stream.partition.quality import Mean, balance, share
 from stream.snapshots.delta import SnapshotDelta
 from stream.snapshots.state_table import pack, unpack
@@ -143,6 +144,59 @@ class EdgePartitioner(ABC):
         """Extend every array with a row per node."""
         self._num_nodes = max(num_nodes, self._num_nodes)
         self._home = with_room(self._home, num_nodes, -1)
+
+
+_CHUNK = 1 << 18
+"""Events per call of ``_assign``, so that its notes of changes stay in the cache."""
+
+
+class StreamPartitioner(EdgePartitioner):
+    """Assigns one insert after the other, in log order, by the parts of its ends so far; meanwhile no node loses a part."""
+
+    def __init__(self, setting: PartitionerSetting, options: Any) -> None:
+        super().__init__(setting, options)
+        self._shared = self._placed = 0  # nodes in more than one part, and in any
+
+    @abstractmethod
+    def _assign(
+        self, op: Int8, src: Int64, dst: Int64, drawn: int, event_part: Int32, gained: Int64
+    ) -> tuple[int, int]:
+        """Assign a part to every insert of some events.
+
+        Args:
+            op: int8 (E,).
+            src: int64 (E,).
+            dst: int64 (E,).
+            drawn: Events before these; the draw of an event depends on its number only.
+            event_part: int32 (E,), written: part of each event, −1 for none.
+            gained: int64 (≥ 2 E,), written: notes of the parts that nodes gained.
+
+        Returns:
+            Rows of ``gained``, and number of nodes that gained a second part.
+        """
+
+    def _assign_all(self, delta: SnapshotDelta, seen: int) -> Placed:
+        """Assign all inserts of a snapshot; ``seen``: distinct nodes in all events so far."""
+        event_part = np.empty(len(delta.op), np.int32)
+        room = np.empty(2 * min(len(delta.op), _CHUNK), np.int64)
+        noted = []
+        for begin in range(0, len(delta.op), _CHUNK):
+            rows = slice(begin, begin + _CHUNK)
+            events = delta.op[rows], delta.src[rows], delta.dst[rows]
+            num_noted, shared = self._assign(*events, self._events + begin, event_part[rows], room)
+            self._shared += int(shared)
+            noted.append(room[: int(num_noted)].copy())
+        node, part, why = gains(noted, self._placements, self._home)
+        self._placed += int(np.count_nonzero(why == Why.NEW))
+        inserts = int(np.count_nonzero(delta.op > 0))
+        return Placed(
+            assignment=Assignment(node, part, why, event_part),
+            inserts=inserts,
+            discarded=inserts - int(np.count_nonzero(event_part >= 0)),
+            seen=seen,
+            shared=self._shared,
+            placed=self._placed,
+        )
 
 
 class EdgeQuality:

@@ -21,7 +21,7 @@ from stream.arrays.kinds import Int8, Int32, Int64, UInt32, UInt64, Words
 from stream.kernels import njit
 from stream.kernels.bits import lowest_bit
 from stream.kernels.mixing import splitmix64
-from stream.partition.edge.base import EdgePartitioner, Placed
+from stream.partition.edge.base import Placed, StreamPartitioner
 from stream.partition.edge.load_planes import (
     STEP,
     Planes,
@@ -36,16 +36,13 @@ from stream.partition.edge.load_planes import (
     raised,
     spread,
 )
-from stream.partition.edge.part_sets import add_part, gains, least_by_class, note, note_ends
-from stream.partition.interface import Assignment, PartitionerSetting, Why, register
+from stream.partition.edge.part_sets import join_ends, least_by_class, note_ends
+from stream.partition.interface import PartitionerSetting, register
 from stream.snapshots.delta import SnapshotDelta
 from stream.snapshots.prefetch import AHEAD, prefetch
 
 RECORD_PARTS = 32
 """Most parts that fit into a record, beside a count."""
-
-_CHUNK = 1 << 18
-"""Events per call of a kernel, so that its notes of changes stay in the cache."""
 
 _COUNT_SHIFT = np.uint64(32)
 _ONE = np.uint64(1 << 32)
@@ -53,7 +50,7 @@ _PARTS = np.uint64((1 << 32) - 1)
 _NONE = np.uint64(0)
 
 
-class CopyingPartitioner(EdgePartitioner):
+class CopyingPartitioner(StreamPartitioner):
     """Assigns every insert, in log order, by the parts of its ends and a count per end; see ``EdgePartitioner``."""
 
     greedy: ClassVar[bool]
@@ -69,27 +66,11 @@ class CopyingPartitioner(EdgePartitioner):
         words = () if self._has_records else (-(-parts // 64),)
         self.records: UInt64 = np.empty((0, *words), np.uint64)
         self._counts: UInt32 = np.empty(0, np.uint32)
-        self._shared = self._placed = 0  # nodes in more than one part, and in any
 
     def _place(self, delta: SnapshotDelta) -> Placed:
         if self.greedy:
             self._count(delta.op, delta.src, delta.dst)
-        assigned = int(self.sizes.sum())
-        event_part = np.empty(len(delta.op), np.int32)
-        room = np.empty(2 * min(len(delta.op), _CHUNK), np.int64)
-        noted = [
-            self._assign(delta, slice(begin, begin + _CHUNK), event_part, room)
-            for begin in range(0, len(delta.op), _CHUNK)
-        ]
-        node, part, why = gains(noted, self._placements, self._home)
-        self._placed += int(np.count_nonzero(why == Why.NEW))
-        return Placed(
-            assignment=Assignment(node, part, why, event_part),
-            inserts=int(self.sizes.sum()) - assigned,
-            seen=delta.num_nodes,
-            shared=self._shared,
-            placed=self._placed,
-        )
+        return self._assign_all(delta, delta.num_nodes)
 
     def _memory(self) -> dict[str, NDArray[Any]]:
         masks, counts = self.records[: self._num_nodes], self._counts[: self._num_nodes]
@@ -109,19 +90,13 @@ class CopyingPartitioner(EdgePartitioner):
         self._placed = int(np.count_nonzero(self._home >= 0))
         self._events, self._shared = (int(x) for x in memory["events"])
 
-    def _assign(self, delta: SnapshotDelta, rows: slice, event_part: Int32, room: Int64) -> Int64:
-        """Assign these rows' inserts; returns the gains of nodes, for ``gains``."""
-        events = delta.op[rows], delta.src[rows], delta.dst[rows]
-        rule = (self.greedy, self.balance_weight, self.seed, self._events + rows.start)
-        out = (event_part[rows], room)
+    def _assign(
+        self, op: Int8, src: Int64, dst: Int64, drawn: int, event_part: Int32, gained: Int64
+    ) -> tuple[int, int]:
+        rule = self.greedy, self.balance_weight, self.seed, drawn, event_part, gained
         if self._has_records:
-            rows_noted, shared = assign_records(*events, self.records, self.sizes, *rule, *out)
-        else:
-            rows_noted, shared = assign_words(
-                *events, self.records, self._counts, self._home, self.sizes, *rule, *out
-            )
-        self._shared += int(shared)
-        return room[: int(rows_noted)].copy()
+            return assign_records(op, src, dst, self.records, self.sizes, *rule)
+        return assign_words(op, src, dst, self.records, self._counts, self._home, self.sizes, *rule)
 
     def _count(self, op: Int8, src: Int64, dst: Int64) -> None:
         """Add a snapshot's inserts to the counts of unassigned edges."""
@@ -393,14 +368,8 @@ def assign_words(
                         part, best_score = int(best[which]), score
         sizes[part] += 1
         event_part[e] = part
-        for v in (i, j):
-            added, second = add_part(masks, v, part)
-            if added:
-                gained[rows] = note(np.uint64(v), part, home[v] >= 0)
-                rows += 1
-                shared += second
-                if home[v] < 0:
-                    home[v] = part
+        rows, second = join_ends(gained, rows, i, j, masks, home, part)
+        shared += second
     return rows, shared
 
 

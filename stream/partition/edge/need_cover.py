@@ -115,25 +115,34 @@ class NeedCover(EdgePartitioner):
         )
         n, inserts = len(ids), len(first)
         unit = np.float32(self.unit)
-        home, was_shared, need, at_home, other, at_other = read_nodes(ids, self._home, self.nodes, unit)
+        node, home = self.nodes[ids], self._home[ids].astype(np.int16)
+        was_shared, other = (np.ascontiguousarray(node[name]) for name in ("shared", "other"))
+        need, at_home, at_other = (node[name] / unit for name in ("need", "at_home", "at_other"))
         home_before = home.copy()
         placed_before = int(self._homes.sum())
         placed = placed_before + int(np.count_nonzero(home < 0))
-        unnamed = not_named(self.shared, self._local)
+        unnamed = self.shared[self._local[self.shared] < 0]
         weighed = np.concatenate([need, self.nodes["need"][unnamed] / unit]) * np.float32(self.past_weight)
         everyone_was_shared = np.concatenate([was_shared, np.ones(len(unnamed), np.bool_)])
         shared = was_shared
         # First as if nothing were discarded, then with the resulting shared nodes and loads.
         for expected in (int(self.sizes.sum()) + inserts, 0):
             place(
-                first, second, indptr, neighbours, loops, ids, home_before, home, shared[:n], at_home, other,
-                at_other, self.sizes, self._homes, expected, placed, self.seed,
+                first, second, indptr, neighbours, loops, ids, home_before, home, slots(home, shared[:n], self.parts),
+                at_home, other, at_other, self.sizes, self._homes, expected, placed, self.seed,
             )  # fmt: skip
             pick = select(first, second, indptr, neighbours, home, weighed, everyone_was_shared, budget)
             shared = pick != _UNPICKED
-        forget_former_homes(home_before, home, at_home, other, at_other)
+        # The former home of a node that moved is its candidate.
+        left = np.flatnonzero((home_before >= 0) & (home_before != home))
+        known = np.where(other[left] == home[left], at_other[left], np.float32(0))
+        other[left], at_other[left], at_home[left] = home_before[left], at_home[left], known
         slot = slots(home, shared[:n], self.parts)
-        masks = open_masks(ids, self._masks, home, shared[:n] & was_shared)
+        # Nodes that were and stay shared keep their parts, others are at home only.
+        masks = self._masks.take(ids, axis=0) * (shared[:n] & was_shared)[:, None]
+        masks.reshape(-1)[np.arange(n) * masks.shape[1] + (home >> 6)] |= np.uint64(1) << (home & 63).astype(
+            np.uint64
+        )
         event_part = np.empty(len(delta.op), np.int32)
         most = int(COPY_SLACK * (int(self.sizes.sum()) + inserts) / self.parts)
         discarded = assign(
@@ -152,9 +161,10 @@ class NeedCover(EdgePartitioner):
         rows = send_home(demoted, self._home, self._masks, self.nodes, self._placements, changes, rows)
         self.shared = np.concatenate([ids[shared[:n]], still_shared])
         changes = np.sort(changes[:rows])
-        node, part, why = read_changes(changes, self.parts)
+        node, part = np.divmod(changes >> 3, self.parts)
+        why = (changes & 7).astype(np.int8)
         return Placed(
-            assignment=Assignment(node, part, why, event_part),
+            assignment=Assignment(node, part.astype(np.int32), why, event_part),
             inserts=inserts,
             discarded=discarded,
             seen=delta.num_nodes,
@@ -277,43 +287,9 @@ def local_graph(
     return ids[:n].copy(), first, second, indptr, neighbours, loops
 
 
-@njit(cache=True, nogil=True)
-def read_nodes(
-    ids: Int64, home: Int32, nodes: Nodes, unit: Float32
-) -> tuple[Int16, Bool, Float32, Float32, Int16, Float32]:
-    """Read the snapshot's nodes, with weights in units of one of its edges.
-
-    Args:
-        ids: int64 (n,).
-        home: int32 (N,).
-        nodes: ``NODE`` (N,).
-        unit: float32 scalar, stored weight of an edge of this snapshot.
-
-    Returns:
-        Home (as int16), shared, need, at_home, other and at_other of these nodes.
-    """
-    n = len(ids)
-    homes, shared, others = np.empty(n, np.int16), np.empty(n, np.bool_), np.empty(n, np.int16)
-    needs, inside, outside = np.empty(n, np.float32), np.empty(n, np.float32), np.empty(n, np.float32)
-    for i in range(n):
-        ahead = ids[min(i + AHEAD, n - 1)]
-        prefetch(home, ahead)
-        prefetch(nodes, ahead)
-        v = np.uint64(ids[i])
-        node = nodes[v]
-        homes[i], shared[i], others[i] = home[v], node.shared, node.other
-        needs[i], inside[i], outside[i] = node.need / unit, node.at_home / unit, node.at_other / unit
-    return homes, shared, needs, inside, others, outside
-
-
-@njit(cache=True, nogil=True)
 def slots(home: Int16, shared: Bool, parts: int) -> UInt16:
     """Destination of an edge to each node: its home, any part (P) if it is shared, none yet (P + 1) without a home."""
-    out = np.empty(len(home), np.uint16)
-    for v in range(len(home)):
-        at_home = parts + 1 if home[v] < 0 else int(home[v])
-        out[v] = parts if shared[v] else at_home
-    return out
+    return np.where(shared, parts, np.where(home < 0, parts + 1, home)).astype(np.uint16)
 
 
 @njit(cache=True, nogil=True)
@@ -339,7 +315,7 @@ def place(
     ids: Int64,
     before: Int16,
     home: Int16,
-    shared: Bool,
+    slot: UInt16,
     at_home: Float32,
     other: Int16,
     at_other: Float32,
@@ -365,7 +341,7 @@ def place(
         ids: int64 (n,), for the draws that break ties.
         before: int16 (n,) homes before the snapshot, −1 for new nodes.
         home: int16 (n,) homes so far; written to.
-        shared: bool (n,) nodes known to be shared.
+        slot: uint16 (n,), as of ``slots``; written to.
         at_home: float32 (n,) weight of earlier neighbours in the home before.
         other: int16 (n,) candidate part, −1 for none.
         at_other: float32 (n,) its weight.
@@ -376,7 +352,6 @@ def place(
         seed: Seed of the draws.
     """
     parts = len(sizes)
-    slot = slots(home, shared, parts)
     load = _loads(first, second, slot, sizes)
     cap = NODE_SLACK * nodes / parts + 2.0
     if expected == 0:
@@ -384,7 +359,7 @@ def place(
     fair = expected / parts
     room = int(EDGE_SLACK * fair + 4.0), int(HARD_EDGE_SLACK * fair + 4.0), int(cap)
     count = np.zeros(parts, np.int64)
-    elsewhere = np.empty(_longest(indptr), np.int64)
+    elsewhere = np.empty(len(neighbours) + 1, np.int64)  # pages are touched only for the longest row
     for v in range(len(home)):
         old, now = np.int64(before[v]), np.int64(home[v])
         candidate = np.int64(other[v]) if old >= 0 and other[v] != old else np.int64(-1)
@@ -399,7 +374,7 @@ def place(
             in_now += s == now
             anywhere += s == parts
         free = anywhere + loops[v]
-        moving = np.int64(0) if shared[v] else in_now + free  # edges that leave the part with the node
+        moving = np.int64(0) if slot[v] == parts else in_now + free  # edges that leave the part with the node
         best, score, edges = np.int64(-1), 0.0, np.int64(0)
         if old >= 0:
             weight = float(in_old) + at_home[v]
@@ -429,20 +404,11 @@ def place(
             best = np.int64(_least_loaded(load, homes, room[0], cap, mixed_part(seed, ids[v], parts)))
         home[v] = best
         homes[best] += 1
-        if not shared[v]:
+        if slot[v] != parts:
             slot[v] = best
             for x in range(np.uint64(indptr[v]), np.uint64(indptr[v + 1])):
                 free += slot[np.uint64(neighbours[x])] == best
             load[best] += free
-
-
-@njit(cache=True, nogil=True)
-def _longest(indptr: Int64) -> int:
-    """Length of the longest row, plus one."""
-    most = 0
-    for v in range(len(indptr) - 1):
-        most = max(most, indptr[v + 1] - indptr[v])
-    return most + 1
 
 
 @njit(cache=True, nogil=True)
@@ -487,18 +453,6 @@ def _least_loaded(load: Int64, homes: Int64, most_edges: float, most_nodes: floa
         if p == parts:
             p = 0
     return best
-
-
-@njit(cache=True, nogil=True)
-def forget_former_homes(
-    before: Int16, home: Int16, at_home: Float32, other: Int16, at_other: Float32
-) -> None:
-    """Make the former home of each moved node its candidate, and set its weights at the new and the former home."""
-    for v in range(len(home)):
-        if before[v] >= 0 and before[v] != home[v]:
-            weight = at_home[v]
-            at_home[v] = at_other[v] if other[v] == home[v] else np.float32(0.0)
-            other[v], at_other[v] = before[v], weight
 
 
 @njit(cache=True, nogil=True)
@@ -600,28 +554,6 @@ def _by_bucket(key: Float32, was_shared: Bool) -> tuple[Int32, Int32]:
         order[row_end[of]] = v
         row_end[of] += 1
     return order, begin
-
-
-@njit(cache=True, nogil=True)
-def open_masks(ids: Int64, masks: Words, home: Int16, stays_shared: Bool) -> Words:
-    """Parts of the snapshot's nodes before its edges are assigned, uint64 (n, words).
-
-    Args:
-        ids: int64 (n,).
-        masks: uint64 (N, words).
-        home: int16 (n,) new homes.
-        stays_shared: bool (n,) nodes that were and stay shared: they keep their parts, others are at home only.
-    """
-    n, words = len(ids), masks.shape[1]
-    flat = masks.reshape(-1)
-    out = np.zeros((n, words), np.uint64)
-    for i in range(n):
-        prefetch(flat, words * ids[min(i + AHEAD, n - 1)])
-        if stays_shared[i]:
-            for w in range(words):
-                out[i, w] = masks[ids[i], w]
-        out[i, home[i] >> 6] |= np.uint64(1) << np.uint64(home[i] & 63)
-    return out
 
 
 @njit(cache=True, nogil=True)
@@ -815,7 +747,7 @@ def write_nodes(
         inside: float32 (n,).
         others: int16 (n,).
         outside: float32 (n,).
-        unit: As in ``read_nodes``.
+        unit: float32 scalar, stored weight of an edge of this snapshot.
         home: int32 (N,), written to, as are the other arrays of all nodes.
         masks: uint64 (N, words).
         nodes: ``NODE`` (N,).
@@ -865,27 +797,3 @@ def send_home(
         masks[v, :] = only[0, :]
         nodes[v].shared = False
     return r
-
-
-@njit(cache=True, nogil=True)
-def not_named(ids: Int64, local: Int32) -> Int64:
-    """The nodes without a number in ``local``, int32 (N,), in their order."""
-    out = np.empty(len(ids), np.int64)
-    n = 0
-    for i in range(len(ids)):
-        prefetch(local, ids[min(i + AHEAD, len(ids) - 1)])
-        out[n] = ids[i]
-        n += local[np.uint64(ids[i])] < 0
-    return out[:n].copy()
-
-
-@njit(cache=True, nogil=True)
-def read_changes(rows: Int64, parts: int) -> tuple[Int64, Int32, Int8]:
-    """Node, part and reason of sorted rows."""
-    node, part = np.empty(len(rows), np.int64), np.empty(len(rows), np.int32)
-    why = np.empty(len(rows), np.int8)
-    for r in range(len(rows)):
-        place, why[r] = rows[r] >> 3, rows[r] & 7
-        node[r] = place // parts
-        part[r] = place - node[r] * parts
-    return node, part, why

@@ -13,7 +13,7 @@ _NONE, _ONE = np.uint64(0), np.uint64(1)
 _ORDER_BITS = (MAX_PARTS - 1).bit_length()
 _ORDERS = (1 << _ORDER_BITS) - 1
 _NO_KEY = 2**63 - 1
-_NOTED_NODE = np.uint64(24)
+_NOTED_NODE, _NOTED_PART = 24, (1 << 23) - 1
 """A note is ``node << 24 | part << 1 | copy``."""
 
 
@@ -65,23 +65,9 @@ def _part_of(key: int, first: int, draw: int, parts: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def add_part(masks: Words, v: int, part: int) -> tuple[bool, bool]:
-    """Add a part to node v; returns whether it is new to the node, and whether it is the node's second."""
-    word, bit = part >> 6, np.uint64(1) << np.uint64(part & 63)
-    if masks[v, word] & bit != _NONE:
-        return False, False
-    parts = 0
-    for w in range(masks.shape[1]):
-        one = masks[v, w]
-        parts += 0 if one == _NONE else (1 if one & (one - np.uint64(1)) == _NONE else 2)
-    masks[v, word] |= bit
-    return True, parts == 1
-
-
-@njit(cache=True, nogil=True)
 def note(node: np.uint64, part: int, copy: bool) -> np.uint64:
     """Note that a node gained a part; ``copy``: not its first."""
-    return node << _NOTED_NODE | np.uint64(part) << np.uint64(1) | np.uint64(copy)
+    return node << np.uint64(_NOTED_NODE) | np.uint64(part) << np.uint64(1) | np.uint64(copy)
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -126,6 +112,41 @@ def note_ends(
     return rows, second
 
 
+@njit(cache=True, nogil=True, inline="always")
+def join_ends(
+    gained: Int64, rows: int, i: int, j: int, masks: Words, home: Int32, part: int
+) -> tuple[int, int]:
+    """Add an edge's part to its ends, and note it as ``note_ends`` does, for any number of parts.
+
+    Args:
+        gained: int64 (2 E,), written from ``rows`` on: notes.
+        rows: Rows so far.
+        i: One end.
+        j: The other end, or the same.
+        masks: uint64 (N, words) parts of nodes; written to.
+        home: int32 (N,) first parts, −1 for none; written to.
+        part: The edge's part.
+
+    Returns:
+        Rows, and number of ends of which it is the second part.
+    """
+    word, bit, shared = part >> 6, _ONE << np.uint64(part & 63), 0
+    for v in (i, j):
+        if masks[v, word] & bit != _NONE:
+            continue
+        parts = 0
+        for w in range(masks.shape[1]):
+            one = masks[v, w]
+            parts += 0 if one == _NONE else (1 if one & (one - _ONE) == _NONE else 2)
+        masks[v, word] |= bit
+        gained[rows] = note(np.uint64(v), part, home[v] >= 0)
+        rows += 1
+        shared += parts == 1
+        if home[v] < 0:
+            home[v] = part
+    return rows, shared
+
+
 def gains(noted: list[Int64], placements: Int64, home: Int32) -> tuple[Int64, Int32, Int8]:
     """Rows (node, part, why) of the parts that nodes gained, by node, then part.
 
@@ -134,83 +155,15 @@ def gains(noted: list[Int64], placements: Int64, home: Int32) -> tuple[Int64, In
         placements: int64 (P,) nodes in each part; updated.
         home: int32 (N,) first parts; updated.
     """
-    rows = np.concatenate(noted) if noted else np.empty(0, np.int64)
+    rows = np.concatenate([np.empty(0, np.int64), *noted])
     rows.sort()
-    node, part = np.empty(len(rows), np.int64), np.empty(len(rows), np.int32)
-    why = np.empty(len(rows), np.int8)
-    _read_notes(rows, node, part, why, placements, home)
-    return node, part, why
+    node, part, is_first = rows >> _NOTED_NODE, (rows >> 1 & _NOTED_PART).astype(np.int32), rows & 1 == 0
+    placements += np.bincount(part, minlength=len(placements))
+    home[node[is_first]] = part[is_first]
+    return node, part, np.where(is_first, _NEW, _REPLICATED)
 
 
-@njit(cache=True, nogil=True)
-def _read_notes(rows: Int64, node: Int64, part: Int32, why: Int8, placements: Int64, home: Int32) -> None:
-    """``gains`` of sorted notes."""
-    for r in range(len(rows)):
-        v, p = rows[r] >> 24, np.int32(rows[r] >> 1 & 0x7FFFFF)
-        node[r], part[r], why[r] = v, p, _REPLICATED if rows[r] & 1 else _NEW
-        placements[p] += 1
-        if not rows[r] & 1:
-            home[v] = p
-
-
-@njit(cache=True, nogil=True)
-def placement_changes(
-    node: Int64, home_before: Int32, home: Int32, masks_before: Words, masks: Words, placements: Int64
-) -> tuple[Int64, Int32, Int8, int]:
-    """Rows (node, part, why) of the net changes, by node, then part, and the number of nodes that moved.
-
-    Args:
-        node: int64 (c,) ascending.
-        home_before: int32 (c,), −1 for none.
-        home: int32 (c,).
-        masks_before: uint64 (c, words).
-        masks: uint64 (c, words).
-        placements: int64 (P,) nodes in each part; updated.
-    """
-    rows = moved = 0
-    for i in range(len(node)):
-        for w in range(masks.shape[1]):
-            changed = masks_before[i, w] ^ masks[i, w]
-            while changed:
-                changed &= changed - np.uint64(1)
-                rows += 1
-        if home[i] != home_before[i] and home_before[i] >= 0:
-            moved += 1
-            if (masks_before[i, home[i] >> 6] >> np.uint64(home[i] & 63)) & np.uint64(1):
-                rows += 1
-    out_node, out_part = np.empty(rows, np.int64), np.empty(rows, np.int32)
-    why = np.empty(rows, np.int8)
-    r = 0
-    for i in range(len(node)):
-        new_home = home[i] if home[i] != home_before[i] else -1
-        for w in range(masks.shape[1]):
-            changed = masks_before[i, w] ^ masks[i, w]
-            if new_home >> 6 == w:
-                changed |= np.uint64(1) << np.uint64(new_home & 63)
-            for p in range(64 * w, min(64 * w + 64, len(placements)) if changed else 0):
-                bit = np.uint64(1) << np.uint64(p & 63)
-                if changed & bit == 0:
-                    continue
-                was, now = masks_before[i, w] & bit != 0, masks[i, w] & bit != 0
-                out_node[r], out_part[r] = node[i], p
-                if p == new_home:
-                    why[r] = 1 if home_before[i] < 0 else 2
-                else:
-                    why[r] = 3 if now else 4
-                placements[p] += np.int64(now) - np.int64(was)
-                r += 1
-    return out_node, out_part, why, moved
-
-
-@njit(cache=True, nogil=True)
 def in_several(masks: Words) -> Bool:
     """Which rows of masks uint64 (n, words) have more than one bit, bool (n,)."""
-    out = np.zeros(len(masks), np.bool_)
-    for i in range(len(masks)):
-        bits = 0
-        for w in range(masks.shape[1]):
-            word = masks[i, w]
-            if word:
-                bits += 1 if word & (word - np.uint64(1)) == 0 else 2
-        out[i] = bits > 1
-    return out
+    several: Bool = (masks & (masks - _ONE)).any(axis=1) | (np.count_nonzero(masks, axis=1) > 1)
+    return several

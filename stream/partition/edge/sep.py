@@ -18,6 +18,7 @@ writes nothing but its own part. With more parts there is a loop over the parts.
 """
 
 import math
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -31,7 +32,7 @@ from stream.arrays.kinds import Bool, Float64, Int8, Int32, Int64, UInt64, Words
 from stream.kernels import njit
 from stream.kernels.bits import lowest_bit
 from stream.kernels.mixing import mixed, splitmix64
-from stream.partition.edge.base import EdgePartitioner, HubOptions, Placed
+from stream.partition.edge.base import HubOptions, Placed, StreamPartitioner
 from stream.partition.edge.load_planes import (
     Planes,
     choose,
@@ -44,16 +45,8 @@ from stream.partition.edge.load_planes import (
     smallest_flipped,
     spread,
 )
-from stream.partition.edge.part_sets import (
-    add_part,
-    gains,
-    in_several,
-    least_by_class,
-    note,
-    note_ends,
-    placement_changes,
-)
-from stream.partition.interface import Assignment, PartitionError, PartitionerSetting, Why, register
+from stream.partition.edge.part_sets import in_several, join_ends, least_by_class, note_ends
+from stream.partition.interface import PartitionError, PartitionerSetting, Why, register
 from stream.snapshots.delta import SnapshotDelta
 from stream.snapshots.prefetch import AHEAD, prefetch
 
@@ -67,11 +60,6 @@ EPSILON = 1.0
 """ε of the balance term, in edges."""
 
 _NONE = np.uint64(0)
-_OCTAVES = 1 << 15
-"""Buckets of ``candidates``: the sign, exponent and first bits of a float64, 8 per octave."""
-
-_CHUNK = 1 << 18
-"""Events per call of a kernel, so that its notes of changes stay in the cache."""
 
 _WEIGHED = 1 << 15
 """Events whose weights are computed together, so that they stay in the nearest caches until they are added."""
@@ -98,7 +86,7 @@ class SepOptions(HubOptions):
 
 
 @register
-class SepCentrality(EdgePartitioner):
+class SepCentrality(StreamPartitioner):
     """SPEED Alg. 1, with a sealed snapshot as its batch.
 
     Draws break ties between parts and between equally central nodes.
@@ -116,8 +104,7 @@ class SepCentrality(EdgePartitioner):
         self._marked = parts <= MARKED_PARTS and self.balance_weight <= 1
         self._masks: UInt64 = np.empty((0, -(-parts // 64)), np.uint64)
         self.centrality: Float64 = np.empty(0, np.float64)
-        self._shared = self._placed = 0  # nodes in more than one part, and in any
-        self._hub: Bool | None = None  # of the whole file, once it is known
+        self._hub: Bool = np.empty(0, np.bool_)  # of the last snapshot, or of the whole file
         self._origin: int | None = None  # t0 of the forward decay, µs
         self._foreseen = 0  # nodes of the whole file, of ``sep-two-pass``
 
@@ -127,53 +114,31 @@ class SepCentrality(EdgePartitioner):
             self._add(delta.op, delta.src, delta.dst, delta.t)
         seen = max(delta.num_nodes, self._foreseen)
         budget = int(self.hubs * seen)
-        hub, leaving = self._hub, np.empty(0, np.int64)
-        if hub is None or len(hub) < self._num_nodes:
-            hub = most_central(self.centrality[: self._num_nodes], budget, self.seed)
-            leaving = self._without_room(delta, hub, budget)
+        leaving = np.empty(0, np.int64)
+        if not self._foreseen or len(self._hub) < self._num_nodes:
+            self._hub = most_central(self.centrality[: self._num_nodes], budget, self.seed)
+            leaving = self._without_room(delta, self._hub, budget)
             if self._marked:
-                mark_hubs(self._masks[: self._num_nodes].reshape(-1), hub)
-            if self._foreseen:
-                self._hub = hub
+                marks = self._masks[: self._num_nodes].reshape(-1)
+                marks &= ~HUB
+                marks[self._hub] |= HUB
         left = self._send_home(leaving)
-        event_part = np.empty(len(delta.op), np.int32)
-        room = np.empty(2 * min(len(delta.op), _CHUNK), np.int64)
-        noted = [
-            self._assign(delta, slice(begin, begin + _CHUNK), hub, event_part, room)
-            for begin in range(0, len(delta.op), _CHUNK)
-        ]
-        node, part, why = gains(noted, self._placements, self._home)
-        self._placed += int(np.count_nonzero(why == Why.NEW))
-        if len(leaving):
-            node, part = np.concatenate([node, left[0]]), np.concatenate([part, left[1]])
-            order = np.lexsort((part, node))
-            node, part, why = node[order], part[order], np.concatenate([why, left[2]])[order]
-        inserts = int(np.count_nonzero(delta.op > 0))
-        return Placed(
-            assignment=Assignment(node, part, why, event_part),
-            inserts=inserts,
-            discarded=inserts - int(np.count_nonzero(event_part >= 0)),
-            seen=seen,
-            shared=self._shared,
-            placed=self._placed,
-        )
+        placed = self._assign_all(delta, seen)
+        if not len(leaving):
+            return placed
+        gained = placed.assignment
+        node, part = np.concatenate([gained.node, left[0]]), np.concatenate([gained.part, left[1]])
+        order = np.lexsort((part, node))
+        why = np.concatenate([gained.why, left[2]])[order]
+        return replace(placed, assignment=replace(gained, node=node[order], part=part[order], why=why))
 
-    def _assign(self, delta: SnapshotDelta, rows: slice, hub: Bool, event_part: Int32, room: Int64) -> Int64:
-        """Assign these rows' inserts; returns the gains of nodes, for ``gains``."""
-        events = delta.op[rows], delta.src[rows], delta.dst[rows]
-        rule = (self.balance_weight, self.seed, self._events + rows.start)
-        out = (event_part[rows], room)
+    def _assign(
+        self, op: Int8, src: Int64, dst: Int64, drawn: int, event_part: Int32, gained: Int64
+    ) -> tuple[int, int]:
+        rule = self.centrality, self._home, self.sizes, self.balance_weight, self.seed, drawn
         if self._marked:
-            marks = self._masks.reshape(-1)
-            rows_noted, shared = assign_marked(
-                *events, marks, self.centrality, self._home, self.sizes, *rule, *out
-            )
-        else:
-            rows_noted, shared = assign_words(
-                *events, self._masks, hub, self.centrality, self._home, self.sizes, *rule, *out
-            )
-        self._shared += int(shared)
-        return room[: int(rows_noted)].copy()
+            return assign_marked(op, src, dst, self._masks.reshape(-1), *rule, event_part, gained)
+        return assign_words(op, src, dst, self._masks, self._hub, *rule, event_part, gained)
 
     def _sets(self, rows: Any = slice(None)) -> UInt64:
         """Parts of these nodes, uint64 (n, words): a copy, without the hub's bit."""
@@ -183,13 +148,14 @@ class SepCentrality(EdgePartitioner):
     def _send_home(self, leaving: Int64) -> tuple[Int64, Int32, Int8]:
         """Remove all parts but the home of these nodes; returns rows (node, part, why) of their losses."""
         node = np.sort(leaving)  # no hubs
-        before = self._sets(node)
-        home = self._home[node]
-        self._masks[node] = 0
-        self._masks[node, home >> 6] = np.uint64(1) << (home & 63).astype(np.uint64)
+        home, only = self._home[node], np.zeros((len(node), self._masks.shape[1]), np.uint64)
+        only[np.arange(len(node)), home >> 6] = np.uint64(1) << (home & 63).astype(np.uint64)
+        lost = self._sets(node) & ~only
+        self._masks[node] = only
         self._shared -= len(node)
-        node, part, why, _ = placement_changes(node, home, home, before, self._masks[node], self._placements)
-        return node, part, why
+        row, part = np.nonzero(np.unpackbits(lost.view(np.uint8), axis=1, bitorder="little"))
+        self._placements -= np.bincount(part, minlength=self.parts)
+        return node[row], part.astype(np.int32), np.full(len(row), Why.DEMOTED, np.int8)
 
     def _without_room(self, delta: SnapshotDelta, hub: Bool, budget: int) -> Int64:
         """Former hubs that must give up their parts so that these inserts can't break the budget.
@@ -221,7 +187,7 @@ class SepCentrality(EdgePartitioner):
         self._masks, self.centrality = memory["masks"], memory["centrality"]
         self._shared = int(in_several(self._masks).sum())
         self._placed = int(np.count_nonzero(self._home >= 0))
-        self._hub = None
+        self._hub = self._hub[:0]
         self._origin = int(memory["origin"][0]) if len(memory["origin"]) else None
         self._seen, self._events, self._foreseen = (int(x) for x in memory["counts"])
 
@@ -271,7 +237,7 @@ class SepTwoPass(SepCentrality):
         self._grow(num_nodes)
         self._add(None, src, dst, t)
         self._foreseen = num_nodes
-        self._hub = None
+        self._hub = self._hub[:0]
 
     def _place(self, delta: SnapshotDelta) -> Placed:
         if not self._foreseen and (delta.op > 0).any():
@@ -287,7 +253,7 @@ def most_central(centrality: Float64, count: int, seed: int) -> Bool:
         return np.ones(len(centrality), np.bool_)
     if count == 0:
         return np.zeros(len(centrality), np.bool_)
-    threshold = np.partition(candidates(centrality, count), -count)[-count]
+    threshold = np.partition(centrality, -count)[-count]
     top: Bool = centrality > threshold
     equal = np.flatnonzero(centrality == threshold)
     drawn = equal[np.argsort(mixed(seed, equal), kind="stable")]
@@ -316,38 +282,6 @@ def add_centrality(centrality: Float64, op: Int8, src: Int64, dst: Int64, weight
             centrality[i] += weight[e]
             if i != j:
                 centrality[j] += weight[e]
-
-
-@njit(cache=True, nogil=True)
-def candidates(centrality: Float64, count: int) -> Float64:
-    """Whole buckets of an eighth of an octave that include the ``count`` largest centralities.
-
-    Args:
-        centrality: float64 (N,), none negative; N > count > 0.
-        count: Number wanted.
-    """
-    bits = centrality.view(np.int64)
-    in_bucket = np.zeros(_OCTAVES, np.int64)
-    for v in range(len(bits)):
-        in_bucket[bits[v] >> 49] += 1
-    bucket, size = _OCTAVES, 0
-    while size < count:
-        bucket -= 1
-        size += in_bucket[bucket]
-    out = np.empty(size, np.float64)
-    row = 0
-    for v in range(len(bits)):
-        if bits[v] >> 49 >= bucket:
-            out[row] = centrality[v]
-            row += 1
-    return out
-
-
-@njit(cache=True, nogil=True)
-def mark_hubs(marks: Words, hub: Bool) -> None:
-    """Set or clear every node's ``HUB``."""
-    for v in range(len(marks)):
-        marks[v] = (marks[v] & ~HUB) | (HUB if hub[v] else _NONE)
 
 
 @njit(cache=True, nogil=True)
@@ -545,12 +479,6 @@ def assign_words(
             continue
         sizes[part] += 1
         event_part[e] = part
-        for v in (i, j):
-            added, second = add_part(masks, v, part)
-            if added:
-                gained[rows] = note(np.uint64(v), part, home[v] >= 0)
-                rows += 1
-                shared += second
-                if home[v] < 0:
-                    home[v] = part
+        rows, second = join_ends(gained, rows, i, j, masks, home, part)
+        shared += second
     return rows, shared

@@ -12,7 +12,6 @@ from pydantic import Field
 from schemas.section import Section
 from stream.arrays.growing import with_room
 from stream.arrays.kinds import Bool, Float64, Int32, Int64
-from stream.kernels import njit
 from stream.partition.interface import Assignment, Kind, PartitionerSetting, Quality, Why, foreign_state
 from stream.partition.quality import Mean, balance, share
 from stream.partition.vertex.pair_totals import PairTotals
@@ -216,12 +215,7 @@ class VertexQuality:
         self._last_cut, self._node_balance, self._edge_balance = (float(x) for x in state[7:])
 
 
-@njit(cache=True, nogil=True)
 def sampled_share(rows: NeighbourRows, nodes: Int64, fanout: int) -> Float64:
     """``min(d, f) / d`` of nodes: the chance that a training node samples a given neighbour, float64 like ``nodes``."""
-    out = np.zeros(len(nodes), np.float64)
-    for i in range(len(nodes)):
-        degree = rows.end[nodes[i]] - rows.start[nodes[i]]
-        if degree > 0:
-            out[i] = min(degree, fanout) / degree
-    return out
+    degree = rows.end[nodes] - rows.start[nodes]
+    return np.minimum(degree, fanout) / np.maximum(degree, 1)

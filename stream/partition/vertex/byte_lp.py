@@ -20,11 +20,10 @@ from stream.arrays.growing import with_room
 from stream.arrays.kinds import Bool, Float32, Float64, Int32, Int64
 from stream.kernels import njit
 from stream.kernels.mixing import mixed, splitmix64
-from stream.kernels.node_sets import union
+from stream.kernels.node_sets import distinct
 from stream.partition.interface import PartitionerSetting, register
 from stream.partition.vertex.base import VertexPartitioner, VertexPartitionerOptions, sampled_share
 from stream.partition.vertex.ldg import place_new
-from stream.partition.vertex.live_rows import live_rows
 from stream.partition.vertex.metis import NEW_NODE_SLACK, metis, metis_of_live, relabel
 from stream.snapshots.delta import NeighbourRows, SnapshotDelta
 from stream.snapshots.prefetch import ENTRIES, NODES_AHEAD, prefetch
@@ -136,7 +135,7 @@ class ByteLp(VertexPartitioner):
         if self._churn >= self._wait and delta.num_live:
             self._take_cheaper(rows, self._tied(delta, weight))
             changed = np.flatnonzero(self._known[: self._num_nodes, 0] != self._home)
-        named = union(delta.entered, changed, self._marks)
+        named = distinct(delta.entered, changed)
         return named, self._known[named, 0].astype(np.int32)
 
     def _take_cheaper(self, rows: NeighbourRows, tied: Float32) -> None:
@@ -151,7 +150,7 @@ class ByteLp(VertexPartitioner):
 
     def _tied(self, delta: SnapshotDelta, weight: float) -> Float32:
         """A copy of ``_known`` with parts by METIS, every old node tied to its former part, and searched from."""
-        starts, neighbours = live_rows(delta.graph.indptr, delta.graph.indices, delta.live)
+        starts, neighbours = delta.live_graph()
         n, half, before = (
             delta.num_live,
             self._known[delta.live, 1].astype(np.float64),
@@ -214,7 +213,7 @@ class ByteLp(VertexPartitioner):
             int(mixed(self.seed, np.array([delta.tau & _POSITIVE]))[0] >> np.uint64(1)),
         )
         out = shed(rows, known[: self._num_nodes], self.uses, self._owner, count, self.move_cost, capacity)
-        return union(changed, out, self._marks)
+        return distinct(changed, out)
 
     def _halves(self, rows: NeighbourRows, nodes: Int64) -> Float64:
         """Contribution of each node to the cost of its pairs."""

@@ -41,7 +41,7 @@ from schemas.section import Section
 from stream.arrays.growing import with_room
 from stream.arrays.kinds import Bool, Float64, Int32, Int64
 from stream.kernels import njit
-from stream.kernels.node_sets import ascending, union
+from stream.kernels.node_sets import distinct
 from stream.partition.interface import CapacityError, PartitionError, PartitionerSetting, register
 from stream.partition.vertex.base import VertexPartitioner, VertexPartitionerOptions, sampled_share
 from stream.partition.vertex.pair_totals import FRACTION
@@ -191,7 +191,7 @@ class DistDy(VertexPartitioner):
         moved, free = self._refine(rows, first, scale, full_bytes, free, node_count, toll, most)
         self._extra[delta.feature_nodes] = 0
         self._capacity_used, self._load, self._scale = capacity, start - free, scale
-        changed = union(placed, moved, self._marks)
+        changed = distinct(placed, moved)
         return changed, self._known[changed, 0]
 
     def _refine(
@@ -269,7 +269,7 @@ class DistDy(VertexPartitioner):
         elif self._swept_since >= self.sweep_all * live:
             self._swept_since = 0
             return np.flatnonzero(self._known[:, 0] >= 0)
-        return union(touched, placed, self._marks)
+        return distinct(touched, placed)
 
     def _set_extra(self, delta: SnapshotDelta) -> int:
         """Store the bytes of changed segments per node; returns the bytes of a node away from its place."""
@@ -609,7 +609,7 @@ def refine(
         settled = settled or moved * _SETTLED < len(due)
         if again:
             continue
-        due = ascending(queue, queued, marks)
+        due = np.sort(queue[:queued])
         queued = 0
         for v in due:
             marks[v] = False

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream.arrays.kinds import Int32, Int64
-from stream.kernels.mixing import mixed_parts
+from stream.kernels.mixing import mixed
 from stream.partition.interface import PartitionerSetting, register
 from stream.partition.vertex.base import VertexPartitioner, VertexPartitionerOptions
 from stream.snapshots.delta import SnapshotDelta
@@ -19,7 +19,8 @@ class Hash(VertexPartitioner):
     name: ClassVar[str] = "hash"
 
     def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
-        return delta.entered, mixed_parts(self.seed, delta.entered, self.parts)
+        high = mixed(self.seed, delta.entered) >> np.uint64(32)
+        return delta.entered, (high * np.uint64(self.parts) >> np.uint64(32)).astype(np.int32)
 
 
 @register

@@ -9,7 +9,6 @@ from schemas.section import Section
 from stream.arrays.kinds import Int32, Int64
 from stream.partition.interface import PartitionError, PartitionerSetting, register
 from stream.partition.vertex.base import VertexPartitioner, VertexPartitionerOptions
-from stream.partition.vertex.live_rows import live_rows
 from stream.snapshots.delta import SnapshotDelta
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ class KernighanLin(VertexPartitioner):
             )
         import networkx as nx
 
-        starts, neighbours = live_rows(delta.graph.indptr, delta.graph.indices, delta.live)
+        starts, neighbours = delta.live_graph()
         row = np.repeat(np.arange(len(delta.live)), np.diff(starts))
         graph = nx.Graph()
         graph.add_nodes_from(range(len(delta.live)))

@@ -11,7 +11,6 @@ from schemas.section import Section
 from stream.arrays.growing import with_room
 from stream.arrays.kinds import Bool, Float64, Int32, Int64
 from stream.kernels import njit
-from stream.kernels.node_sets import nodes_of
 from stream.partition.interface import PartitionerSetting, register
 from stream.partition.vertex.base import VertexPartitioner, VertexPartitionerOptions
 from stream.snapshots.delta import NeighbourRows, SnapshotDelta
@@ -69,7 +68,7 @@ class LoadAware(VertexPartitioner):
         if not crowded.any():
             return new, part
         self._owner[new] = part
-        nodes = nodes_of(self._home, crowded)
+        nodes = np.flatnonzero(np.append(crowded, False)[self._home])  # the last entry is for −1
         order = nodes[np.argsort(-self.load[nodes], kind="stable")]
         again, to = deal_again(
             order, self.load, self._owner, self.part_load, node_count, heavy, mean, most_nodes
@@ -84,7 +83,13 @@ class LoadAware(VertexPartitioner):
         large = self.part_load.max() >= EXACT
         self.part_load -= left
         changed = advance_labels(delta.rows, delta.touched, self._labels, self._marks, self._fixed)
-        weigh(changed, self._labels, self._owner, self.load, self.part_load)
+        load = np.zeros(len(changed))
+        for layer in range(1, self.layers + 1):  # layer l is in the sums of all layers from l on
+            load += (self.layers - layer + 1) * self._labels[changed, layer]
+        placed = self._owner[changed] >= 0
+        more = (load - self.load[changed])[placed]
+        self.part_load += np.bincount(self._owner[changed[placed]], more, self.parts)
+        self.load[changed] = load
         if large or self.part_load.max() >= EXACT:  # differences may have lost digits
             old = np.flatnonzero(self._home >= 0)
             self.part_load = np.bincount(self._home[old], self.load[old], self.parts).astype(np.float64)
@@ -165,27 +170,6 @@ def advance_labels(rows: NeighbourRows, touched: Int64, labels: Float64, marks: 
     for i in range(size):
         marks[due[i]] = fixed[due[i]] = False
     return due[:size].copy()
-
-
-@njit(cache=True, nogil=True)
-def weigh(nodes: Int64, labels: Float64, before: Int32, load: Float64, part_load: Float64) -> None:
-    """Loads of nodes by their labels, Σ_{l ≥ 1} (L − l + 1)·labels[v, l], and of the parts that hold them.
-
-    Args:
-        nodes: int64, without repeats.
-        labels: float64 (≥ N, L + 1).
-        before: int32 (≥ N,) parts, −1 for none.
-        load: float64 (≥ N,); written to.
-        part_load: float64 (K,) loads of the parts; written to.
-    """
-    layers = labels.shape[1] - 1
-    for v in nodes:
-        total = 0.0
-        for layer in range(1, layers + 1):  # layer l is in the sums of all layers from l on
-            total += (layers - layer + 1) * labels[v, layer]
-        if before[v] >= 0:
-            part_load[before[v]] += total - load[v]
-        load[v] = total
 
 
 @njit(cache=True, nogil=True)

@@ -20,7 +20,6 @@ from stream.arrays.kinds import Int32, Int64
 from stream.partition.interface import PartitionError, PartitionerSetting, register
 from stream.partition.vertex.base import VertexPartitioner, VertexPartitionerOptions
 from stream.partition.vertex.ldg import place_new
-from stream.partition.vertex.live_rows import live_rows
 from stream.partition.vertex.metis_process import receive
 from stream.snapshots.adjacency import build_adjacency
 from stream.snapshots.delta import SnapshotDelta
@@ -162,7 +161,7 @@ def metis(
 
 def metis_of_live(delta: SnapshotDelta, parts: int, seed: int, tries: int = 1) -> Int32:
     """METIS on a snapshot's live graph, the best of some tries: int32, one part per live node."""
-    starts, neighbours = live_rows(delta.graph.indptr, delta.graph.indices, delta.live)
+    starts, neighbours = delta.live_graph()
     return metis(starts, neighbours, parts, seed, tries=tries)
 
 

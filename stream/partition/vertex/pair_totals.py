@@ -6,6 +6,7 @@ from stream.arrays.growing import with_room
 from stream.arrays.kinds import Int32, Int64
 from stream.kernels import njit
 from stream.snapshots.delta import NeighbourRows, SnapshotDelta
+from stream.snapshots.pairs import split_keys
 from stream.snapshots.prefetch import AHEAD, ENTRIES, NODES_AHEAD, prefetch
 
 FRACTION = 2**30
@@ -54,13 +55,18 @@ class PairTotals:
 
     def weight_after(self, rows: NeighbourRows, changed: Int64) -> int:
         """Weight of all pairs after these rows, int64, have changed."""
-        return int(self._sums[_WEIGHT]) + _weight_change(rows, changed, self.fanout, self._known)
+        degree = rows.end[changed] - rows.start[changed]
+        before = self._known[changed[changed < len(self._known)], _DEGREE].astype(np.int64)
+        more = np.minimum(degree, self.fanout).sum() - np.minimum(before, self.fanout).sum()
+        return int(self._sums[_WEIGHT] + more)
 
     def begin(self, delta: SnapshotDelta, home: Int32) -> None:
         """Start from a whole graph, after a snapshot, with the owners from before it."""
         self._known = np.zeros((delta.num_nodes, 3), np.int32)
+        self._known[:, _OWNER] = home[: delta.num_nodes] + 1
         self._sums[:], self._stored[:] = 0, 0
-        _begin(delta.rows, home, self.fanout, self._known, self._sums, self._stored)
+        pairs = np.stack(split_keys(delta.graph.pair_keys()), axis=1)
+        _take_pairs(pairs, 1, self.fanout, self._known, self._sums, self._stored)
         self._tau = delta.tau
 
     @property
@@ -95,18 +101,6 @@ def _share(degree: int, same: int, fanout: int) -> np.int64:
     if degree == 0:
         return np.int64(0)
     return np.int64(min(degree, fanout) * same / degree * FRACTION + 0.5)
-
-
-@njit(cache=True, nogil=True)
-def _weight_change(rows: NeighbourRows, changed: Int64, fanout: int, known: Int32) -> int:
-    more = 0
-    for v in changed:
-        degree: int = rows.end[v] - rows.start[v]
-        more += min(degree, fanout)
-        if v < len(known):
-            degree = int(known[v, _DEGREE])
-            more -= min(degree, fanout)
-    return more
 
 
 @njit(cache=True, nogil=True)
@@ -177,23 +171,3 @@ def _take_owners(
             stored[was - 1] -= degree - lost
         if now > 0:
             stored[now - 1] += degree - gained
-
-
-@njit(cache=True, nogil=True)
-def _begin(rows: NeighbourRows, home: Int32, fanout: int, known: Int32, sums: Int64, stored: Int64) -> None:
-    for v in range(len(rows.start)):
-        known[v, _OWNER] = home[v] + 1
-    for v in range(len(rows.start)):
-        owner, same = home[v], 0
-        degree: int = rows.end[v] - rows.start[v]
-        for i in range(rows.start[v], rows.end[v]):
-            same += home[rows.indices[i]] == owner
-        _change(v, degree, same, fanout, known, sums)
-        sums[_PAIRS] += degree
-        sums[_CROSS] += degree - same
-        if owner >= 0:
-            stored[owner] += 2 * degree - same
-    sums[_PAIRS] //= 2
-    sums[_CROSS] //= 2
-    for p in range(len(stored)):
-        stored[p] //= 2
