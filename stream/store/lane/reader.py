@@ -150,40 +150,39 @@ class LaneReader:
         first = None if after_sequence is None else after_sequence + 1
         return follow(self.root / COMMITS, refreshed, first, timeout_s=timeout_s, stop=stop, watch=watch)
 
-    def changes(self, manifest: LaneManifest, parts: list[int], *, discarded: bool = False) -> LaneChanges:
+    def changes(
+        self, manifest: LaneManifest, parts: list[int], *, discarded: bool = False, base: bool = False
+    ) -> LaneChanges:
         """The stored changes of a snapshot for some parts; not copied for one part.
 
         Args:
             manifest: The snapshot's.
             parts: Parts in [0, K).
             discarded: Edge lanes: include the pairs that no part holds.
+            base: The full state instead, as a change from nothing; only for snapshots with a base.
 
         Raises:
             CorruptError: A file doesn't match the manifest; the message names it.
         """
-        return self.read_kept(
-            manifest, change_tables(self.root, self.header, manifest, parts, discarded).changes
-        )
+        tables = self.tables(manifest, parts, discarded=discarded, base=base)
+        return self.read_kept(manifest, tables.changes)
 
-    def base(self, manifest: LaneManifest, parts: list[int], *, discarded: bool = False) -> LaneChanges:
-        """The full state of some parts at a snapshot with a base, as a change from nothing; raises as ``changes`` does."""
-        base = self.base_of(manifest)
-        assert base is not None, "only for snapshots with a base"
-        return self.read_kept(
-            manifest, base_tables(self.root, self.header, manifest, base, parts, discarded).changes
-        )
-
-    def tables(self, manifest: LaneManifest, *, base: bool) -> LaneTables:
-        """The files of a snapshot with the rows of each part, read one by one: of its changes, or of its base.
+    def tables(
+        self,
+        manifest: LaneManifest,
+        parts: list[int] | None = None,
+        *,
+        discarded: bool = False,
+        base: bool = False,
+    ) -> LaneTables:
+        """As ``changes``, of all parts by default, but the rows of each part are read one by one.
 
         A file that is no longer kept is a ``MissingError`` when it is read; ``read_kept`` makes a ``RetainedError`` of it.
         """
-        every = list(range(self.header.parts))
-        if not base:
-            return change_tables(self.root, self.header, manifest, every)
-        file = self.base_of(manifest)
-        assert file is not None, "only for snapshots with a base"
-        return base_tables(self.root, self.header, manifest, file, every)
+        file = self.base_of(manifest) if base else None
+        assert file is not None or not base, "only for snapshots with a base"
+        chosen = list(range(self.header.parts)) if parts is None else parts
+        return lane_tables(self.root, self.header, manifest, chosen, discarded=discarded, base=file)
 
     def event_parts(self, manifest: LaneManifest) -> Int32 | None:
         """The part of every edge event of a snapshot, −1 for discarded ones and deletes; None in vertex lanes.
@@ -283,29 +282,28 @@ class LaneReader:
         raise CorruptError(f"{missing} is missing, though snapshot {min(beyond)} exists{REBUILD}")
 
 
-def change_tables(
-    root: Place, header: LaneHeader, manifest: LaneManifest, parts: list[int], discarded: bool = False
-) -> LaneTables:
-    """The files of a snapshot's changes for some parts; ``discarded``: with an edge lane's discarded pairs."""
-    files = (manifest.assignment, manifest.edges, manifest.segments)
-    return LaneTables(root, files, _selection(header, manifest, parts, discarded))
-
-
-def base_tables(
+def lane_tables(
     root: Place,
     header: LaneHeader,
     manifest: LaneManifest,
-    base: FileRef,
     parts: list[int],
+    *,
     discarded: bool = False,
+    base: FileRef | None = None,
 ) -> LaneTables:
-    """As ``change_tables``, of the full state at a snapshot, as a change from nothing."""
-    return LaneTables(root, (base,), _selection(header, manifest, parts, discarded))
+    """The files of a snapshot's changes for some parts, or of its full state, as a change from nothing.
 
-
-def _selection(header: LaneHeader, manifest: LaneManifest, parts: list[int], discarded: bool) -> Selection:
+    Args:
+        root: The lane's folder.
+        header: The lane's.
+        manifest: The snapshot's.
+        parts: Parts in [0, K).
+        discarded: Edge lanes: include the pairs that no part holds.
+        base: The file with the full state; None: the changes.
+    """
+    files = (manifest.assignment, manifest.edges, manifest.segments) if base is None else (base,)
     more = [header.parts] if discarded and header.kind == "edge" else []
-    return Selection(
+    selection = Selection(
         parts=parts,
         edge_batches=[*parts, *more],
         stored_parts=header.parts,
@@ -315,6 +313,7 @@ def _selection(header: LaneHeader, manifest: LaneManifest, parts: list[int], dis
         num_nodes=manifest.num_nodes,
         whole_pairs=manifest.whole_pairs,
     )
+    return LaneTables(root, files, selection)
 
 
 def check_successor(

@@ -6,7 +6,7 @@ from schemas.store import FileRef, LaneHeader, LaneManifest
 from stream.arrays.kinds import Int64
 from stream.partition.interface import Why
 from stream.store.lane.diff import PairRows, Stored, full_rows, segment_changes, segment_width
-from stream.store.lane.reader import base_tables, change_tables
+from stream.store.lane.reader import lane_tables
 from stream.store.lane.state import Placement, edge_batch_count
 from stream.store.lane.tables import LaneChanges
 from stream.store.places.place import Place
@@ -45,7 +45,7 @@ class HeldParts:
         Raises:
             CorruptError: A file doesn't match the manifest.
         """
-        tables = change_tables(self._root, self._header, manifest, self._parts, discarded=True)
+        tables = lane_tables(self._root, self._header, manifest, self._parts, discarded=True)
         return self._apply(manifest, tables.changes())
 
     def begin(self, manifest: LaneManifest, base: FileRef) -> None:
@@ -55,7 +55,7 @@ class HeldParts:
             CorruptError: The file doesn't match its record.
         """
         self._clear()
-        tables = base_tables(self._root, self._header, manifest, base, self._parts, discarded=True)
+        tables = lane_tables(self._root, self._header, manifest, self._parts, discarded=True, base=base)
         self._apply(manifest, tables.changes())
 
     def whole(self, sequence: int) -> Stored:

@@ -303,7 +303,7 @@ class WindowView:
         first = manifests.first
         for number in range(oldest, manifests.first - 1, -1):
             if self.lane.base_of(manifest := manifests[number]) is not None:
-                self._apply(manifest, self.lane.base(manifest, self.parts, discarded=self._all), undo=False)
+                self._apply(manifest, self._changes(manifest, base=True), undo=False)
                 first = number + 1
                 break
         for manifest in manifests[first : oldest + 1]:
@@ -324,8 +324,8 @@ class WindowView:
         self._features.forget(oldest)
         self._pairs.fold(oldest)
 
-    def _changes(self, manifest: LaneManifest) -> LaneChanges:
-        return self.lane.changes(manifest, self.parts, discarded=self._all)
+    def _changes(self, manifest: LaneManifest, *, base: bool = False) -> LaneChanges:
+        return self.lane.changes(manifest, self.parts, discarded=self._all, base=base)
 
     def _apply(self, manifest: LaneManifest, changes: LaneChanges, *, undo: bool) -> Transition:
         transition = self._placement.apply(changes.node, changes.part, changes.why, manifest.num_nodes)
