@@ -24,6 +24,7 @@ from stream.arrays.growing import Growing
 from stream.arrays.kinds import Bool, Float32, Int8, Int32, Int64, Words
 from stream.kernels import njit
 from stream.kernels.node_sets import distinct
+from stream.partition.edge.part_sets import in_several
 from stream.partition.interface import (
     Assignment,
     OnlinePartitioner,
@@ -161,9 +162,7 @@ class Placement:
         """Nodes in more than one part, bool (num_nodes,)."""
         if self.kind == "vertex":
             return np.zeros(len(self.home), np.bool_)
-        masks = self._masks
-        several: Bool = (masks & (masks - np.uint64(1))).any(axis=1) | ((masks != 0).sum(axis=1) > 1)
-        return several
+        return in_several(self._masks)
 
     @property
     def memory_bytes(self) -> int:

@@ -56,38 +56,6 @@ def newest(run, start, gone, later, keys, rows):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def mark(bits, rows):  # type: ignore[no-untyped-def]  # compiled
-    """Set the bits of rows."""
-    for row in rows:
-        bits[row >> 3] |= np.uint8(1 << (row & 7))
-
-
-@njit(cache=True, nogil=True)
-def join(keys, gone, weight, come, come_row, left, place):  # type: ignore[no-untyped-def]  # compiled
-    """Merge a table's remaining rows (``gone`` is bool) with new pairs; rows of the table precede new ones of the same key.
-
-    Returns the ``left`` keys and the weights of their rows, and sets ``place`` of each row, unless it is empty.
-    """
-    out_keys = np.empty(left, np.int64)
-    out_weight = np.empty(left, np.float32)
-    i = j = 0
-    for n in range(left):
-        while i < len(keys) and gone[i]:
-            i += 1
-        if j == len(come) or (i < len(keys) and keys[i] <= come[j]):
-            key, row = keys[i], i
-            i += 1
-        else:
-            key, row = come[j], come_row[j]
-            j += 1
-        out_keys[n] = key
-        out_weight[n] = weight[row]
-        if len(place):
-            place[row] = n
-    return out_keys, out_weight
-
-
-@njit(cache=True, nogil=True)
 def _bit(bits, row):  # type: ignore[no-untyped-def]  # compiled
     return bits[row >> 3] >> (row & 7) & 1
 
@@ -159,7 +127,7 @@ class RowSet:
     def mark_bits(self, bits: UInt8) -> None:
         """Set the bits of the rows, uint8 (≥ limit / 8,)."""
         if self.numbers is not None:
-            mark(bits, self.numbers)
+            np.bitwise_or.at(bits, self.numbers >> 3, np.uint8(1) << (self.numbers & 7).astype(np.uint8))
         else:
             bits[: len(self.bits)] |= self.bits
 
@@ -408,13 +376,14 @@ class PairWindow:
             weight[altered] = _of_each(change.weight, len(altered))
         if not changes:
             return self._keys, weight, np.arange(end)
-        come = np.flatnonzero(~gone[len(self._keys) :])
-        keys = np.concatenate([change.come for change in changes])[come]
-        order = np.argsort(keys, kind="stable")  # equal keys stay in order of time
-        come = come[order] + len(self._keys)
-        left = end - np.count_nonzero(gone)
+        rows = np.flatnonzero(~gone)
+        keys = np.concatenate([self._keys, *(change.come for change in changes)])[rows]
+        order = np.argsort(keys, kind="stable")  # merges ascending runs; equal keys stay in order of time
+        rows = rows[order]
         place = np.empty(end if places else 0, np.int64)
-        return *join(self._keys, gone, weight, keys[order], come, left, place), place
+        if places:
+            place[rows] = np.arange(len(rows))
+        return keys[order], weight[rows], place
 
 
 def _moved(changes: list[_Change], place: Int64, table: int) -> list[_Change]:
