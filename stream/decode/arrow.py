@@ -382,7 +382,7 @@ def read_arrow(
         try:
             batch, known, written_bytes = opener.open(value)
         except RefusedError as error:
-            refusals.append(Refusal(i, None, error.reason, str(error)))
+            refusals.append((i, error.reason, str(error)))
             continue
         rows, text_bytes = rows + batch.num_rows, text_bytes + written_bytes
         if at_once is not None and messages and (rows > at_once.rows or text_bytes > at_once.bytes):
@@ -437,10 +437,10 @@ def _read_run(
     try:
         read += _rows(run, ids, unit, mapping)
     except RefusedError as error:  # a fault of their schema
-        refusals += [Refusal(i, None, error.reason, str(error)) for i, *_ in run]
+        refusals += [(i, error.reason, str(error)) for i, *_ in run]
     except _CORRUPT as error:
         if len(run) == 1:
-            refusals.append(Refusal(run[0][0], None, NOT_ARROW, str(_corrupt(error))))
+            refusals.append((run[0][0], NOT_ARROW, str(_corrupt(error))))
             return
         for message in run:
             _read_run([message], ids, unit, mapping, read, refusals)

@@ -160,7 +160,7 @@ def _read_plain(
             rows.append(read_message(raw, ids, unit, mapping))
             sources.append(i)
         except RefusedError as error:
-            refusals.append(Refusal(i, None, error.reason, str(error)))
+            refusals.append((i, error.reason, str(error)))
     if rows:
         messages = np.concatenate((messages, np.array(sources, np.int64)))
         order = np.argsort(messages)

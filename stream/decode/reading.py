@@ -1,6 +1,6 @@
 """Results of the readers of messages: rows with their places, and refusals."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -33,22 +33,8 @@ class Limits:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A message of a poll, or one row of it, that became no event.
-
-    Attributes:
-        message: Index of the message among those read.
-        row: Row of a message with several; None: the whole message.
-        raw: Content of its dead letter; None: the message itself.
-    """
-
-    message: int
-    row: int | None
-    reason: str
-    sentence: str
-    raw: bytes | None = None
-
+Refusal = tuple[int, str, str]
+"""A message that became no event: its index among those read, the reason, and a sentence."""
 
 REFUSAL_SCHEMA = pa.schema(
     [
@@ -59,15 +45,15 @@ REFUSAL_SCHEMA = pa.schema(
         pa.field("raw", pa.binary()),
     ]
 )
-"""Many refusals; columns as the attributes of ``Refusal``."""
+"""Many refusals: the message's index among those read, the row of one with several (null: the whole message), why, and the
+content of the dead letter (null: the message itself)."""
 
 
-def refusal_table(refusals: Iterable[Refusal]) -> pa.Table:
-    """Refusals as a table."""
-    listed = [(r.message, r.row, str(r.reason), r.sentence, r.raw) for r in refusals]
-    columns = zip(*listed, strict=True) if listed else [()] * len(REFUSAL_SCHEMA)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, REFUSAL_SCHEMA, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=REFUSAL_SCHEMA)
+def refusal_table(refusals: Sequence[Refusal]) -> pa.Table:
+    """At least one refusal as a table (``REFUSAL_SCHEMA``)."""
+    messages, reasons, sentences = zip(*refusals, strict=True)
+    table = refused_alike(np.array(messages), "", sentences)
+    return table.set_column(2, REFUSAL_SCHEMA.field("reason"), pa.array([*map(str, reasons)], pa.string()))
 
 
 def refused_alike(messages: Int64, reason: str, sentences: str | Sequence[str]) -> pa.Table:
