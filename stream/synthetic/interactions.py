@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from schemas.events import Op
 from stream.arrays.kinds import Float64, Int64, UInt64
-from stream.kernels import njit
 
 _EPOCHS = 64
 _LOYALTY = 0.9
@@ -84,12 +83,13 @@ def community_edges(nodes: int, edges: int, rng: np.random.Generator) -> Communi
         forced = np.full(end - first, -1, np.int64)
         forced[comes_at[here:soon] - first] = np.arange(here, soon)
         boost = np.where(rng.random(communities) < _BURSTING, _BURST, 1.0)
-        members, starts = _by_community(community[:known], communities)
+        # 16 bits are sorted by counting.
+        members = np.argsort(community[:known].astype(np.min_scalar_type(communities)), kind="stable")
+        starts = np.searchsorted(community[members], np.arange(communities + 1))
         weight = np.cumsum(activity[members] * boost[community[members]])
-        _draw(
-            forced, guest, members, starts, community, weight, rng.random((end - first, 3)),
-            src[first:end], dst[first:end],
-        )  # fmt: skip
+        src[first:end], dst[first:end] = _draw(
+            forced, guest, members, starts, community, weight, rng.random((end - first, 3))
+        )
     node, joined_at, joins = (np.concatenate(parts) for parts in zip(*joined, strict=True))
     return CommunityStream(src, dst, communities, node, joined_at, joins)
 
@@ -108,23 +108,6 @@ def _arrivals(nodes: int, edges: int) -> Int64:
     return i + (spare * (i / nodes) ** _ARRIVAL).astype(np.int64)
 
 
-@njit(cache=True, nogil=True)
-def _by_community(community: Int64, communities: int) -> tuple[Int64, Int64]:
-    """Nodes sorted by community (counting sort), and where each community starts [communities + 1]."""
-    starts = np.zeros(communities + 1, np.int64)
-    for c in community:
-        starts[c + 1] += 1
-    starts = np.cumsum(starts)
-    place = starts[:-1].copy()
-    members = np.empty(len(community), np.int64)
-    for node in range(len(community)):
-        c = community[node]
-        members[place[c]] = node
-        place[c] += 1
-    return members, starts
-
-
-@njit(cache=True, nogil=True)
 def _draw(
     forced: Int64,
     guest: Int64,
@@ -133,9 +116,7 @@ def _draw(
     community: Int64,
     weight: Float64,
     uniform: Float64,
-    src: Int64,
-    dst: Int64,
-) -> None:
+) -> tuple[Int64, Int64]:
     """One epoch's edges: the source by activity (or forced), the partner evenly from its community.
 
     Args:
@@ -146,47 +127,32 @@ def _draw(
         community: Of every node.
         weight: float64 [members], running sum of activities in the order of ``members``.
         uniform: float64 [n, 3] in [0, 1).
-        src: Written.
-        dst: Written.
+
+    Returns:
+        Sources and partners.
     """
     count = len(members)
-    # Guide table: a bucket of the running sum to the first member in it, so that a draw looks at about two.
-    guide = np.empty(count, np.int64)
-    place = 0
-    for bucket in range(count):
-        while weight[place] < weight[-1] * bucket / count:
-            place += 1
-        guide[bucket] = place
-    for i in range(len(forced)):
-        source = forced[i]
-        if source < 0:
-            place = guide[int(uniform[i, 0] * count)]
-            while place < count - 1 and weight[place] <= uniform[i, 0] * weight[-1]:
-                place += 1
-            source = members[place]
-        if guest[i] >= 0:
-            src[i], dst[i] = source, guest[i]
-            continue
-        low, high = starts[community[source]], starts[community[source] + 1]
-        alone = high - low < 2
-        if alone or uniform[i, 1] >= _LOYALTY:
-            low, high = 0, count
-        place = low + int(uniform[i, 2] * (high - low))
-        if members[place] == source:
-            place = low + (place - low + 1) % (high - low)
-        src[i] = source
-        dst[i] = members[place]
+    place = np.searchsorted(weight, uniform[:, 0] * weight[-1], side="right")
+    src = np.where(forced < 0, members[np.minimum(place, count - 1)], forced)
+    low, high = starts[community[src]], starts[community[src] + 1]
+    anywhere = (high - low < 2) | (uniform[:, 1] >= _LOYALTY)
+    low, size = np.where(anywhere, 0, low), np.where(anywhere, count, high - low)
+    place = (uniform[:, 2] * size).astype(np.int64)
+    place = low + np.where(members[low + place] == src, (place + 1) % size, place)
+    return src, np.where(guest < 0, members[place], guest)
 
 
 A, B, C = 0.57, 0.19, 0.19
 """Graph500's quadrant probabilities; D is the rest."""
-_CHUNK = 1 << 20
+_CHUNK = 1 << 15
+"""Edges drawn together, few enough for the cache."""
 _LEVELS_A_WORD = 4
-"""One 64-bit draw decides four levels with 16 bits each."""
 
 
 def rmat_edges(nodes: int, edges: int, rng: np.random.Generator) -> tuple[Int64, Int64]:
     """Draw edges over ids 0 … nodes − 1 in random order of ids; many ids of a large range never occur.
+
+    Ids beyond the range are folded into it.
 
     Returns:
         src and dst, int64 [edges], with R-MAT's repeats and self-loops.
@@ -198,31 +164,28 @@ def rmat_edges(nodes: int, edges: int, rng: np.random.Generator) -> tuple[Int64,
     for first in range(0, edges, _CHUNK):
         end = min(first + _CHUNK, edges)
         draws = rng.integers(0, 2**64, (end - first, words), np.uint64)
-        _descend(draws, levels, label, src[first:end], dst[first:end])
+        row, column = _descend(draws, levels)
+        src[first:end], dst[first:end] = label[row % nodes], label[column % nodes]
     return src, dst
 
 
-@njit(cache=True, nogil=True)
-def _descend(draws: UInt64, levels: int, label: Int64, src: Int64, dst: Int64) -> None:
-    """Walk down the adjacency matrix, a quadrant per level; ids beyond the range are folded into it.
+def _descend(draws: UInt64, levels: int) -> tuple[Int64, Int64]:
+    """Walk down the adjacency matrix, a quadrant per level.
 
     Args:
         draws: uint64 [n, ceil(levels / 4)], random bits.
         levels: Bits of an id.
-        label: int64 [nodes], a permutation.
-        src: Written, [n].
-        dst: Written, [n].
+
+    Returns:
+        Row and column of each edge, int64 [n].
     """
     a, ab, abc = int(A * 65_536), int((A + B) * 65_536), int((A + B + C) * 65_536)
-    for i in range(len(draws)):
-        row = column = 0
-        for level in range(levels):
-            part = draws[i, level // _LEVELS_A_WORD] >> np.uint64(16 * (level % _LEVELS_A_WORD))
-            draw = int(part & np.uint64(0xFFFF))
-            row = 2 * row + (draw >= ab)
-            column = 2 * column + ((a <= draw < ab) or draw >= abc)
-        src[i] = label[row % len(label)]
-        dst[i] = label[column % len(label)]
+    row, column = np.zeros((2, len(draws)), np.int64)
+    # One 64-bit draw decides four levels with 16 bits each, the lowest first.
+    for draw in draws.astype("<u8").view("<u2").T[:levels]:
+        row = 2 * row + (draw >= ab)
+        column = 2 * column + (((a <= draw) & (draw < ab)) | (draw >= abc))
+    return row, column
 
 
 Shape = Literal["community", "rmat"]
