@@ -32,7 +32,7 @@ from trainer.data.examples import Examples, Queries
 from trainer.data.history import Encounter, Inserts
 from trainer.models.interface import ModelShape, create_model
 from trainer.ranks import Ranks
-from trainer.scoring.metrics import average_precision, batched
+from trainer.scoring.metrics import batched_figures
 from trainer.strategies.events.remembering import EventOptions
 from trainer.strategies.events.sequential import SequentialStrategy
 from trainer.strategies.interface import Setting
@@ -234,7 +234,7 @@ def precisions(data: Interactions, batch: int, epochs: int, seeds: int) -> Itera
         for _ in range(epochs):
             forget()
             side.train(0, learned, batch)
-        return batched(average_precision, *side.predict(learned, ended)) or 0.0
+        return batched_figures(*side.predict(learned, ended)).get("ap", 0.0)
 
     reached: dict[str, list[float]] = {}
     for seed in range(seeds):

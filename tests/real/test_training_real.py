@@ -11,7 +11,7 @@ from trainer_command import trainer
 from stream.store.from_file import default_interval
 from trainer.data.history import History, Inserts
 from trainer.scoring.baselines import edgebank, edgebank_window, recency, recency_popularity
-from trainer.scoring.metrics import average_precision, batched
+from trainer.scoring.metrics import batched_figures
 
 pytestmark = pytest.mark.real
 
@@ -54,7 +54,7 @@ def test_the_floors_are_those_that_are_known(name: str) -> None:
         baselines, BASELINES[name], (0.004, 0.01, 0.004, 0.004), strict=True
     ):
         pairs = scores.reshape(-1, 2)
-        found = batched(average_precision, pairs[:, 0], pairs[:, 1])
+        found = batched_figures(pairs[:, 0], pairs[:, 1])["ap"]
         assert found == pytest.approx(expected, abs=tolerance)
 
 

@@ -1,16 +1,13 @@
-"""Figures of predictions: average precision, area under the ROC curve, reciprocal rank, hits.
+"""Figures of predictions: average precision, area under the ROC curve, reciprocal rank, hits."""
 
-AP and AUC of batches of consecutive events, and their standard errors, take one pass over the sorted scores.
-"""
-
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from stream.kernels import njit
+from stream.arrays.kinds import Float64, Int64
 from trainer.data.history import BATCH
 
 Figures = dict[tuple[str, str, str], float]
@@ -34,7 +31,38 @@ def flat_figures(figures: Figures, suffix: str = "") -> dict[str, float]:
 log = structlog.get_logger()
 
 Scores = NDArray[np.floating]
-Figure = Callable[[Scores, Scores], float]
+
+
+RANKINGS = ("ap", "auc")
+"""Figures of scores of what happened and what did not, in the order of the columns of ``rankings``."""
+
+
+def rankings(positive: Scores, negative: Scores) -> Float64:
+    """AP and AUC of several rankings; see ``average_precision`` and ``area_under_roc``.
+
+    Args:
+        positive: (r, P) scores of events.
+        negative: (r, N) scores of negatives.
+
+    Returns:
+        float64 (r, len(RANKINGS)).
+    """
+    scores, count = np.concatenate([positive, negative], axis=1), positive.shape[1]
+    order = np.argsort(-scores, axis=1)
+    scores = np.take_along_axis(scores, order, axis=1)
+    true = np.cumsum(order < count, axis=1)
+    every = np.arange(1, scores.shape[1] + 1)
+    # equal scores are one threshold, which counts where the last of them is
+    is_last = np.ones(scores.shape, np.bool_)
+    is_last[:, :-1] = scores[:, 1:] != scores[:, :-1]
+    at, place = np.nonzero(is_last)
+    true, every = true[is_last], every[place]
+    is_first = np.append(True, at[1:] != at[:-1])
+    true_before, every_before = (np.where(is_first, 0, np.append(0, seen[:-1])) for seen in (true, every))
+    gained, false_gained = true - true_before, every - every_before - (true - true_before)
+    ap = np.bincount(at, gained * (true / every)) / count
+    auc = np.bincount(at, false_gained * (true_before + true) / 2) / (count * negative.shape[1])
+    return np.stack([ap, auc], axis=1)
 
 
 def average_precision(positive: Scores, negative: Scores) -> float:
@@ -47,18 +75,12 @@ def average_precision(positive: Scores, negative: Scores) -> float:
     Returns:
         In (0, 1]; the value of scikit-learn's ``average_precision_score``.
     """
-    true_at, all_at = _thresholds(positive, negative)
-    gained = np.diff(true_at, prepend=0)
-    return float((gained * (true_at / all_at)).sum() / len(positive))
+    return float(rankings(positive[None], negative[None])[0, 0])
 
 
 def area_under_roc(positive: Scores, negative: Scores) -> float:
     """Probability that a positive ranks above a negative; a tie counts one half."""
-    true_at, all_at = _thresholds(positive, negative)
-    false_at = all_at - true_at
-    true_before = np.concatenate([[0], true_at[:-1]])
-    gained = np.diff(false_at, prepend=0)
-    return float((gained * (true_before + true_at) / 2).sum() / (len(positive) * len(negative)))
+    return float(rankings(positive[None], negative[None])[0, 1])
 
 
 def ranks_among(positive: Scores, candidates: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -75,36 +97,6 @@ def ranks_among(positive: Scores, candidates: NDArray[np.floating]) -> NDArray[n
     equal = (candidates == positive[:, None]).sum(axis=1)
     ranks: NDArray[np.float64] = np.where(np.isnan(positive), np.nan, 1.0 + above + equal / 2.0)
     return ranks
-
-
-def batched(figure_of: Figure, positive: Scores, negative: Scores, batch: int = BATCH) -> float | None:
-    """Mean of a figure over batches of consecutive events, each batch weighted by its events.
-
-    Args:
-        figure_of: ``average_precision`` or ``area_under_roc``.
-        positive: (P,) in log order.
-        negative: (P,), the negative of each positive.
-        batch: Events per batch.
-
-    Returns:
-        None without events, or if a score is not a number.
-    """
-    if not len(positive) or np.isnan(positive).any() or np.isnan(negative).any():
-        return None
-    total = 0.0
-    for begin in range(0, len(positive), batch):
-        here = slice(begin, begin + batch)
-        total += figure_of(positive[here], negative[here]) * len(positive[here])
-    return total / len(positive)
-
-
-def _thresholds(positive: Scores, negative: Scores) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    scores = np.concatenate([positive, negative])
-    truth = np.concatenate([np.ones(len(positive), np.int64), np.zeros(len(negative), np.int64)])
-    order = np.argsort(-scores, kind="stable")
-    scores, truth = scores[order], truth[order]
-    last = np.append(np.nonzero(scores[1:] != scores[:-1])[0], len(scores) - 1)
-    return np.cumsum(truth)[last], last + 1
 
 
 def auroc(scores: Scores, label: NDArray[np.int64], part: NDArray[np.bool_]) -> float | None:
@@ -150,14 +142,9 @@ def warn_of(caution: Mapping[str, Any], **where: object) -> None:
 
 TENTHS = 10
 
-RANKINGS = ("ap", "auc")
-"""Figures of scores of what happened and what did not, in the order of the kernel's sums."""
-
-_NONE = -1
-
 
 def batched_figures(positive: Scores, negative: Scores, batch: int = BATCH) -> dict[str, float]:
-    """``batched`` of ``average_precision`` and of ``area_under_roc``, by their names in results.
+    """Means of AP and AUC over batches of consecutive events, each weighted by its events, by their names in results.
 
     Args:
         positive: (P,) in log order.
@@ -167,8 +154,10 @@ def batched_figures(positive: Scores, negative: Scores, batch: int = BATCH) -> d
     Returns:
         Empty without events, or if a score is not a number.
     """
-    figures = _figures(positive, negative, [_NONE], batch)
-    return {} if figures is None else dict(zip(RANKINGS, figures[0].tolist(), strict=True))
+    if not _have_figures(positive, negative):
+        return {}
+    (figures,) = _of_some(positive, negative, [np.arange(len(positive))], batch)
+    return dict(zip(RANKINGS, figures.tolist(), strict=True))
 
 
 def jackknife(positive: Scores, negative: Scores) -> dict[str, float]:
@@ -177,67 +166,26 @@ def jackknife(positive: Scores, negative: Scores) -> dict[str, float]:
     Returns:
         Empty if figures cannot be computed, or there are fewer events than tenths.
     """
-    by_tenth = _figures(positive, negative, range(TENTHS), BATCH) if len(positive) >= TENTHS else None
-    if by_tenth is None:
+    if len(positive) < TENTHS or not _have_figures(positive, negative):
         return {}
+    tenth = np.arange(len(positive)) % TENTHS
+    by_tenth = _of_some(positive, negative, [np.flatnonzero(tenth != left) for left in range(TENTHS)], BATCH)
     errors = np.sqrt((TENTHS - 1) * by_tenth.var(axis=0))
     return dict(zip(RANKINGS, errors.tolist(), strict=True))
 
 
-def _figures(
-    positive: Scores, negative: Scores, tenths: range | list[int], batch: int
-) -> NDArray[np.float64] | None:
-    """float64 (tenths, 2): AP and AUC without each of some tenths of the events."""
-    scores = np.concatenate([positive, negative]).astype(np.float64)
-    if not len(scores) or np.isnan(scores).any():
-        return None
-    by_tenth = np.zeros((len(tenths), len(RANKINGS)))
-    order = np.argsort(-scores)  # equal scores are one threshold, whatever their order
-    for row, tenth in zip(by_tenth, tenths, strict=True):
-        _add_up(scores, order, tenth, batch, row)
-    return by_tenth
+def _have_figures(positive: Scores, negative: Scores) -> bool:
+    return len(positive) > 0 and not np.isnan(positive).any() and not np.isnan(negative).any()
 
 
-@njit(cache=True, nogil=True)
-def _add_up(scores, order, tenth, batch, figures):  # type: ignore[no-untyped-def]  # compiled
-    """Fill the figures float64 (2,): one pass over the thresholds of all batches, from the highest score down.
-
-    Args:
-        scores: float64 (2 n,), of n events and then of their negatives.
-        order: int64 (2 n,), places of scores that fall.
-        tenth: Events whose number has this remainder are left out; −1: none.
-        batch: Events per batch.
-        figures: See above.
-    """
-    n = len(scores) // 2
-    left = n if tenth < 0 else n - (n + TENTHS - 1 - tenth) // TENTHS
-    batches = -(-left // batch)
-    latest = np.empty(batches)
-    # of each batch, how many true ones and how many in all: down to here, and down to the threshold before
-    true, every = np.zeros(batches, np.int64), np.zeros(batches, np.int64)
-    true_before, every_before = np.zeros(batches, np.int64), np.zeros(batches, np.int64)
-    sums = np.zeros((batches, 2))
-    for place in order:
-        event = place % n
-        if tenth >= 0:
-            if event % TENTHS == tenth:
-                continue
-            event -= (event + TENTHS - 1 - tenth) // TENTHS
-        b = event // batch
-        if every[b] > 0 and scores[place] != latest[b]:
-            _pass_threshold(sums[b], true[b], every[b], true_before[b], every_before[b])
-            true_before[b], every_before[b] = true[b], every[b]
-        latest[b] = scores[place]
-        true[b] += place < n
-        every[b] += 1
-    for b in range(batches):
-        _pass_threshold(sums[b], true[b], every[b], true_before[b], every_before[b])
-        figures[0] += sums[b, 0]
-        figures[1] += sums[b, 1] / true[b]
-    figures /= left  # once, so that a perfect scorer has exactly 1
-
-
-@njit(cache=True, nogil=True)
-def _pass_threshold(sums, true, every, true_before, every_before):  # type: ignore[no-untyped-def]  # compiled
-    sums[0] += (true - true_before) * (true / every)
-    sums[1] += ((every - true) - (every_before - true_before)) * (true_before + true) / 2
+def _of_some(positive: Scores, negative: Scores, chosen: Sequence[Int64], batch: int) -> Float64:
+    """float64 (len(chosen), len(RANKINGS)): figures of some of the events, by their places."""
+    cuts = [np.split(places, range(batch, len(places), batch)) for places in chosen]
+    batches = [(row, part) for row, parts in enumerate(cuts) for part in parts]
+    sums = np.zeros((len(chosen), len(RANKINGS)))
+    for size in {len(part) for _, part in batches}:  # one pass over all batches of a length
+        row, parts = zip(*(each for each in batches if len(each[1]) == size), strict=True)
+        places = np.stack(parts)
+        np.add.at(sums, list(row), size * rankings(positive[places], negative[places]))
+    lengths = np.array([len(places) for places in chosen])
+    return sums / lengths[:, None]  # once, so that a perfect scorer has exactly 1

@@ -29,7 +29,7 @@ from trainer.continual.daemon import Trainer
 from trainer.continual.journal import ScoreFile
 from trainer.exports.exporter import ExportGate, touched_nodes, version_of
 from trainer.ranks import Ranks
-from trainer.scoring.metrics import average_precision, batched
+from trainer.scoring.metrics import batched_figures
 
 
 @KINDS
@@ -75,7 +75,7 @@ def test_scores_have_event_ids_and_give_the_average_precision_that_the_run_tells
     assert len(table) == commit.num_scores == line["scored"]
     assert table["event_id"].null_count == 0
     positive, negative = table["score"].to_numpy(), table["negative_score"].to_numpy()
-    assert batched(average_precision, positive, negative) == pytest.approx(line["ap"], abs=1e-9)
+    assert batched_figures(positive, negative)["ap"] == pytest.approx(line["ap"], abs=1e-9)
     versions = [one.model_version for one in found.commits]
     assert [one.scores_version for one in found.commits][1:] == versions[:-1]  # weights before learning
 

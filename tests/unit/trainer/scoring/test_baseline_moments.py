@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from trainer.data.history import BATCH
 from trainer.evaluation.evaluate import evaluate
-from trainer.scoring.metrics import average_precision, batched
+from trainer.scoring.metrics import batched_figures
 
 SMALL = {"model_params": {"memory": 8, "time_width": 8}}
 BESIDE: dict[str, dict[str, Any]] = {
@@ -93,9 +93,7 @@ def oracle(
         past = src[:known], dst[:known], t[:known]
         positive.append(rule(*past, src[number], dst[number], t[number]))
         negative.append(rule(*past, src[number], other, t[number]))
-    found = batched(average_precision, np.array(positive), np.array(negative))
-    assert found is not None
-    return found
+    return batched_figures(np.array(positive), np.array(negative))["ap"]
 
 
 def evaluated(data: pa.Table, folder: Path, **more: Any) -> tuple[dict[str, Any], pa.Table]:

@@ -15,7 +15,7 @@ from stream.service.failure import Failure
 from trainer.evaluation.evaluate import evaluate
 from trainer.evaluation.foreign_scores import ForeignScores
 from trainer.ranks import Ranks
-from trainer.scoring.metrics import area_under_roc, average_precision, batched, ranks_among
+from trainer.scoring.metrics import batched_figures, ranks_among
 
 
 def judged(data: str, *, shares: tuple[float, float, float] = SHARES, seed: int = 0, **more: object) -> dict:
@@ -146,8 +146,8 @@ def test_another_models_scores_are_judged_by_the_same_figures_beside_the_same_fl
     test = np.array([part == "test" for part in negatives["part"].to_pylist()])
     positive, random = (scores[name].to_numpy()[test] for name in ("score", "random_score"))
     assert found["scored"] == test.sum()
-    assert found["ap"] == pytest.approx(batched(average_precision, positive, random))
-    assert found["auc"] == pytest.approx(batched(area_under_roc, positive, random))
+    assert found["ap"] == pytest.approx(batched_figures(positive, random)["ap"])
+    assert found["auc"] == pytest.approx(batched_figures(positive, random)["auc"])
     lists = [row for row in scores["candidate_scores"].to_pylist() if row is not None]
     true = [
         score
@@ -161,7 +161,7 @@ def test_another_models_scores_are_judged_by_the_same_figures_beside_the_same_fl
     drawn = test & negatives["historical_src"].is_valid().to_numpy()
     historical = scores["historical_score"].to_numpy()[drawn]
     assert found["historical_ap"] == pytest.approx(
-        batched(average_precision, scores["score"].to_numpy()[drawn], historical)
+        batched_figures(scores["score"].to_numpy()[drawn], historical)["ap"]
     )
 
 
