@@ -47,7 +47,7 @@ def floyd(node: int, population: int, k: int, seed: int) -> set[int]:
     chosen: set[int] = set()
     for limit in range(population - k, population):
         state = (state + GOLDEN) & MASK
-        drawn = mix(state) * (limit + 1) >> 64
+        drawn = mix(state) % (limit + 1)
         chosen.add(limit if drawn in chosen else drawn)
     return chosen
 

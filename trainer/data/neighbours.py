@@ -123,6 +123,13 @@ def sample_neighbours(
     return indptr, out
 
 
+def runs(starts: NDArray[np.signedinteger], lengths: NDArray[np.signedinteger]) -> Int64:
+    """Places start, start + 1 … of every run, one run after the other: int64 (Σ lengths,)."""
+    ends = np.cumsum(lengths)
+    places: Int64 = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
+    return places
+
+
 def _ends(lengths: Int64) -> Int64:
     indptr = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=indptr[1:])
@@ -144,33 +151,37 @@ def mix64_array(x: UInt64) -> UInt64:
 
 
 @njit(cache=True, nogil=True)
-def _sample(nodes, firsts, degrees, other, indices, indptr, seed, out):  # type: ignore[no-untyped-def]  # compiled
+def draw_positions(node, population, seed, chosen):  # type: ignore[no-untyped-def]  # compiled
+    """Fill ``chosen`` int64 (k,) with distinct ascending positions below ``population``, which is at least k.
+
+    Every subset is equally likely; the draw follows from ``seed``, a uint64, and the node alone.
+    """
     golden = np.uint64(0x9E3779B97F4A7C15)
-    chosen = np.empty(0, np.int64)
+    state = mix64(seed ^ mix64(np.uint64(node) + golden))
+    # Floyd's algorithm: each step admits one more position and draws one that is not yet taken
+    for j in range(len(chosen)):
+        limit = population - len(chosen) + j
+        state += golden
+        draw = np.int64(mix64(state) % np.uint64(limit + 1))
+        for k in range(j):
+            if chosen[k] == draw:
+                draw = limit
+                break
+        k = j
+        while k > 0 and chosen[k - 1] > draw:
+            chosen[k] = chosen[k - 1]
+            k -= 1
+        chosen[k] = draw
+
+
+@njit(cache=True, nogil=True)
+def _sample(nodes, firsts, degrees, other, indices, indptr, seed, out):  # type: ignore[no-untyped-def]  # compiled
     for i in range(len(nodes)):
-        begin, count = indptr[i], indptr[i + 1] - indptr[i]
-        first, degree = firsts[i], degrees[i]
+        drawn, first = out[indptr[i] : indptr[i + 1]], firsts[i]
         neighbours = indices[1] if other[i] else indices[0]
-        if count == degree:
-            for j in range(count):
-                out[begin + j] = neighbours[first + j]
+        if len(drawn) == degrees[i]:
+            drawn[:] = neighbours[first : first + len(drawn)]
             continue
-        if len(chosen) < count:
-            chosen = np.empty(count, np.int64)
-        state = mix64(seed ^ mix64(np.uint64(nodes[i]) + golden))
-        # Floyd's algorithm: each step admits one more position and draws one that is not yet taken
-        for j in range(count):
-            limit = degree - count + j
-            state += golden
-            draw = np.int64(mix64(state) % np.uint64(limit + 1))
-            for k in range(j):
-                if chosen[k] == draw:
-                    draw = limit
-                    break
-            k = j
-            while k > 0 and chosen[k - 1] > draw:
-                chosen[k] = chosen[k - 1]
-                k -= 1
-            chosen[k] = draw
-        for j in range(count):
-            out[begin + j] = neighbours[first + chosen[j]]
+        draw_positions(nodes[i], degrees[i], seed, drawn)
+        for j in range(len(drawn)):
+            drawn[j] = neighbours[first + drawn[j]]

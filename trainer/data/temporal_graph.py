@@ -6,6 +6,7 @@ import numpy as np
 
 from stream.arrays.kinds import Int32, Int64
 from stream.kernels import njit
+from trainer.data.neighbours import runs
 
 NODE_BITS = 31
 """Dense ids are below 2³¹."""
@@ -94,7 +95,7 @@ class TemporalGraph:
         size = self.row[:, 1]
         return {
             "size": size.copy(),
-            "entry": self.entry[_places(self.row)],
+            "entry": self.entry[runs(*self.row.T)],
             "num_events": np.array([self.num_events]),
         }
 
@@ -102,7 +103,7 @@ class TemporalGraph:
         """Become the graph of a ``state()``."""
         self.__init__()  # type: ignore[misc]  # begins empty
         self._used = self._lay_out(np.asarray(state["size"], np.int64))
-        self.entry[_places(self.row)] = state["entry"]
+        self.entry[runs(*self.row.T)] = state["entry"]
         self.num_events = int(state["num_events"][0])
 
     @property
@@ -137,14 +138,6 @@ class TemporalGraph:
             grown = np.empty((max(need, len(self.entry) + len(self.entry) // 2, 1024), 2), np.int64)
             grown[: self._used] = self.entry[: self._used]
             self.entry = grown
-
-
-def _places(row: Int64) -> Int64:
-    """Arena positions of all entries, node by node."""
-    start, size = row[:, 0], row[:, 1]
-    within = np.arange(int(size.sum())) - np.repeat(np.cumsum(size) - size, size)
-    places: Int64 = np.repeat(start, size) + within
-    return places
 
 
 @njit(cache=True, nogil=True)

@@ -16,6 +16,7 @@ from stream.snapshots.pairs import pair_keys, split_keys
 from stream.store.lane.reader import LaneReader
 from stream.store.log.event_columns import EventColumns, event_columns
 from stream.store.window.rows import NodeRows
+from trainer.data.neighbours import runs
 from trainer.data.node_names import NodeNames
 
 
@@ -266,7 +267,7 @@ def _named_graph(graph: Csr, names: NodeNames) -> Csr:
     row = np.repeat(np.arange(len(ids)), degree)
     begin = np.zeros(len(ids), np.int64)
     begin[has_row] = graph.indptr[ids[has_row]]
-    entry = np.arange(len(row)) - np.repeat(np.cumsum(degree) - degree, degree) + begin[row]
+    entry = runs(begin, degree)
     column = names.find(graph.indices[entry].astype(np.int64))
     is_known = column >= 0
     row, column, entry = row[is_known], column[is_known], entry[is_known]

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stream.arrays.kinds import Int32, Int64
+from trainer.data.neighbours import runs
 from trainer.device import to_device
 from trainer.ranks import Ranks
 
@@ -112,13 +113,6 @@ def _by_home(homes: Int32, size: int) -> tuple[Int64, list[int]]:
     order = np.argsort(homes, kind="stable")
     order = order[np.searchsorted(homes[order], 0) :]
     return order, np.bincount(homes[order], minlength=size).tolist()
-
-
-def runs(starts: Int64, lengths: Int64) -> Int64:
-    """Places start, start + 1 … of every run, one run after the other: int64 (Σ lengths,)."""
-    ends = np.cumsum(lengths)
-    places: Int64 = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
-    return places
 
 
 def _by_rank(lengths: Int64, keys: list[int]) -> list[int]:

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from stream.arrays.kinds import Float32, Float64, Int64
 from stream.kernels.node_sets import distinct, locate
+from trainer.data.neighbours import runs
 from trainer.data.views import GraphView
 from trainer.models.interface import SnapshotModel
 from trainer.models.stages import GraphStage
 from trainer.ranks import Ranks
-from trainer.strategies.request import runs
 from trainer.strategies.snapshots.halo import Reach
 from trainer.strategies.snapshots.past import Past, PastBuilder, encoded
 from trainer.strategies.snapshots.sampled_layout import SampledLayout

@@ -11,12 +11,11 @@ from stream.arrays.kinds import Bool, Float32, Float64, Int32, Int64
 from stream.kernels.node_sets import locate
 from stream.snapshots.adjacency import build_adjacency
 from stream.snapshots.pairs import pair_keys
-from trainer.data.neighbours import NodeEdges, sample_neighbours
+from trainer.data.neighbours import NodeEdges, runs, sample_neighbours
 from trainer.data.views import GraphView
 from trainer.device import to_device
 from trainer.models.interface import NodeInputs, SnapshotModel
 from trainer.ranks import Ranks
-from trainer.strategies.request import runs
 from trainer.timeline.graph import activity
 
 STRIDE = 1 << 32
