@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from trainer.models.stages import GraphStage
 from trainer.nn.aggregate import aggregate_mean, aggregate_normalised, beside_mean
 from trainer.nn.graph import CSRGraph
-from trainer.nn.products import table_product
 
 
 class Sage(GraphStage):
@@ -43,10 +42,10 @@ class Sage(GraphStage):
         """See ``GraphStage.gather``: both rows of a target side by side."""
         return beside_mean(graph, target_places, x)
 
-    def gathered(self, table: Tensor, count: int) -> Tensor:
+    def gathered(self, table: Tensor) -> Tensor:
         """See ``GraphStage.gathered``."""
         both = torch.cat([self.own.weight, self.neighbours.weight], dim=1)
-        return table_product(table, both, self.own.bias, count, rectify=True)
+        return torch.relu(nn.functional.linear(table, both, self.own.bias))
 
     def alone(self, target_rows: Tensor, weights: Any) -> Tensor:
         """See ``GraphStage.alone``."""

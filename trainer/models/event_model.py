@@ -75,12 +75,9 @@ class EventDecoder(nn.Module):
                 parts.append(self.encounters(encounters).to(z.dtype))
             if walks is not None:
                 parts.append(walks.to(z.dtype))
-            hidden = hidden + dense(torch.cat(parts, dim=1), first.weight[:, 2 * width :])
-        for layer in list(self.perceptron)[1:]:
-            hidden = (
-                dense(hidden, layer.weight, layer.bias) if isinstance(layer, nn.Linear) else layer(hidden)
-            )
-        return hidden.squeeze(1)
+            hidden = hidden + nn.functional.linear(torch.cat(parts, dim=1), first.weight[:, 2 * width :])
+        logits: Tensor = self.perceptron[1:](hidden).squeeze(1)
+        return logits
 
 
 EVENT_INPUTS = 4

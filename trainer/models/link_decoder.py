@@ -1,12 +1,9 @@
 """The head of link prediction: from two embeddings and the pair's encounters to the logit of an event."""
 
-from typing import cast
-
 import torch
 from torch import Tensor, nn
 
 from trainer.data.history import Encounter
-from trainer.nn.products import side_by_side, table_product
 from trainer.nn.time_encoding import bumps
 
 _AGES = sum(column.name.endswith("_AGE") for column in Encounter)
@@ -59,8 +56,6 @@ class LinkDecoder(nn.Module):
     def forward(self, src: Tensor, dst: Tensor, encounters: Tensor) -> Tensor:
         """Logits (q,) of queries; see ``SnapshotModel.score``."""
         encoded = encounters[:, :0] if self.encounters is None else self.encounters(encounters)
-        first, last = cast(nn.Linear, self.perceptron[0]), self.perceptron[2]
-        table = side_by_side(src * dst, src, dst, encoded.to(src.dtype))
-        hidden = table_product(table, first.weight, first.bias, len(src), rectify=True)
-        logits: Tensor = last(hidden).squeeze(1)
+        table = torch.cat([src * dst, src, dst, encoded.to(src.dtype)], dim=1)
+        logits: Tensor = self.perceptron(table).squeeze(1)
         return logits

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from trainer.models.stages import Carry, TimeStage
-from trainer.nn.products import padded, table_product
 from trainer.nn.recurrent import UnrolledGru, UnrolledLstm, units_fit
 
 
@@ -46,25 +45,7 @@ class LastLinear(TimeStage, nn.Linear):
         return torch.cat([before, rows])
 
     def _output(self, rows: Tensor) -> Tensor:
-        table: Tensor = _ByNode.apply(rows)  # type: ignore[no-untyped-call]  # torch's apply is untyped
-        return table_product(table, self.weight, self.bias, rows.shape[1])
-
-
-class _ByNode(torch.autograd.Function):
-    """Rows (t, n, d) as a table (≥ n, t · d) for products, rows beyond n zero."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor) -> Tensor:
-        ctx.shape = steps, count, width = rows.shape
-        table = rows.new_empty(padded(count, rows), steps * width)
-        table[:count].view(count, steps, width).copy_(rows.permute(1, 0, 2))
-        table[count:] = 0
-        return table
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        steps, count, width = ctx.shape
-        return gradients[0][:count].view(count, steps, width).permute(1, 0, 2).contiguous()
+        return nn.functional.linear(rows.permute(1, 0, 2).flatten(1), self.weight, self.bias)
 
 
 class MovingMean(TimeStage):

@@ -68,7 +68,7 @@ class GraphStage(Stage):
         raise NotImplementedError
 
     def gather(self, graph: CSRGraph, target_places: Tensor, x: Tensor) -> Tensor | None:
-        """All that ``forward`` makes rows of, (≥ targets, d), if no weight is in it; None: there is.
+        """All that ``forward`` makes rows of, (targets, d), if no weight is in it; None: there is.
 
         It follows from the inputs alone, so a strategy that has them in several steps gathers once.
 
@@ -79,16 +79,8 @@ class GraphStage(Stage):
         """
         return None
 
-    def gathered(self, table: Tensor, count: int) -> Tensor:
-        """``forward`` from what ``gather`` returned, for stages that gather.
-
-        Args:
-            table: (≥ targets, d).
-            count: Targets.
-
-        Returns:
-            (targets, d').
-        """
+    def gathered(self, table: Tensor) -> Tensor:
+        """``forward`` from what ``gather`` returned, for stages that gather: (targets, d) → (targets, d')."""
         raise NotImplementedError
 
     def summary(self, graph: CSRGraph, x: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn.functional import linear, pad
+from torch.nn.functional import pad
 
 from schemas.section import Section
 from stream.arrays.kinds import Int64
@@ -34,7 +34,7 @@ from trainer.models.event_model import (
     TimeWidth,
 )
 from trainer.models.interface import MODELS, ModelShape
-from trainer.nn.recurrent import GatedUnit
+from trainer.nn.products import dense
 from trainer.nn.rows import rows
 from trainer.nn.temporal_attention import Merge, TemporalAttention
 from trainer.nn.time_encoding import TIME_ENCODERS, TimeEncoder
@@ -151,11 +151,14 @@ class Gated(nn.GRUCell):
 
     def forward(self, message: tuple[Tensor, Tensor]) -> Tensor:  # type: ignore[override]
         """Next states (n, d) from mails' rows (n, d + other + edges) and φ (n, T)."""
-        updated: Tensor = GatedUnit.apply(  # type: ignore[no-untyped-call]  # torch's apply is untyped
-            *message, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh, self.with_state,
-            self.products if self.training else None,
-        )  # fmt: skip
-        return updated
+        d, state = self.hidden_size, message[0][:, : self.hidden_size]
+        # the new gate's part of W_h is separate, because its product is multiplied by the reset gate
+        gates = _products(self, message, self.weight_hh[: 2 * d], self.bias_hh[: 2 * d])
+        halved = self.products if self.training else None
+        hidden = dense(state, self.weight_hh[2 * d :], self.bias_hh[2 * d :], halved)
+        reset, keep = torch.sigmoid(gates[:, : 2 * d]).chunk(2, dim=1)
+        new = torch.tanh(torch.addcmul(gates[:, 2 * d :], reset, hidden))
+        return torch.lerp(new, state, keep)
 
 
 class Plain(nn.RNNCell):
@@ -169,22 +172,22 @@ class Plain(nn.RNNCell):
 
     def forward(self, message: tuple[Tensor, Tensor]) -> Tensor:  # type: ignore[override]
         """Next states (n, d) from mails' rows (n, d + other + edges) and φ (n, T)."""
-        row, timed = message
-        by_row, by_time = _weights(self, row.shape[1])
-        by_row = by_row + pad(self.weight_hh, (0, row.shape[1] - self.hidden_size))
-        bias = self.bias_ih + self.bias_hh
-        products = self.products if self.training else None
-        if products is None:
-            return torch.tanh(linear(row, by_row, bias) + linear(timed, by_time))
-        halved = [linear(x.to(products), w.to(products)) for x, w in ((row, by_row), (timed, by_time))]
-        return torch.tanh((halved[0] + halved[1]).to(row.dtype) + bias)
+        return torch.tanh(_products(self, message, self.weight_hh, self.bias_hh))
 
 
-def _weights(cell: Plain, width: int) -> tuple[Tensor, Tensor]:
-    """The parts of W_i for the mail's row of ``width`` and for φ."""
-    message = width if cell.with_state else width - cell.hidden_size
-    by_row = cell.weight_ih[:, :message]
-    return by_row if cell.with_state else pad(by_row, (cell.hidden_size, 0)), cell.weight_ih[:, message:]
+def _products(
+    cell: Gated | Plain, message: tuple[Tensor, Tensor], weight_hh: Tensor, bias_hh: Tensor
+) -> Tensor:
+    """W_i · message + b_i, plus W_h · state + b_h in its first columns, all in one product with the mail's row."""
+    (row, timed), halved = message, cell.products if cell.training else None
+    row_width = cell.input_size - timed.shape[1]
+    by_row, by_time = cell.weight_ih[:, :row_width], cell.weight_ih[:, row_width:]
+    if not cell.with_state:
+        by_row = pad(by_row, (cell.hidden_size, 0))
+    outputs = len(by_row) - len(weight_hh)
+    by_row = by_row + pad(weight_hh, (0, row.shape[1] - cell.hidden_size, 0, outputs))
+    bias = cell.bias_ih + pad(bias_hh, (0, outputs))
+    return dense(row, by_row, bias, halved) + dense(timed, by_time, None, halved)
 
 
 UPDATERS: dict[str, type[Gated] | type[Plain]] = {"gru": Gated, "rnn": Plain}

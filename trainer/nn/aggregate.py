@@ -12,7 +12,6 @@ from torch import Tensor
 from stream.kernels import njit
 from trainer.nn.compiled import kernels_fit
 from trainer.nn.graph import CSRGraph
-from trainer.nn.products import padded
 
 
 def aggregate_sum(graph: CSRGraph, x: Tensor) -> Tensor:
@@ -111,7 +110,7 @@ def beside_mean(graph: CSRGraph, target_places: Tensor, x: Tensor) -> Tensor:
         x: Float (sources, d).
 
     Returns:
-        (≥ targets, 2 d); rows beyond the targets are zero. On the host there are as many as products want.
+        (targets, 2 d).
     """
     if graph.values is None and kernels_fit(x):
         table: Tensor = _BesideMean.apply(x, graph, target_places)  # type: ignore[no-untyped-call]  # torch's apply is untyped
@@ -124,7 +123,7 @@ class _BesideMean(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, graph: CSRGraph, target_places: Tensor) -> Tensor:
         ctx.graph, ctx.target_places, ctx.sources = graph, target_places, len(x)
         x = x.contiguous()
-        table = x.new_empty(padded(len(target_places), x), 2 * x.shape[1])
+        table = x.new_empty(len(target_places), 2 * x.shape[1])
         _put(
             graph.indptr.numpy(),
             graph.sources.numpy(),
@@ -166,7 +165,6 @@ def _put(indptr, sources, target_places, x, table):  # type: ignore[no-untyped-d
             _add(mean, x[sources[e]])
         if end - begin > 1:
             mean /= x.dtype.type(end - begin)
-    table[len(target_places) :] = 0
 
 
 @njit(cache=True, nogil=True)

@@ -1,8 +1,7 @@
-"""Recurrent units: one over rows that begin with the state, and on the host two over all snapshots of a block of nodes.
+"""Recurrent units on the host: the LSTM and T-GCN's, over all snapshots of a block of nodes.
 
-The gated unit has one product for all its weights. Of the LSTM and of T-GCN, gates and their gradients take one compiled pass
-over a row, exponentials side by side. Rows of nodes that have not come keep their state, and only the state's own gradient
-passes through them.
+Gates and their gradients take one compiled pass over a row, exponentials side by side. Rows of nodes that have not come keep
+their state, and only the state's own gradient passes through them.
 
 Nodes are independent, so a block of them passes over all snapshots before the next block does. Its products, gates and
 states stay in the processor's caches; tables of all nodes would be read from memory for each product and each gate.
@@ -13,11 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from stream.kernels import njit
 from trainer.nn.compiled import kernels_fit
-from trainer.nn.products import Table, side_by_side
 
 _F = np.float32
 _ONE, _TWO, _HALF = _F(1), _F(2), _F(0.5)
@@ -43,86 +40,6 @@ def exp(x):  # type: ignore[no-untyped-def]  # compiled
     far = _C4 + r * (_C5 + r * (_C6 + r * _C7))
     near = _ONE + r * (_ONE + r * (_C2 + r * (_C3 + r * far)))
     return near * np.int32((np.int32(twos) + _BIAS) << _MANTISSA).view(np.float32)
-
-
-class GatedUnit(torch.autograd.Function):
-    """Next states from [state ‖ rest ‖ φ]; the message is that, or the same without the state.
-
-    W_i · message + W_h · state is one product of the whole row with the sum of both weights. Only the new gate's part of
-    W_h is separate, because its result is multiplied by the reset gate. Gradients of W_i and W_h are cut out of one
-    product, too.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        row: Tensor,
-        timed: Tensor,
-        weight_ih: Tensor,
-        weight_hh: Tensor,
-        bias_ih: Tensor,
-        bias_hh: Tensor,
-        with_state: bool,
-        products: torch.dtype | None,
-    ) -> Tensor:
-        """Next states (n, d).
-
-        Args:
-            ctx: Of autograd.
-            row: (n, d + rest), states in front; without gradient.
-            timed: (n, T), φ.
-            weight_ih: (3 d, message), as ``torch.nn.GRUCell`` has it.
-            weight_hh: (3 d, d).
-            bias_ih: (3 d,).
-            bias_hh: (3 d,).
-            with_state: Whether the state is part of the message.
-            products: Type of products; None: that of the rows.
-        """
-        count, d = len(row), weight_hh.shape[1]
-        weight = weight_ih.clone() if with_state else pad(weight_ih, (d, 0))
-        weight[: 2 * d, :d] += weight_hh[: 2 * d]
-        table = side_by_side(row, timed)
-        state = table[:, :d].contiguous()
-        gates = Table(table, products).times(weight)
-        hidden = Table(state, products).times(weight_hh[2 * d :])
-        gates.add_(bias_ih + pad(bias_hh[: 2 * d], (0, d)))
-        hidden.add_(bias_hh[2 * d :])
-        reset, keep = gates[:, : 2 * d].sigmoid_().chunk(2, dim=1)
-        new = gates[:, 2 * d :].addcmul_(reset, hidden).tanh_()
-        updated = torch.lerp(new, state, keep)[:count]
-        ctx.save_for_backward(table, state, weight, gates, hidden)
-        ctx.with_state, ctx.products, ctx.timed = with_state, products, timed.shape[1]
-        return updated
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of φ, weights and biases."""
-        table, state, weight, gates, hidden = ctx.saved_tensors
-        (gradient,), d = gradients, hidden.shape[1]
-        count = len(gradient)
-        by_gates, by_hidden = torch.empty_like(gates), torch.empty_like(hidden)
-        gradient = pad(gradient, (0, 0, 0, len(gates) - count))
-        reset, keep, new = gates.chunk(3, dim=1)
-        by_reset, by_keep, by_new = by_gates.chunk(3, dim=1)
-        by_new.copy_(gradient * (1 - keep) * (1 - new * new))
-        by_keep.copy_(gradient * (state - new) * keep * (1 - keep))
-        torch.mul(by_new, reset, out=by_hidden)
-        by_reset.copy_(by_hidden * hidden * (1 - reset))
-        by_bias, by_hidden_bias = by_gates.sum(dim=0), by_hidden.sum(dim=0)
-        g = Table(by_gates, ctx.products)
-        by_weight = g.summed_with(Table(table, ctx.products))
-        by_new_weight = Table(by_hidden, ctx.products).summed_with(Table(state, ctx.products))
-        by_timed = g.times(weight[:, -ctx.timed :].t())[:count] if ctx.needs_input_grad[1] else None
-        return (
-            None,
-            by_timed,
-            by_weight if ctx.with_state else by_weight[:, d:],
-            torch.cat([by_weight[: 2 * d, :d], by_new_weight]),
-            by_bias,
-            torch.cat([by_bias[: 2 * d], by_hidden_bias]),
-            None,
-            None,
-        )
 
 
 @njit(cache=True, nogil=True, inline="always")

@@ -1,8 +1,7 @@
 """Multi-head attention of a node over its temporal neighbours (TGAT section 3, TGN equations 8 to 11).
 
-On the host it is one step of autograd, from states to [attended ‖ state]: in batches of 200 a hundred small torch operations and
-as many gradients take longer than their arithmetic. The gradient is explicit: products by ``Table``, the rest by kernels, which
-assemble a neighbour's vector in the cache and never store it.
+On the host the weighted sums over neighbours, with their gradient, are compiled kernels. They assemble a neighbour's vector in
+the cache and never store it.
 
 A neighbour is c = [state ‖ edge ‖ φ(age)]. One table of (R, K, C) costs more than the arithmetic: with ten neighbours in
 batches of 2,000 it is 11 MB, written and read several times. The products are small, too (two heads times ten neighbours
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 
 from stream.kernels import njit
 from trainer.nn.compiled import kernels_fit
-from trainer.nn.products import Table, dense, side_by_side
+from trainer.nn.products import dense
 from trainer.nn.rows import rows
 from trainer.nn.time_encoding import CosineTime, TimeEncoder, cosine, sine
 
@@ -80,17 +79,17 @@ def attend(queries, neighbours, keep_factors, scale, gathered, weights):  # type
     """Σ_k w_k c_k with w = softmax(q·c · scale), all rows and heads.
 
     Args:
-        queries: Of each head (≥ R, C), q.
+        queries: (R, H, C), q.
         neighbours: ``states`` (n, d); ``place`` int64 (R, K), neighbours among the states; ``edge`` (R, K, edges);
             ``age`` (R, K), and either ``table`` (R, K, T), φ, with no ``frequency`` and ``phase``, or those (T,) of
             cosines and a table of width 0; ``valid`` bool (R, K), which neighbours exist.
         keep_factors: (R, H, K), factor of each weight: 0 if it is dropped.
         scale: Of products.
-        gathered: Of each head (≥ R, C), filled.
+        gathered: (R, H, C), filled.
         weights: (R, H, K), filled where a neighbour exists.
     """
     states, place, edge, age, table, frequency, phase, valid = neighbours
-    (rows, heads, most), kind, width = keep_factors.shape, keep_factors.dtype.type, queries[0].shape[1]
+    (rows, heads, most), kind, width = keep_factors.shape, keep_factors.dtype.type, queries.shape[2]
     padded = -(-width // _LANES) * _LANES
     context = np.zeros((most, padded), keep_factors.dtype)
     query, sums = np.zeros((1, padded), keep_factors.dtype), np.zeros((1, padded), keep_factors.dtype)
@@ -99,7 +98,7 @@ def attend(queries, neighbours, keep_factors, scale, gathered, weights):  # type
     for r in range(rows):
         count = _put_together(context, named, r)
         for h in range(heads):
-            _copy(query, 0, queries[h], r, width)
+            _copy(query, 0, queries[r], h, width)
             largest = kind(-np.inf)
             for i in range(count):
                 score[i] = _dot(query, 0, context, i) * kind(scale)
@@ -113,7 +112,7 @@ def attend(queries, neighbours, keep_factors, scale, gathered, weights):  # type
                 weight = score[i] / total
                 weights[r, h, places[i]] = weight
                 _add(sums, 0, weight * keep_factors[r, h, places[i]], context, i)
-            _copy(gathered[h], r, sums, 0, width)
+            _copy(gathered[r], h, sums, 0, width)
 
 
 @njit(cache=True, nogil=True)
@@ -126,13 +125,13 @@ def attend_back(queries, neighbours, keep_factors, scale, weights, gradient, out
         keep_factors: See ``attend``.
         scale: See ``attend``.
         weights: As ``attend`` left them.
-        gradient: Of each head (≥ R, C), of what was gathered.
+        gradient: (R, H, C), of what was gathered.
         out: Gradients of ``queries`` (filled), ``states`` (added to), ``table`` (filled), and, float64 (T,), of
             frequency and phase (added to).
     """
     states, place, edge, age, table, frequency, phase, valid = neighbours
     by_queries, by_states, by_table, by_frequency, by_phase = out
-    (rows, heads, most), kind, width = keep_factors.shape, keep_factors.dtype.type, queries[0].shape[1]
+    (rows, heads, most), kind, width = keep_factors.shape, keep_factors.dtype.type, queries.shape[2]
     first = states.shape[1] + edge.shape[2]
     padded = -(-width // _LANES) * _LANES
     context = np.zeros((most, padded), keep_factors.dtype)
@@ -147,8 +146,8 @@ def attend_back(queries, neighbours, keep_factors, scale, weights, gradient, out
     for r in range(rows):
         count = _put_together(context, named, r)
         for h in range(heads):
-            _copy(query, h, queries[h], r, width)
-            _copy(by_attended, h, gradient[h], r, width)
+            _copy(query, h, queries[r], h, width)
+            _copy(by_attended, h, gradient[r], h, width)
             mean = kind(0)
             for i in range(count):
                 by_score[h, i] = _dot(by_attended, h, context, i) * keep_factors[r, h, places[i]]
@@ -157,7 +156,7 @@ def attend_back(queries, neighbours, keep_factors, scale, weights, gradient, out
             for i in range(count):
                 by_score[h, i] = weights[r, h, places[i]] * (by_score[h, i] - mean) * kind(scale)
                 _add(sums, 0, by_score[h, i], context, i)
-            _copy(by_queries[h], r, sums, 0, width)
+            _copy(by_queries[r], h, sums, 0, width)
         for i in range(count):
             k = places[i]
             sums[:] = 0
@@ -185,139 +184,63 @@ def _spread_spans(sums, age, frequency, phase, by_frequency, by_phase):  # type:
         by_frequency[j] -= change * age
 
 
-@njit(cache=True, nogil=True)
-def add_rows(to, place, rows):  # type: ignore[no-untyped-def]  # compiled
-    """Add rows (R, d) to those of a table (n, d) at int64 (R,) places, in order."""
-    for r in range(len(place)):
-        target = np.uint64(place[r])
-        for j in range(rows.shape[1]):
-            to[target, j] += rows[r, j]
-
-
-class HostAttention(torch.autograd.Function):
-    """See ``TemporalAttention``; all tensors are on the host, and of one type."""
+class _GatherOnHost(torch.autograd.Function):
+    """See ``_Gather``; all tensors are on the host, and of one type."""
 
     @staticmethod
     def forward(
-        ctx: Any,
-        states: Tensor,
-        now: Tensor,
-        table: Tensor,
-        frequency: Tensor,
-        phase: Tensor,
-        query: Tensor,
-        query_bias: Tensor,
-        key: Tensor,
-        value: Tensor,
-        rows: tuple[Tensor, ...],
-        keep_factors: Tensor,
-        products: torch.dtype | None,
-    ) -> Tensor:
-        """[attended ‖ state] (R, 2 d).
+        ctx: Any, queries: Tensor, states: Tensor, table: Tensor, frequency: Tensor, phase: Tensor,
+        hop: tuple[Tensor, ...], keep_factors: Tensor, scale: float,
+    ) -> Tensor:  # fmt: skip
+        """Σ_k w_k c_k (R, H, C).
 
         Args:
             ctx: Of autograd.
+            queries: (R, H, C).
             states: (n, d).
-            now: (T,), φ(0).
             table: (R, K, T), φ of each neighbour; (R, K, 0) if it is a cosine.
             frequency: (T,), of cosines; (0,) if φ is in the table.
             phase: As ``frequency``.
-            query: (d, d + T), weights, of all heads one below the other.
-            query_bias: (d,).
-            key: (d, d + edges + T).
-            value: (d, d + edges + T).
-            rows: int64 ``own_place`` (R,), int64 ``place`` (R, K), ``edge`` (R, K, edges), ``age`` (R, K), bool ``valid``
-                (R, K); see ``Hop``.
+            hop: int64 ``place`` (R, K), ``edge`` (R, K, edges), ``age`` (R, K), bool ``valid`` (R, K); see ``Hop``.
             keep_factors: (R, H, K), factor of each weight: 0 if it is dropped.
-            products: Type of products with weights; None: that of the states.
+            scale: Of products.
         """
-        own_place, place, edge, age, valid = rows
-        (count, heads, _), d = keep_factors.shape, states.shape[1]
-        head_width = d // heads
-        mine = side_by_side(states.index_select(0, own_place))
-        time_part = torch.nn.functional.linear(now, query[:, d:], query_bias)
-        by_state = query[:, :d].contiguous()
-        asking = Table(mine, products).times(by_state).add_(time_part)
-        parts = [side_by_side(part) for part in asking.chunk(heads, dim=1)]
-        queries = [Table(q, products).times(k.t()) for q, k in zip(parts, key.chunk(heads), strict=True)]
-        gathered = [_room(a, count) for a in queries]
-        weights = torch.empty_like(keep_factors)
+        place, edge, age, valid = hop
         neighbours = [
             part.detach().contiguous() for part in (states, place, edge, age, table, frequency, phase, valid)
         ]
-        attend(
-            _arrays(queries),
-            _arrays(neighbours),
-            keep_factors.numpy(),
-            head_width**-0.5,
-            _arrays(gathered),
-            weights.numpy(),
-        )
-        attended = [
-            Table(c, products).times(v)[:count] for c, v in zip(gathered, value.chunk(heads), strict=True)
-        ]
-        ctx.save_for_backward(
-            now, query, by_state, key, value, own_place, mine, keep_factors, weights, *neighbours
-        )
-        ctx.heads = parts, queries, gathered
-        ctx.products = products
-        return torch.cat([*attended, mine[:count]], dim=1)
+        queries = queries.contiguous()
+        gathered, weights = torch.empty_like(queries), torch.empty_like(keep_factors)
+        asked = queries.detach().numpy(), _arrays(neighbours), keep_factors.numpy(), scale
+        attend(*asked, gathered.numpy(), weights.numpy())
+        ctx.save_for_backward(queries, keep_factors, weights, *neighbours)
+        ctx.scale = scale
+        return gathered
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of states, φ(0), φ or its cosines' frequency and phase, and weights."""
-        now, query, by_state, key, value, own_place, mine, keep_factors, weights, *neighbours = (
-            ctx.saved_tensors
-        )
+        """Gradients of queries, states, and φ or its cosines' frequency and phase."""
+        queries, keep_factors, weights, *neighbours = ctx.saved_tensors
         states, table, frequency = neighbours[0], neighbours[4], neighbours[5]
-        parts, queries, gathered = ctx.heads
-        products, d, heads = ctx.products, states.shape[1], keep_factors.shape[1]
-        head_width = d // heads
-        count = len(own_place)
-        attended, passed = gradients[0].chunk(2, dim=1)
-        by_attended = [Table(side_by_side(part), products) for part in attended.chunk(heads, dim=1)]
-        by_gathered = [t.times(v.t()) for t, v in zip(by_attended, value.chunk(heads), strict=True)]
-        by_value = [t.summed_with(Table(c, products)) for t, c in zip(by_attended, gathered, strict=True)]
-        by_queries = [_room(a, count) for a in queries]
-        by_states, by_table = torch.zeros_like(states), torch.empty_like(table)
-        by_frequency, by_phase = np.zeros(len(frequency)), np.zeros(len(frequency))
-        out = (_arrays(by_queries), by_states.numpy(), by_table.numpy(), by_frequency, by_phase)
-        attend_back(
-            _arrays(queries), _arrays(neighbours), keep_factors.numpy(), head_width**-0.5, weights.numpy(),
-            _arrays(by_gathered), out,
+        by_queries, by_states, by_table = (
+            torch.empty_like(queries), torch.zeros_like(states), torch.empty_like(table),
         )  # fmt: skip
-        by_projected = [Table(a, products) for a in by_queries]
-        by_key = [Table(q, products).summed_with(a) for q, a in zip(parts, by_projected, strict=True)]
-        by_asking = side_by_side(
-            *(a.times(k)[:count] for a, k in zip(by_projected, key.chunk(heads), strict=True))
-        )
-        by_time_part, asking = by_asking.sum(dim=0), Table(by_asking, products)
-        by_query = torch.cat(
-            [asking.summed_with(Table(mine, products)), torch.outer(by_time_part, now)], dim=1
-        )
-        by_own = asking.times(by_state.t())[:count].add_(passed)
-        add_rows(by_states.numpy(), own_place.numpy(), by_own.numpy())
+        by_frequency, by_phase = np.zeros(len(frequency)), np.zeros(len(frequency))
+        attend_back(
+            queries.numpy(), _arrays(neighbours), keep_factors.numpy(), ctx.scale, weights.numpy(),
+            gradients[0].contiguous().numpy(),
+            (by_queries.numpy(), by_states.numpy(), by_table.numpy(), by_frequency, by_phase),
+        )  # fmt: skip
         return (
+            by_queries,
             by_states,
-            by_time_part @ query[:, d:],
             by_table if table.shape[2] else None,
             torch.from_numpy(by_frequency).to(states) if len(frequency) else None,
             torch.from_numpy(by_phase).to(states) if len(frequency) else None,
-            by_query,
-            by_time_part,
-            torch.cat(by_key),
-            torch.cat(by_value),
             None,
             None,
             None,
         )
-
-
-def _room(like: Tensor, count: int) -> Tensor:
-    """An empty table with zeros below its first ``count`` rows."""
-    table = torch.empty_like(like)
-    table[count:] = 0
-    return table
 
 
 def _arrays(tensors: list[Tensor]) -> tuple[Any, ...]:
@@ -325,8 +248,6 @@ def _arrays(tensors: list[Tensor]) -> tuple[Any, ...]:
 
 
 Merge = Literal["mlp", "linear"]
-Halved = torch.dtype | None
-"""Type of products; None: that of their factors."""
 
 
 class TemporalAttention(nn.Module):
@@ -387,61 +308,54 @@ class TemporalAttention(nn.Module):
             (R, width); of a row without neighbours, the attention is zero.
         """
         halved = self.products if self.training else None
-        now = time.now()
-        keep_factors = self.dropout(
-            valid.to(states.dtype).unsqueeze(1).expand(-1, self.heads, -1)
-        ).contiguous()
-        attend = self._on_host if kernels_fit(states) else self._anywhere
-        merged = attend(states, now, (own_place, place, edge, age_s, valid), time, keep_factors, halved)
-        for layer in self.merge if isinstance(self.merge, nn.Sequential) else [self.merge]:
-            linear = layer if isinstance(layer, nn.Linear) else None
-            merged = dense(merged, linear.weight, linear.bias) if linear is not None else layer(merged)
-        return merged
-
-    def _on_host(
-        self,
-        states: Tensor,
-        now: Tensor,
-        hop: tuple[Tensor, ...],
-        time: TimeEncoder,
-        keep_factors: Tensor,
-        halved: Halved,
-    ) -> Tensor:
-        """[attended ‖ h(u)] (R, 2 width) by compiled kernels."""
-        age_s = hop[3]
-        spans: tuple[Tensor, ...]
-        if isinstance(time, CosineTime):
-            spans = (age_s.new_empty(*age_s.shape, 0), time.frequency, time.phase)
-        else:
-            spans = (time(age_s), age_s.new_empty(0), age_s.new_empty(0))
-        attended: Tensor = HostAttention.apply(  # type: ignore[no-untyped-call]  # torch's apply is untyped
-            states, now, *spans, self.query.weight, self.query.bias, self.key.weight, self.value.weight, hop, keep_factors,
-            halved,
-        )  # fmt: skip
-        return attended
-
-    def _anywhere(
-        self,
-        states: Tensor,
-        now: Tensor,
-        hop: tuple[Tensor, ...],
-        time: TimeEncoder,
-        keep_factors: Tensor,
-        halved: Halved,
-    ) -> Tensor:
-        """The same in torch operations."""
-        own_place, place, edge, age_s, valid = hop
         width, mine = states.shape[1], rows(states, own_place)
         # φ(0) is the same for all rows, and so is its part of the query
-        time_part = nn.functional.linear(now, self.query.weight[:, width:], self.query.bias)
+        time_part = nn.functional.linear(time.now(), self.query.weight[:, width:], self.query.bias)
         query = dense(mine, self.query.weight[:, :width], time_part, halved).chunk(self.heads, dim=1)
         key, value = (part.weight.chunk(self.heads) for part in (self.key, self.value))
         queries = torch.stack([dense(q, k.t(), None, halved) for q, k in zip(query, key, strict=True)], dim=1)
-        context = torch.cat([rows(states, place), edge, time(age_s)], dim=2)
-        scale = (width // self.heads) ** -0.5
-        gathered = _Gather.apply(queries, context, valid.unsqueeze(1), keep_factors, scale)  # type: ignore[no-untyped-call]  # torch's apply is untyped
-        attended = [dense(c, v, None, halved) for c, v in zip(gathered.unbind(dim=1), value, strict=True)]
-        return torch.cat([*attended, mine], dim=1)
+        keep_factors = self.dropout(
+            valid.to(states.dtype).unsqueeze(1).expand(-1, self.heads, -1)
+        ).contiguous()
+        gather = _on_host if kernels_fit(states) else _anywhere
+        hop, scale = (place, edge, age_s, valid), (width // self.heads) ** -0.5
+        gathered = gather(queries, states, hop, time, keep_factors, scale).unbind(dim=1)
+        attended = [dense(c, v, None, halved) for c, v in zip(gathered, value, strict=True)]
+        merged: Tensor = self.merge(torch.cat([*attended, mine], dim=1))
+        return merged
+
+
+def _on_host(
+    queries: Tensor,
+    states: Tensor,
+    hop: tuple[Tensor, ...],
+    time: TimeEncoder,
+    keep_factors: Tensor,
+    scale: float,
+) -> Tensor:
+    """What each head gathers, (R, H, C), by compiled kernels."""
+    age_s, spans = hop[2], tuple[Tensor, ...]()
+    if isinstance(time, CosineTime):
+        spans = (age_s.new_empty(*age_s.shape, 0), time.frequency, time.phase)
+    else:
+        spans = (time(age_s), age_s.new_empty(0), age_s.new_empty(0))
+    gathered: Tensor = _GatherOnHost.apply(queries, states, *spans, hop, keep_factors, scale)  # type: ignore[no-untyped-call]  # torch's apply is untyped
+    return gathered
+
+
+def _anywhere(
+    queries: Tensor,
+    states: Tensor,
+    hop: tuple[Tensor, ...],
+    time: TimeEncoder,
+    keep_factors: Tensor,
+    scale: float,
+) -> Tensor:
+    """The same in torch operations."""
+    place, edge, age_s, valid = hop
+    context = torch.cat([rows(states, place), edge, time(age_s)], dim=2)
+    gathered: Tensor = _Gather.apply(queries, context, valid.unsqueeze(1), keep_factors, scale)  # type: ignore[no-untyped-call]  # torch's apply is untyped
+    return gathered
 
 
 class _Gather(torch.autograd.Function):

@@ -1,7 +1,7 @@
 """Time spans as vectors: the learned cosines of TGAT, and fixed bumps on a logarithmic scale.
 
-Cosines cos(ω Δt + φ) and their gradients are compiled: many angles side by side, without a table of them. Gaussian bumps are cut
-off where the rest is below the last digit of any sum.
+Sine and cosine are here as compiled functions, too, for attention, which keeps no table of angles. Gaussian bumps are cut off
+where the rest is below the last digit of any sum.
 """
 
 from typing import Any, ClassVar
@@ -24,9 +24,6 @@ _S1, _S2, _S3, _S4, _S5, _S6, _S7, _S8, _S9 = (
 _PI = np.pi
 _PI_REST = 1.2246467991473532e-16
 """π − the nearest float64: counts where there are millions of half turns."""
-
-# A product and a sum may be rounded once. Nothing may be reordered, or π's two parts would be added up.
-_FUSED = {"contract"}
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -53,33 +50,6 @@ def sine(angle):  # type: ignore[no-untyped-def]  # compiled
     y = x * x
     far = _S5 + y * (_S6 + y * (_S7 + y * (_S8 + y * _S9)))
     return sign * x * (1 + y * (_S1 + y * (_S2 + y * (_S3 + y * (_S4 + y * far)))))
-
-
-@njit(cache=True, nogil=True, fastmath=_FUSED)
-def cosines(seconds, frequency, phase, out):  # type: ignore[no-untyped-def]  # compiled
-    """cos(ω_j s_i + φ_j) of all i and j.
-
-    Args:
-        seconds: float (m,).
-        frequency: float (T,), ω.
-        phase: float (T,), φ.
-        out: float (m, T), filled.
-    """
-    for i in range(len(seconds)):
-        row = out[i]
-        for j in range(len(frequency)):
-            row[j] = cosine(np.float64(seconds[i] * frequency[j] + phase[j]))
-
-
-@njit(cache=True, nogil=True, fastmath=_FUSED)
-def cosines_back(seconds, frequency, phase, gradient, by_frequency, by_phase):  # type: ignore[no-untyped-def]  # compiled
-    """Add the gradients of ω and φ to ``by_frequency`` and ``by_phase``, float64 (T,); see ``cosines``."""
-    for i in range(len(seconds)):
-        row = gradient[i]
-        for j in range(len(frequency)):
-            change = sine(np.float64(seconds[i] * frequency[j] + phase[j])) * row[j]
-            by_phase[j] -= change
-            by_frequency[j] -= change * seconds[i]
 
 
 REACH = 5.0
@@ -144,8 +114,7 @@ class CosineTime(nn.Module):
 
     def forward(self, seconds: Tensor) -> Tensor:
         """Spans (…) in seconds, not negative → (…, width)."""
-        encode = _HostCosine if kernels_fit(seconds) else _Cosine
-        encoded: Tensor = encode.apply(seconds, self.frequency, self.phase)  # type: ignore[no-untyped-call]  # torch's apply is untyped
+        encoded: Tensor = _Cosine.apply(seconds, self.frequency, self.phase)  # type: ignore[no-untyped-call]  # torch's apply is untyped
         return encoded
 
     def now(self) -> Tensor:
@@ -167,27 +136,6 @@ class _Cosine(torch.autograd.Function):
         seconds, angle = ctx.saved_tensors
         by_angle = angle.sin().mul_(gradients[0]).view(seconds.numel(), angle.shape[-1])
         return None, -(seconds.reshape(-1) @ by_angle), -by_angle.sum(dim=0)
-
-
-class _HostCosine(torch.autograd.Function):
-    """The same by compiled kernels, which keep no table of angles and take a fifth of the time."""
-
-    @staticmethod
-    def forward(ctx: Any, seconds: Tensor, frequency: Tensor, phase: Tensor) -> Tensor:
-        spans = seconds.reshape(-1)
-        out = spans.new_empty(len(spans), len(frequency))
-        cosines(spans.numpy(), frequency.detach().numpy(), phase.detach().numpy(), out.numpy())
-        ctx.save_for_backward(spans, frequency, phase)
-        return out.view(*seconds.shape, len(frequency))
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor, Tensor]:
-        spans, frequency, phase = ctx.saved_tensors
-        by_frequency, by_phase = np.zeros(len(frequency)), np.zeros(len(frequency))
-        table = gradients[0].reshape(len(spans), len(frequency)).contiguous()
-        arrays = (tensor.detach().numpy() for tensor in (spans, frequency, phase, table))
-        cosines_back(*arrays, by_frequency, by_phase)
-        return None, torch.from_numpy(by_frequency).to(spans), torch.from_numpy(by_phase).to(spans)
 
 
 class LogTime(nn.Module):

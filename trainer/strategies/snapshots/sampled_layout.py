@@ -20,12 +20,12 @@ from torch import Tensor
 from typing_extensions import override
 
 from stream.arrays.kinds import Bool, Int32, Int64
-from stream.kernels import njit
+from stream.kernels.node_sets import distinct
+from trainer.data.neighbours import runs
 from trainer.device import to_device
 from trainer.models.stages import GraphStage, Stage, TimeStage
 from trainer.models.unroll import Layout
 from trainer.nn.graph import CSRGraph
-from trainer.nn.products import padded
 from trainer.ranks import Ranks
 from trainer.strategies.request import Request
 from trainer.strategies.snapshots.past import STRIDE, Past
@@ -55,11 +55,10 @@ class SampledHop:
     def drawn(cls, past: Past, targets: Int64, fanout: int | None, seed: int) -> "SampledHop":
         """Neighbours of sorted, distinct keys."""
         indptr, neighbours = past.sample(targets, fanout, seed)
-        here = max((len(snapshot.home) for snapshot in past.snapshots), default=0)
-        nodes = max(
-            here, int((targets % STRIDE).max(initial=-1)) + 1
-        )  # targets that have not come have no neighbour
-        sources, places, target_places = _numbered(targets, indptr, neighbours, nodes, STRIDE)
+        sources = distinct(targets, neighbours)
+        places, target_places = (
+            np.searchsorted(sources, keys).astype(np.int32) for keys in (neighbours, targets)
+        )
         return cls(targets, sources, indptr.astype(np.int32), places, target_places)
 
     @property
@@ -98,79 +97,17 @@ class SampledHop:
 
     def of(self, chosen: Int64) -> tuple["SampledHop", Int64]:
         """The same for some of the targets, by their places, ascending; and where its sources stand among these."""
-        indptr, neighbours, target_places, used = _restrict(
-            self.indptr, self.neighbours, self.target_places, chosen, len(self.sources)
+        lengths = np.diff(self.indptr)[chosen]
+        neighbours = self.neighbours[runs(self.indptr[chosen], lengths)]
+        target_places = self.target_places[chosen]
+        is_used = np.zeros(len(self.sources), np.bool_)
+        is_used[neighbours] = is_used[target_places] = True
+        used, place = np.flatnonzero(is_used), (np.cumsum(is_used) - 1).astype(np.int32)
+        indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        hop = SampledHop(
+            self.targets[chosen], self.sources[used], indptr, place[neighbours], place[target_places]
         )
-        return SampledHop(self.targets[chosen], self.sources[used], indptr, neighbours, target_places), used
-
-
-@njit(cache=True, nogil=True)
-def _restrict(indptr, neighbours, target_places, chosen, num_sources):  # type: ignore[no-untyped-def]  # compiled
-    starts = np.zeros(len(chosen) + 1, np.int32)
-    for i in range(len(chosen)):
-        starts[i + 1] = starts[i] + indptr[chosen[i] + 1] - indptr[chosen[i]]
-    place = np.full(num_sources, -1, np.int64)
-    for i in range(len(chosen)):
-        place[target_places[chosen[i]]] = 0
-        for j in range(indptr[chosen[i]], indptr[chosen[i] + 1]):
-            place[neighbours[j]] = 0
-    used = np.flatnonzero(place == 0)
-    for i in range(len(used)):
-        place[used[i]] = i
-    kept_neighbours = np.empty(starts[-1], np.int32)
-    kept_targets = np.empty(len(chosen), np.int32)
-    for i in range(len(chosen)):
-        kept_targets[i] = place[target_places[chosen[i]]]
-        first = indptr[chosen[i]]
-        for j in range(starts[i + 1] - starts[i]):
-            kept_neighbours[starts[i] + j] = place[neighbours[first + j]]
-    return starts, kept_neighbours, kept_targets, used
-
-
-@njit(cache=True, nogil=True)
-def _numbered(targets, indptr, neighbours, nodes, stride):  # type: ignore[no-untyped-def]  # compiled
-    """Sources of a hop, ascending, and where its neighbours and its targets stand among them; snapshot by snapshot.
-
-    Args:
-        targets: int64 (t,), keys, ascending.
-        indptr: int64 (t + 1,).
-        neighbours: int64 (indptr[-1],), keys.
-        nodes: More than any node of a key.
-        stride: Of keys.
-    """
-    place = np.full(nodes, -1, np.int64)
-    sources = np.empty(len(targets) + len(neighbours), np.int64)
-    places, target_places = np.empty(len(neighbours), np.int32), np.empty(len(targets), np.int32)
-    num_sources = begin = 0
-    while begin < len(targets):
-        base = targets[begin] // stride * stride
-        end, first = begin, num_sources
-        while end < len(targets) and targets[end] < base + stride:
-            end += 1
-        for keys in (targets[begin:end], neighbours[indptr[begin] : indptr[end]]):
-            for key in keys:
-                if place[key - base] < 0:
-                    place[key - base] = 0
-                    sources[num_sources] = key
-                    num_sources += 1
-        if nodes < 16 * (num_sources - first):  # looking at all is less than sorting
-            num_sources = first
-            for node in range(nodes):
-                if place[node] == 0:
-                    sources[num_sources] = base + node
-                    num_sources += 1
-        else:
-            sources[first:num_sources].sort()
-        for i in range(first, num_sources):
-            place[sources[i] - base] = i
-        for i in range(begin, end):
-            target_places[i] = place[targets[i] - base]
-        for i in range(indptr[begin], indptr[end]):
-            places[i] = place[neighbours[i] - base]
-        for i in range(first, num_sources):
-            place[sources[i] - base] = -1
-        begin = end
-    return sources[:num_sources].copy(), places, target_places
+        return hop, used
 
 
 Encode = Callable[[Int64], tuple[Tensor, NDArray[np.generic]]]
@@ -270,9 +207,6 @@ class SampledLayout(Layout):
                 self._levels[depth] = replace(level, hop=replace(level.hop, degrees=degrees))
                 degrees = np.diff(level.hop.indptr)  # of the targets, the sources of the level above
         else:
-            if shared.gathers:
-                beyond = padded(len(used), shared.inputs) - len(used)  # rows that nobody asks for
-                used = np.concatenate([used, np.zeros(beyond, np.int64)])
             self._x = shared.inputs.index_select(0, self._places(used))
         self._next: Iterator[_Level] = iter(self._levels)
 
@@ -304,8 +238,7 @@ class SampledLayout(Layout):
         level = next(self._next)
         self._present = level.present
         if level.hop is None:
-            count = len(level.present) if level.request is None else len(level.request.requested)
-            rows = stage.gathered(x, count)
+            rows = stage.gathered(x)
         elif level.request is None and (
             len(weights) < self.steps or any(weight is not None for weight in weights)
         ):
@@ -344,7 +277,7 @@ class SampledLayout(Layout):
         graph, target_places = self._graph(hop), self._places(hop.target_places)
         table = stage.gather(graph, target_places, x)
         if table is not None:
-            return stage.gathered(table, len(target_places))
+            return stage.gathered(table)
         rows: Tensor = stage(graph, x.index_select(0, target_places), x, weights)
         return rows
 
