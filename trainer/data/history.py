@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,22 +36,46 @@ def find(slots, shift, keys, key):  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(cache=True, nogil=True)
-def find_all(slots, shift, keys, wanted, out):  # type: ignore[no-untyped-def]  # compiled
+def _find_all(slots, shift, keys, wanted, out):  # type: ignore[no-untyped-def]  # compiled
     """Fill ``out`` with the position of every asked key in ``keys``; −1 for those that are missing."""
     for i in range(len(wanted)):
         out[i] = max(find(slots, shift, keys, wanted[i]), np.int64(-1))
 
 
 @njit(cache=True, nogil=True)
-def fill(slots, shift, keys, size):  # type: ignore[no-untyped-def]  # compiled
-    """Enter ``keys[:size]`` into empty slots."""
-    for position in range(size):
+def _fill(slots, shift, keys, positions):  # type: ignore[no-untyped-def]  # compiled
+    for position in positions:
         slots[-1 - find(slots, shift, keys, keys[position])] = position
 
 
-def shift_of(slots: Int32) -> int:
-    """The ``shift`` of ``find`` for so many slots, a power of two."""
-    return 64 - (len(slots).bit_length() - 1)
+class KeyTable:
+    """Where distinct keys stand in an array: a hash table of positions, by linear probing at a load of at most one half.
+
+    Attributes:
+        slots: int32, power-of-two length, positions or −1. Kernels read and write it after ``reserve``; see ``find``.
+        shift: 64 − log₂(len(slots)).
+    """
+
+    def __init__(self) -> None:
+        self.slots: Int32 = np.empty(0, np.int32)
+        self.shift = 64
+
+    def reserve(self, keys: Int64, size: int, more: int) -> None:
+        """Make room for so many keys beside ``keys[:size]``, which are in the table, or will be."""
+        if 2 * max(size + more, 1) > len(self.slots):
+            self.rebuild(keys, np.arange(size), more)
+
+    def rebuild(self, keys: Int64, positions: Int64, more: int) -> None:
+        """Begin again with the keys at some positions, and room for so many more."""
+        bits = max(10, int(2 * (len(positions) + more) - 1).bit_length() + 1)
+        self.slots, self.shift = np.full(1 << bits, _EMPTY, np.int32), 64 - bits
+        _fill(self.slots, self.shift, keys, positions)
+
+    def find(self, keys: Int64, wanted: Int64) -> Int64:
+        """Positions int64 (n,) of wanted keys; −1 for those that are missing."""
+        positions = np.empty(len(wanted), np.int64)
+        _find_all(self.slots, self.shift, keys, wanted, positions)
+        return positions
 
 
 class SeenPairs:
@@ -64,8 +88,7 @@ class SeenPairs:
         keys: int64, see ``pair_key``; valid in [0, size).
         last_us: int64, event time of the latest occurrence, microseconds.
         count: int32, occurrences.
-        slots: int32, power-of-two length, positions in ``keys`` or −1.
-        shift: 64 − log2(len(slots)).
+        table: Where each pair stands.
     """
 
     def __init__(
@@ -75,8 +98,7 @@ class SeenPairs:
         self.last_us: Int64 = np.empty(0, np.int64) if last_us is None else last_us.copy()
         self.count: Int32 = np.empty(0, np.int32) if count is None else count.copy()
         self.size = len(self.keys)
-        self.slots: Int32 = np.empty(0, np.int32)
-        self.shift = 64
+        self.table = KeyTable()
         self.reserve(0)
 
     def reserve(self, new_pairs: int) -> None:
@@ -88,11 +110,12 @@ class SeenPairs:
                 np.concatenate([column[: self.size], np.empty(room - self.size, column.dtype)])
                 for column in (self.keys, self.last_us, self.count)
             )
-        if 2 * max(need, 1) > len(self.slots):
-            bits = max(10, int(2 * need - 1).bit_length() + 1)
-            self.slots = np.full(1 << bits, _EMPTY, np.int32)
-            self.shift = 64 - bits
-            fill(self.slots, self.shift, self.keys, self.size)
+        self.table.reserve(self.keys, self.size, new_pairs)
+
+    @property
+    def columns(self) -> tuple[Any, ...]:
+        """Everything, as ``_replay`` takes it."""
+        return self.table.slots, self.table.shift, self.keys, self.last_us, self.count, self.size
 
     def pairs(self, positions: Int64) -> tuple[Int64, Int64]:
         """Source and destination ids of entries."""
@@ -102,7 +125,7 @@ class SeenPairs:
     @property
     def memory_bytes(self) -> int:
         """Bytes held."""
-        return self.keys.nbytes + self.last_us.nbytes + self.count.nbytes + self.slots.nbytes
+        return self.keys.nbytes + self.last_us.nbytes + self.count.nbytes + self.table.slots.nbytes
 
 
 NEVER = np.iinfo(np.int64).min
@@ -215,7 +238,7 @@ class History:
             for name in ("src", "dst", "visible_us")
         )
         table.size, known_events = _replay(
-            (table.slots, table.shift, table.keys, table.last_us, table.count, table.size),
+            table.columns,
             (self.last_out, self.last_in, self.count_out, self.count_in),
             columns,
             (events.visible_us[rows], before_us[rows], src, dst),
@@ -243,7 +266,7 @@ class History:
         out = np.empty((len(src), len(Encounter)), np.float32)
         table, nothing, time = self.pairs, np.empty(0, np.int64), np.full(len(src), time_us)
         _replay(
-            (table.slots, table.shift, table.keys, table.last_us, table.count, table.size),
+            table.columns,
             (self.last_out, self.last_in, self.count_out, self.count_in),
             (nothing, nothing, nothing),
             (time, time, src, dst),

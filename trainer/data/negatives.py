@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stream.arrays.kinds import Bool, Int64
-from trainer.data.history import History, Inserts, find_all, first_appearances
+from trainer.data.history import History, Inserts, first_appearances
 
 NONE = -1
 """In place of a node: no negative."""
@@ -156,8 +156,7 @@ def historical_pairs(history: History, events: Inserts, draw: Draw) -> tuple[Int
     """
     pairs = history.pairs
     now = np.unique((events.src << 32) | events.dst)
-    excluded = np.empty_like(now)
-    find_all(pairs.slots, pairs.shift, pairs.keys, now, excluded)
+    excluded = pairs.table.find(pairs.keys, now)
     excluded = np.sort(excluded[excluded >= 0])
     left = pairs.size - len(excluded)
     if not left:

@@ -4,11 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from stream.arrays.kinds import Int32, Int64
+from stream.arrays.kinds import Int64
 from stream.kernels import njit
-from trainer.data.history import fill, find, find_all, shift_of
-
-_EMPTY = -1
+from trainer.data.history import KeyTable, find
 
 
 class NodeNames:
@@ -22,7 +20,7 @@ class NodeNames:
         self._seen = 0  # dense ids below this have come
         self._size = 0
         self._ids: Int64 | None = None  # dense id by number; None: they are equal
-        self._slots: Int32 = np.empty(0, np.int32)
+        self._table = KeyTable()
 
     def __len__(self) -> int:
         return self._size
@@ -47,16 +45,14 @@ class NodeNames:
             return ids
         self._reserve(len(ids))
         numbers = np.empty(len(ids), np.int64)
-        self._size = _number(self._slots, shift_of(self._slots), self._ids, self._size, (ids, numbers))
+        self._size = _number(self._table.slots, self._table.shift, self._ids, self._size, (ids, numbers))
         return numbers
 
     def find(self, ids: Int64) -> Int64:
         """Numbers int64 (n,) of dense ids; −1 for forgotten ones."""
         if self._ids is None:
             return ids
-        numbers = np.empty(len(ids), np.int64)
-        find_all(self._slots, shift_of(self._slots), self._ids, ids, numbers)
-        return numbers
+        return self._table.find(self._ids, ids)
 
     def ids(self, numbers: Int64) -> Int64:
         """Dense ids int64 (n,) of numbers."""
@@ -66,7 +62,7 @@ class NodeNames:
         """Forget all nodes except those with the ascending numbers ``kept_numbers``, int64; renumber these in their order."""
         self._ids = kept_numbers.copy() if self._ids is None else self._ids[kept_numbers]
         self._size = len(kept_numbers)
-        self._slots = np.empty(0, np.int32)
+        self._table = KeyTable()
         self._reserve(0)
 
     def state(self) -> dict[str, Any]:
@@ -81,24 +77,22 @@ class NodeNames:
         if "ids" in state:
             self._ids = np.asarray(state["ids"]).copy()
             self._size = len(self._ids)
-            self._slots = np.empty(0, np.int32)
+            self._table = KeyTable()
             self._reserve(0)
 
     @property
     def memory_bytes(self) -> int:
         """Bytes held."""
-        return self._slots.nbytes + (0 if self._ids is None else self._ids.nbytes)
+        return self._table.slots.nbytes + (0 if self._ids is None else self._ids.nbytes)
 
     def _reserve(self, more: int) -> None:
-        """Room for so many more nodes, at a load of at most one half."""
+        """Room for so many more nodes."""
         assert self._ids is not None
         need = self._size + more
         if need > len(self._ids):
             room = max(need, len(self._ids) * 5 // 4)
             self._ids = np.concatenate([self._ids[: self._size], np.empty(room - self._size, np.int64)])
-        if 2 * max(need, 1) > len(self._slots):
-            self._slots = np.full(1 << max(10, int(2 * need - 1).bit_length() + 1), _EMPTY, np.int32)
-            fill(self._slots, shift_of(self._slots), self._ids, self._size)
+        self._table.reserve(self._ids, self._size, more)
 
 
 @njit(cache=True, nogil=True)

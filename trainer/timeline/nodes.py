@@ -5,13 +5,12 @@ from typing import Any
 import numpy as np
 
 from stream.arrays.growing import Growing
-from stream.arrays.kinds import Int32, Int64
+from stream.arrays.kinds import Int64
 from stream.kernels import njit
-from trainer.data.history import find, find_all, shift_of
+from trainer.data.history import KeyTable, find
 
 FREE = -1
 _LIVES = np.iinfo(np.int64).max
-_EMPTY = -1
 FEW = 4096
 """So few slots are never renumbered: their rows cost less than a new beginning of the device."""
 
@@ -31,7 +30,6 @@ class HorizonNodes:
         self.version = self.generation = 0
         self._size = self._num_free = self._entries = 0
         self._leaving: dict[int, list[Int64]] = {}
-        self._table: Int32 = np.empty(0, np.int32)
         self._begin(np.empty(0, np.int64), np.empty(0, np.int64))
 
     def __len__(self) -> int:
@@ -46,16 +44,14 @@ class HorizonNodes:
 
     def find(self, ids: Int64) -> Int64:
         """Slots int64 (n,) of dense ids; −1 for those without."""
-        out = np.empty(len(ids), np.int64)
-        find_all(self._table, shift_of(self._table), self.ids, ids, out)
-        return out
+        return self._table.find(self.ids, ids)
 
     def enter(self, ids: Int64) -> None:
         """Nodes that have an edge from now on."""
         self._reserve(len(ids))
         slots, state = np.empty(len(ids), np.int64), np.array([self._num_free, self._size])
         room = self._ids.grow(self._size + len(ids))
-        _enter(self._table, shift_of(self._table), room, self._free.values, state, ids, slots)
+        _enter(self._table.slots, self._table.shift, room, self._free.values, state, ids, slots)
         given = int(state[1] - self._size + self._num_free - state[0])
         self._num_free, self._size = state.tolist()
         self._entries += given
@@ -102,7 +98,7 @@ class HorizonNodes:
     def memory_bytes(self) -> int:
         """Bytes held."""
         lists = sum(leaving_slots.nbytes for lists in self._leaving.values() for leaving_slots in lists)
-        return self._ids.nbytes + self._last.nbytes + self._free.nbytes + self._table.nbytes + lists
+        return self._ids.nbytes + self._last.nbytes + self._free.nbytes + self._table.slots.nbytes + lists
 
     def _begin(self, ids: Int64, free: Int64) -> None:
         self._ids, self._last, self._free = (Growing(fill, np.int64) for fill in (FREE, -1, FREE))
@@ -111,7 +107,7 @@ class HorizonNodes:
         self._free.replace(free)
         self._size, self._num_free = len(ids), len(free)  # the last of the free ones is given first
         self._leaving = {}
-        self._table = np.empty(0, np.int32)
+        self._table = KeyTable()
         self._entries = 0  # of the table, those of former nodes included
         self._reserve(0)
 
@@ -142,25 +138,15 @@ class HorizonNodes:
         self.generation += 1
 
     def _reserve(self, more: int) -> None:
-        """Room in the table for so many more nodes, at a load of at most one half."""
-        need = self._entries + more
-        if 2 * need < len(self._table):
-            return
-        slots = np.flatnonzero(self.ids != FREE)
-        need = len(slots) + more
-        self._table = np.full(1 << max(10, (2 * need).bit_length() + 1), _EMPTY, np.int32)
-        _fill(self._table, shift_of(self._table), self.ids, slots)
-        self._entries = len(slots)
+        """Room in the table for so many more nodes."""
+        if 2 * (self._entries + more) >= len(self._table.slots):
+            slots = np.flatnonzero(self.ids != FREE)
+            self._table.rebuild(self.ids, slots, more)
+            self._entries = len(slots)
 
 
 # An entry whose slot was given to another node stays in the table. A search for the former node passes it, and one for the
 # new node may end there, since the slot is the same.
-
-
-@njit(cache=True, nogil=True)
-def _fill(table, shift, ids, slots):  # type: ignore[no-untyped-def]  # compiled
-    for slot in slots:
-        table[-1 - find(table, shift, ids, ids[slot])] = slot
 
 
 @njit(cache=True, nogil=True)

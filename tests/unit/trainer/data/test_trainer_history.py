@@ -112,18 +112,19 @@ def test_destinations_stand_in_order_of_first_appearance() -> None:
 
 
 def test_the_pair_table_finds_every_pair_after_growing_many_times() -> None:
-    table = SeenPairs()
+    seen = SeenPairs()
     rng = np.random.default_rng(0)
     pairs = np.unique(rng.integers(0, 1 << 20, (5000, 2)), axis=0)
     for src, dst in pairs.tolist():
-        table.reserve(1)
+        seen.reserve(1)
         key = pair_key(src, dst)
-        at = find(table.slots, table.shift, table.keys, key)
+        at = find(seen.table.slots, seen.table.shift, seen.keys, key)
         assert at < 0
-        table.slots[-1 - at] = table.size
-        table.keys[table.size] = key
-        table.size += 1
-    assert len(table.slots) >= 2 * table.size
-    for position, (src, dst) in enumerate(pairs.tolist()):
-        assert find(table.slots, table.shift, table.keys, pair_key(src, dst)) == position
-    assert [column.tolist() for column in table.pairs(np.array([3, 7]))] == pairs[[3, 7]].T.tolist()
+        seen.table.slots[-1 - at] = seen.size
+        seen.keys[seen.size] = key
+        seen.size += 1
+    assert len(seen.table.slots) >= 2 * seen.size
+    keys = (pairs[:, 0] << 32) | pairs[:, 1]
+    np.testing.assert_array_equal(seen.table.find(seen.keys, keys), np.arange(len(keys)))
+    assert seen.table.find(seen.keys, np.array([pair_key(1 << 21, 0)])).tolist() == [-1]
+    assert [column.tolist() for column in seen.pairs(np.array([3, 7]))] == pairs[[3, 7]].T.tolist()
