@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import elu
+from typing_extensions import override
 
 from trainer.models.stages import Carry, GraphStage, TimeStage
 from trainer.nn.edge_attention import edge_attention
@@ -47,8 +48,8 @@ class GraphAttention(GraphStage):
         for weights in (self.linear.weight, self.of_target, self.of_source):
             nn.init.xavier_uniform_(weights, gain=nn.init.calculate_gain("relu"))
 
+    @override
     def forward(self, graph: CSRGraph, target_rows: Tensor, x: Tensor, weights: Any) -> Tensor:
-        """See ``GraphStage.forward``."""
         if target_rows is not x:  # the targets' own rows come before those of all sources
             graph = CSRGraph(
                 graph.indptr,
@@ -96,8 +97,8 @@ class SnapshotAttention(TimeStage):
         """See ``TimeStage.forward``; the carry is the last ``window`` − 1 rows, and whether nodes had come."""
         return self._attend(rows, present, carry, 0)
 
+    @override
     def last(self, rows: Tensor, present: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
-        """See ``TimeStage.last``."""
         if not len(rows):
             return super().last(rows, present, carry)
         return self._attend(rows, present, carry, len(rows) - 1)

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from trainer.models.stages import GraphStage
 from trainer.nn.aggregate import aggregate_mean, aggregate_normalised, beside_mean
@@ -32,8 +33,8 @@ class Sage(GraphStage):
             nn.init.xavier_uniform_(linear.weight, gain=nn.init.calculate_gain("relu"))
         nn.init.zeros_(self.own.bias)
 
+    @override
     def forward(self, graph: CSRGraph, target_rows: Tensor, x: Tensor, weights: Any) -> Tensor:
-        """See ``GraphStage.forward``."""
         # aggregate first: blocks have many sources and few targets
         neighbours = aggregate_mean(graph, x)
         return torch.relu(torch.addmm(self.own(target_rows), neighbours, self.neighbours.weight.t()))
@@ -42,13 +43,13 @@ class Sage(GraphStage):
         """See ``GraphStage.gather``: both rows of a target side by side."""
         return beside_mean(graph, target_places, x)
 
+    @override
     def gathered(self, table: Tensor) -> Tensor:
-        """See ``GraphStage.gathered``."""
         both = torch.cat([self.own.weight, self.neighbours.weight], dim=1)
         return torch.relu(nn.functional.linear(table, both, self.own.bias))
 
+    @override
     def alone(self, target_rows: Tensor, weights: Any) -> Tensor:
-        """See ``GraphStage.alone``."""
         return torch.relu(self.own(target_rows))
 
 
@@ -124,12 +125,12 @@ class ConcatenatedConvolution(GraphStage):
         table = None if target_rows is x else target_rows.unsqueeze(0)
         return self._beside(target_rows, aggregate_normalised([graph], x.unsqueeze(0), table)[0])
 
+    @override
     def per_snapshot(self, graphs: Sequence[CSRGraph], x: Tensor, weights: Sequence[Any]) -> Tensor:
-        """See ``GraphStage.per_snapshot``."""
         return self._beside(x, aggregate_normalised(graphs, x))
 
+    @override
     def alone(self, target_rows: Tensor, weights: Any) -> Tensor:
-        """See ``GraphStage.alone``."""
         return self._beside(target_rows, target_rows)
 
     def _beside(self, x: Tensor, aggregated: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from typing_extensions import override
 
 from schemas.section import Section
 from trainer.models.interface import MODELS, ModelShape
@@ -45,8 +46,8 @@ class DiffusionCell(CellStage):
         nn.init.zeros_(self.of_inputs.bias)
         nn.init.ones_(self.of_inputs.bias[: 2 * width])  # gates begin open, as in the authors' code
 
+    @override
     def forward(self, graph: DirectedGraph, x: Tensor, state: Tensor | None) -> Tensor:
-        """See ``CellStage.forward``."""
         inputs = self.of_inputs(self._diffused(graph, x))
         if state is None:
             state = x.new_zeros(len(x), self.width)
@@ -89,6 +90,6 @@ class Dcrnn(LayeredModel):
         self._terms = options.terms
         super().__init__(shape, options)
 
+    @override
     def layer(self, inputs: int) -> Sequence[Stage]:
-        """See ``LayeredModel.layer``."""
         return [DiffusionCell(inputs, self.width, self._terms)]

@@ -7,6 +7,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn.functional import gelu, pad, scaled_dot_product_attention
+from typing_extensions import override
 
 from schemas.section import Section
 from trainer.models.event_model import (
@@ -145,8 +146,8 @@ class DyGFormer(EventModel):
         src, dst = (torch.cat(ends) for ends in zip(*embedded, strict=True))
         return src, dst
 
+    @override
     def answer(self, question: Question) -> Tensor:
-        """See ``EventModel.answer``."""
         (src, dst), pairs = self.ends(question), question.pairs
         place = torch.arange(len(src), device=src.device)
         logits: Tensor = self.decoder(

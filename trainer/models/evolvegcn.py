@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from typing_extensions import override
 
 from schemas.section import Section
 from trainer.models.interface import MODELS, ModelShape
@@ -46,12 +47,12 @@ class MatrixGru(MatrixCell):
     def __init__(self, rows: int, columns: int) -> None:
         super().__init__(rows, columns, gates=3)  # update, reset, candidate
 
+    @override
     def begun(self, weight: Tensor) -> tuple[Tensor, ...]:
-        """See ``MatrixCell.begun``."""
         return (weight,)
 
+    @override
     def forward(self, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """See ``MatrixCell.forward``."""
         (weight,), d = state, len(x)
         of_input = torch.addmm(self.bias, self.of_input, x)
         gates = torch.sigmoid(torch.addmm(of_input[: 2 * d], self.of_state[: 2 * d], weight))
@@ -66,12 +67,12 @@ class MatrixLstm(MatrixCell):
     def __init__(self, rows: int, columns: int) -> None:
         super().__init__(rows, columns, gates=4)  # input, forget, candidate, output
 
+    @override
     def begun(self, weight: Tensor) -> tuple[Tensor, ...]:
-        """See ``MatrixCell.begun``."""
         return weight, torch.zeros_like(weight)
 
+    @override
     def forward(self, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """See ``MatrixCell.forward``."""
         weight, memory = state
         every = torch.addmm(torch.addmm(self.bias, self.of_input, x), self.of_state, weight)
         taken, retained, candidate, shown = every.chunk(4)
@@ -99,10 +100,10 @@ class EvolvingConvolution(GraphStage):
         nn.init.uniform_(self.initial, -(outputs**-0.5), outputs**-0.5)
         self.cell = CELLS[cell](inputs, outputs)
 
+    @override
     def weights(
         self, steps: int, carry: Carry, summaries: list[Tensor] | None = None
     ) -> tuple[list[Any], Carry]:
-        """See ``GraphStage.weights``."""
         state: tuple[Tensor, ...] = self.cell.begun(self.initial) if carry is None else carry
         by_step = []
         for step in range(steps):
@@ -116,8 +117,8 @@ class EvolvingConvolution(GraphStage):
             [graph], x.unsqueeze(0), [weights], None if target_rows is x else target_rows.unsqueeze(0)
         )[0]
 
+    @override
     def per_snapshot(self, graphs: Sequence[CSRGraph], x: Tensor, weights: Sequence[Any]) -> Tensor:
-        """See ``GraphStage.per_snapshot``."""
         return self._convolved(graphs, x, weights, None)
 
     @staticmethod
@@ -130,8 +131,8 @@ class EvolvingConvolution(GraphStage):
         narrow = None if target_rows is None else torch.bmm(target_rows, by_snapshot)
         return torch.relu_(aggregate_normalised(graphs, torch.bmm(x, by_snapshot), narrow))
 
+    @override
     def alone(self, target_rows: Tensor, weights: Any) -> Tensor:
-        """See ``GraphStage.alone``."""
         return torch.relu_(target_rows @ weights)
 
 
@@ -149,8 +150,8 @@ class SummarisedConvolution(EvolvingConvolution):
         self.scorer = nn.Parameter(torch.empty(inputs))
         nn.init.uniform_(self.scorer, -(inputs**-0.5), inputs**-0.5)
 
+    @override
     def summary(self, graph: CSRGraph, x: Tensor) -> Tensor:
-        """See ``GraphStage.summary``."""
         k = self.initial.shape[1]
         if not len(x):
             return x.new_zeros(k, x.shape[1])
@@ -185,8 +186,8 @@ class EvolveGcnO(LayeredModel):
         self._cell = options.cell
         super().__init__(shape, options)
 
+    @override
     def layer(self, inputs: int) -> Sequence[Stage]:
-        """See ``LayeredModel.layer``."""
         return [self.convolution(inputs, self.width, self._cell)]
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from pydantic import Field
+from typing_extensions import override
 
 from schemas.section import Section
 from trainer.models.attention import GraphAttention
@@ -30,6 +31,6 @@ class GatLstm(LayeredModel):
         self._heads = options.heads
         super().__init__(shape, options)
 
+    @override
     def layer(self, inputs: int) -> Sequence[Stage]:
-        """See ``LayeredModel.layer``."""
         return [GraphAttention(inputs, self.width, self._heads), Lstm(self.width, self.width)]

@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
+from typing_extensions import override
 
 from schemas.section import Section
 from trainer.models.convolutions import ConcatenatedConvolution, LaplacianConvolution
@@ -34,8 +35,8 @@ class CdGcn(LayeredModel):
         self._skip = options.skip
         super().__init__(shape, options)
 
+    @override
     def layer(self, inputs: int) -> Sequence[Stage]:
-        """See ``LayeredModel.layer``."""
         convolution = ConcatenatedConvolution(inputs, self.width, skip=self._skip)
         return [convolution, Lstm(inputs + self.width, self.width)]
 
@@ -46,7 +47,7 @@ class WdGcn(LayeredModel):
 
     name: ClassVar[str] = "wdgcn"
 
+    @override
     def layer(self, inputs: int) -> Sequence[Stage]:
-        """See ``LayeredModel.layer``."""
         convolution = LaplacianConvolution(inputs, self.width, bias=False, activation=torch.relu_)
         return [convolution, Lstm(self.width, self.width)]

@@ -6,6 +6,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag, gelu
+from typing_extensions import override
 
 from schemas.section import Section
 from stream.arrays.kinds import Float32, Int64
@@ -102,8 +103,8 @@ class GraphMixer(EventModel):
         """See ``EventModel.inputs``: x, signatures."""
         return signatures(born, self._signature, self.seed)
 
+    @override
     def embed(self, below: Tensor, hops: list[Hop]) -> Tensor:
-        """See ``EventModel.embed``."""
         (hop,) = hops
         k = self._links
         columns = hop.age_s[:, :k], hop.edge[:, :k], hop.there[:, :k]

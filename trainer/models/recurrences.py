@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from trainer.models.stages import Carry, TimeStage
 from trainer.nn.recurrent import UnrolledGru, UnrolledLstm, units_fit
@@ -27,8 +28,8 @@ class LastLinear(TimeStage, nn.Linear):
         outputs = [self._output(every[step : step + self.window]) for step in range(len(rows))]
         return torch.stack(outputs), every[len(every) - self.window + 1 :]
 
+    @override
     def last(self, rows: Tensor, present: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
-        """See ``TimeStage.last``."""
         if carry is None and len(rows) == self.window:  # as in most passes: nothing is missing
             return self._output(rows).unsqueeze(0), rows[1:]
         every = self._with_past(rows, carry)
@@ -58,14 +59,14 @@ class MovingMean(TimeStage):
         super().__init__()
         self.bandwidth = bandwidth
 
+    @override
     def forward(self, rows: Tensor, present: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
-        """See ``TimeStage.forward``."""
         every, next_carry = self._with_past(rows, carry)
         means: Tensor = _Means.apply(every, len(rows), self.bandwidth)  # type: ignore[no-untyped-call]
         return means, next_carry
 
+    @override
     def last(self, rows: Tensor, present: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
-        """See ``TimeStage.last``."""
         every, next_carry = self._with_past(rows, carry)
         return every[-self.bandwidth :].mean(dim=0, keepdim=True), next_carry
 

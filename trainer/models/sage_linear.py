@@ -4,6 +4,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 from torch import nn
+from typing_extensions import override
 
 from schemas.section import Section
 from trainer.models.convolutions import Sage
@@ -45,6 +46,6 @@ class SageLinear(SnapshotModel):
         self.decoder = shape.head(self.width, self.width, encounters=options.encounters)
 
     @property
+    @override
     def stages(self) -> list[Stage]:
-        """See ``SnapshotModel.stages``."""
         return [*super().stages, self.temporal]

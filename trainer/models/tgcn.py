@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from pydantic import Field
+from typing_extensions import override
 
 from schemas.section import Section
 from trainer.models.convolutions import LaplacianConvolution
@@ -34,7 +35,7 @@ class Tgcn(LayeredModel):
         self._shared = options.gates == "shared"
         super().__init__(shape, options)
 
+    @override
     def layer(self, inputs: int) -> Sequence[Stage]:
-        """See ``LayeredModel.layer``."""
         convolution = LaplacianConvolution(inputs, self.width if self._shared else 3 * self.width)
         return [convolution, GatedConvolution(self.width, shared=self._shared)]

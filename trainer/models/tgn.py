@@ -18,6 +18,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import pad
+from typing_extensions import override
 
 from schemas.section import Section
 from stream.arrays.kinds import Int64
@@ -369,8 +370,8 @@ class MemoryModel(EventModel):
         self.decoder = EventDecoder(memory, history=options.history, walks=walk_width() if walks else 0)
 
     @property
+    @override
     def layers(self) -> int:
-        """See ``EventModel.layers``."""
         return 0 if self.embedding is not None or self.attention is None else self.attention.layers
 
     @property

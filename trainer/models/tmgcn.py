@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
+from typing_extensions import override
 
 from schemas.section import Section
 from trainer.models.convolutions import LaplacianConvolution
@@ -43,13 +44,13 @@ class TmGcn(LayeredModel):
         if self._before:
             self.layers.insert(0, MovingMean(self._bandwidth))
 
+    @override
     def layer(self, inputs: int) -> Sequence[Stage]:
-        """See ``LayeredModel.layer``."""
         convolution = LaplacianConvolution(inputs, self.width, bias=False, activation=torch.relu_)
         return [convolution, MovingMean(self._bandwidth)]
 
+    @override
     def operators(self, graphs: list[CSRGraph]) -> list[CSRGraph]:
-        """See ``SnapshotModel.operators``."""
         if not self._before:
             return graphs
         return [

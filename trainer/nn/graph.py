@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 
 class CSRGraph:
@@ -178,8 +179,8 @@ class RowBlock(CSRGraph):
         )
 
     @cached_property
+    @override
     def diagonal(self) -> Tensor:
-        """See ``CSRGraph.diagonal``."""
         return self._graph.diagonal[self._part :: self._parts]
 
     @cached_property
@@ -188,8 +189,8 @@ class RowBlock(CSRGraph):
         return RowBlock(self._graph.operator, self._part, self._parts)
 
     @cached_property
+    @override
     def transpose(self) -> CSRGraph:
-        """See ``CSRGraph.transpose``."""
         graph = self._graph
         taken = graph.sources % self._parts == self._part
         before = torch.cat([taken.new_zeros(1, dtype=torch.int64), taken.cumsum(0)])

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
+from typing_extensions import override
 
 _SHORTEST = 64
 
@@ -32,8 +33,8 @@ class Dense(nn.Linear):
 
     products: torch.dtype | None = None
 
+    @override
     def forward(self, input: Tensor) -> Tensor:  # torch's name
-        """See ``dense``."""
         rows = input.reshape(-1, self.in_features)
         product = dense(rows, self.weight, self.bias, self.products if self.training else None)
         return product.view(*input.shape[:-1], self.out_features)

@@ -10,6 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
+from typing_extensions import override
 
 from schemas.events import Op
 from schemas.section import Section
@@ -223,24 +224,24 @@ class NodeLabels(LinkPrediction):
             warn_of(caution, tau=examples.tau)
         return label_scores
 
+    @override
     def join(self, parts: Sequence[LabelScores]) -> LabelScores:
-        """See ``Task.join``."""
         return LabelScores(
             join([part.links for part in parts]),
             np.concatenate([part.scores for part in parts]),
             np.concatenate([part.label for part in parts]),
         )
 
+    @override
     def state(self) -> dict[str, Any]:
-        """See ``Stateful.state``."""
         live = {
             scorer: {"weights": classifier.state_dict(), "optimiser": optimiser.state_dict()}
             for scorer, (classifier, optimiser) in self._classifiers.items()
         }
         return {**super().state(), "classifiers": {**self._resumed, **live}}
 
+    @override
     def restore(self, state: dict[str, Any]) -> None:
-        """See ``Stateful.restore``."""
         super().restore(state)
         self._resumed = dict(state.get("classifiers", {}))
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from schemas.events import US_PER_S
 from stream.arrays.kinds import Bool, Float32, Int64
@@ -515,14 +516,14 @@ class MemoryStream(EventStream):
         walks = WalkSketches(model.seed) if model.walks else None
         self.mailbox = Mailbox(model.width, model.mail_width, self._type, device, walks, partial=partial)
 
+    @override
     def deliver_before(self, before_us: int, group: int | None = None) -> None:
-        """See ``EventStream.deliver_before``."""
         self.mailbox.reserve(self._feed.graph.num_nodes)
         self._deliver_until(self.position + self._ahead(before_us), group or self._group)
 
     @contextmanager
+    @override
     def unchanged(self, before_us: int) -> Iterator[None]:
-        """See ``EventStream.unchanged``."""
         self._until = self.position + self._ahead(before_us)
         self._known = KnownStates(self.mailbox.mail.new_empty(0, self.model.width))
         try:
@@ -530,8 +531,8 @@ class MemoryStream(EventStream):
         finally:
             self._known = None
 
+    @override
     def walk_features(self, src: Int64, dst: Int64, time_us: Int64) -> Tensor | None:
-        """See ``EventStream.walk_features``."""
         if self.mailbox.walks is None:
             return None
         rows = self.mailbox.rows_of(src), self.mailbox.rows_of(dst)
@@ -540,42 +541,42 @@ class MemoryStream(EventStream):
         return to_device(features, self._device).to(self.mailbox.vectors.dtype)
 
     @property
+    @override
     def known(self) -> Tensor | None:
-        """See ``EventStream.known``."""
         return None if self._known is None else self._known.states
 
+    @override
     def mark(self) -> int:
-        """See ``EventStream.mark``."""
         self.mailbox.mark()
         return self.position
 
+    @override
     def back(self, position: int) -> None:
-        """See ``EventStream.back``."""
         self.mailbox.back()
         self.position = position
 
+    @override
     def settle(self) -> None:
-        """See ``EventStream.settle``."""
         self.mailbox.forget()
 
+    @override
     def forget(self, kept_nodes: Int64, before: Int64) -> None:
-        """See ``EventStream.forget``."""
         self.mailbox.forget()
         self.mailbox.keep(kept_nodes)
         super().forget(kept_nodes, before)
 
+    @override
     def state(self) -> dict[str, Any]:
-        """See ``EventStream.state``."""
         return {**super().state(), **self.mailbox.state()}
 
+    @override
     def restore(self, state: dict[str, Any]) -> None:
-        """See ``EventStream.restore``."""
         super().restore(state)
         self.mailbox.restore(state)
 
     @property
+    @override
     def memory_bytes(self) -> int:
-        """See ``EventStream.memory_bytes``."""
         return self.mailbox.memory_bytes
 
     def _deliver_until(self, end: int, group: int) -> None:

@@ -299,8 +299,8 @@ class _OfDegrees(CSRGraph):
         self._degrees = degrees
 
     @cached_property
+    @override
     def operator(self) -> CSRGraph:
-        """See ``CSRGraph.operator``."""
         of_sources = (self._degrees.to(torch.get_default_dtype()) + 1).rsqrt()
         values = self.scale.squeeze(1).index_select(0, self.targets) * of_sources.index_select(
             0, self.sources

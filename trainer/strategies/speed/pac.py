@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
+from typing_extensions import override
 
 from schemas.events import Op
 from schemas.section import Section
@@ -253,8 +254,8 @@ class PacStrategy(RememberingStrategy):
         self.memories.restore(state, self._restore_stream)
         self._first = len(self.memories.feed)
 
+    @override
     def forget(self, kept_nodes: Int64, first: int) -> int:
-        """See ``Forgets.forget``."""
         events = super().forget(kept_nodes, first)
         self._groups.keep(kept_nodes)
         self._first = len(self.memories.feed)

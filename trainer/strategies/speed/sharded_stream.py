@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from stream.arrays.kinds import Bool, Int32, Int64
 from trainer.data.event_feed import EventFeed
@@ -54,8 +55,8 @@ class ShardedStream(MemoryStream):
         """Alone: how many of its events are delivered."""
 
     @property
+    @override
     def place(self) -> int:
-        """See ``MemoryStream.place``."""
         return self.position if self._near is None else self.position + self.delivered
 
     def part(self, numbers: Int64) -> None:
