@@ -28,11 +28,11 @@ _BIAS, _MANTISSA = np.int32(127), np.int32(23)
 
 _FUSED = {"contract", "nsz"}
 # A division that may raise is a branch.
-WIDE = {"cache": True, "nogil": True, "fastmath": _FUSED, "error_model": "numpy"}
+_WIDE = {"cache": True, "nogil": True, "fastmath": _FUSED, "error_model": "numpy"}
 
 
 @njit(cache=True, nogil=True, inline="always")
-def exp(x):  # type: ignore[no-untyped-def]  # compiled
+def _exp(x):  # type: ignore[no-untyped-def]  # compiled
     """eˣ of a float32: powers of two, and Taylor's polynomial on half of ln 2 to either side; NaN stays NaN."""
     x = min(max(x, -_LARGEST), _LARGEST)
     twos = np.floor(x * _PER_LN2 + _HALF)
@@ -44,21 +44,21 @@ def exp(x):  # type: ignore[no-untyped-def]  # compiled
 
 @njit(cache=True, nogil=True, inline="always")
 def _sigmoid(x):  # type: ignore[no-untyped-def]  # compiled
-    return _ONE / (_ONE + exp(-x))
+    return _ONE / (_ONE + _exp(-x))
 
 
 @njit(cache=True, nogil=True, inline="always")
 def _tanh(x):  # type: ignore[no-untyped-def]  # compiled
-    return _ONE - _TWO / (exp(_TWO * x) + _ONE)
+    return _ONE - _TWO / (_exp(_TWO * x) + _ONE)
 
 
-@njit(**WIDE)
+@njit(**_WIDE)
 def _sigmoids(gate):  # type: ignore[no-untyped-def]  # compiled
     for j in range(len(gate)):
         gate[j] = _sigmoid(gate[j])
 
 
-@njit(**WIDE)
+@njit(**_WIDE)
 def _remember(taken, retained, new, shown, c, cell, h):  # type: ignore[no-untyped-def]  # compiled
     for j in range(len(c)):
         new[j] = _tanh(new[j])
@@ -66,7 +66,7 @@ def _remember(taken, retained, new, shown, c, cell, h):  # type: ignore[no-untyp
         h[j] = shown[j] * _tanh(cell[j])
 
 
-@njit(**WIDE)
+@njit(**_WIDE)
 def lstm_open(gates, present, h, c, h_after, c_after):  # type: ignore[no-untyped-def]  # compiled
     """From products to the next states.
 
@@ -92,7 +92,7 @@ def lstm_open(gates, present, h, c, h_after, c_after):  # type: ignore[no-untype
             c_after[i] = c[i]
 
 
-@njit(**WIDE)
+@njit(**_WIDE)
 def _by_output(by_h, shown, cell, by_shown, by_c):  # type: ignore[no-untyped-def]  # compiled
     for j in range(len(cell)):
         seen = _tanh(cell[j])
@@ -100,7 +100,7 @@ def _by_output(by_h, shown, cell, by_shown, by_c):  # type: ignore[no-untyped-de
         by_c[j] += by_h[j] * shown[j] * (_ONE - seen * seen)
 
 
-@njit(**WIDE)
+@njit(**_WIDE)
 def _by_memory(by_c, taken, retained, new, c, by_taken, by_retained, by_new):  # type: ignore[no-untyped-def]  # compiled
     for j in range(len(c)):
         by_taken[j] = by_c[j] * new[j] * taken[j] * (_ONE - taken[j])
@@ -137,13 +137,13 @@ def lstm_back(by_h, by_c, gates, present, c, c_after, by_gates):  # type: ignore
             by_gate[:] = 0
 
 
-@njit(**WIDE)
+@njit(**_WIDE)
 def _reset(reset, h, reset_state):  # type: ignore[no-untyped-def]  # compiled
     for j in range(len(h)):
         reset_state[j] = reset[j] * h[j]
 
 
-@njit(**WIDE)
+@njit(**_WIDE)
 def gru_open(gates, h, reset_state):  # type: ignore[no-untyped-def]  # compiled
     """The update and reset gates, and the state after reset.
 
@@ -158,14 +158,14 @@ def gru_open(gates, h, reset_state):  # type: ignore[no-untyped-def]  # compiled
         _reset(gates[i, d:], h[i], reset_state[i])
 
 
-@njit(**WIDE)
+@njit(**_WIDE)
 def _mix(update, new, h, after):  # type: ignore[no-untyped-def]  # compiled
     for j in range(len(h)):
         new[j] = _tanh(new[j])
         after[j] = new[j] + update[j] * (h[j] - new[j])
 
 
-@njit(**WIDE)
+@njit(**_WIDE)
 def gru_renew(gates, new, present, h, after):  # type: ignore[no-untyped-def]  # compiled
     """The next states.
 
@@ -184,7 +184,7 @@ def gru_renew(gates, new, present, h, after):  # type: ignore[no-untyped-def]  #
             after[i] = h[i]
 
 
-@njit(**WIDE)
+@njit(**_WIDE)
 def _by_renewed(by_h, update, new, h, by_update, by_new):  # type: ignore[no-untyped-def]  # compiled
     for j in range(len(h)):
         by_update[j] = by_h[j] * (h[j] - new[j]) * update[j] * (_ONE - update[j])
@@ -214,7 +214,7 @@ def gru_back_new(by_h, gates, new, present, h, by_gates, by_new):  # type: ignor
             by_new[i] = 0
 
 
-@njit(**WIDE)
+@njit(**_WIDE)
 def _by_reset_state(by_reset_state, reset, h, by_h, by_gate):  # type: ignore[no-untyped-def]  # compiled
     for j in range(len(h)):
         by_gate[j] = by_reset_state[j] * h[j] * reset[j] * (_ONE - reset[j])

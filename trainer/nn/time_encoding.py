@@ -11,8 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from stream.kernels import njit
-from trainer.nn.compiled import kernels_fit
-from trainer.nn.recurrent import WIDE, exp
 
 # Taylor's coefficients at 0; on a quarter turn to either side the rest is below 10⁻¹⁴
 _C1, _C2, _C3, _C4, _C5, _C6, _C7, _C8, _C9 = (
@@ -69,26 +67,8 @@ def bumps(seconds: Tensor, centres: Tensor, spacing: float) -> Tensor:
         (…, T).
     """
     logs = torch.log1p(seconds)
-    if kernels_fit(seconds) and seconds.dtype == torch.float32:
-        out = logs.new_empty(logs.numel(), len(centres))
-        _bumps(logs.reshape(-1).numpy(), centres.numpy(), np.float32(1 / spacing), out.numpy())
-        return out.view(*seconds.shape, len(centres))
     away = ((logs.unsqueeze(-1) - centres) / spacing).abs()
     return torch.exp(-away.clamp(max=REACH).square()).masked_fill_(away > REACH, 0.0)
-
-
-@njit(**WIDE)
-def _bump(log, centres, per_spacing, out):  # type: ignore[no-untyped-def]  # compiled
-    for j in range(len(centres)):
-        away = (log - centres[j]) * per_spacing
-        out[j] = np.float32(0) if abs(away) > np.float32(REACH) else exp(-away * away)
-
-
-@njit(cache=True, nogil=True)
-def _bumps(logs, centres, per_spacing, out):  # type: ignore[no-untyped-def]  # compiled
-    """Fill ``out`` float32 (m, T) from logarithms (m,) and centres (T,)."""
-    for i in range(len(logs)):
-        _bump(logs[i], centres, per_spacing, out[i])
 
 
 LONGEST_LOG_S = 20.0
