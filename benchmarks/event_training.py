@@ -234,7 +234,7 @@ def precisions(data: Interactions, batch: int, epochs: int, seeds: int) -> Itera
         for _ in range(epochs):
             forget()
             side.train(0, learned, batch)
-        return batched_figures(*side.predict(learned, ended)).get("ap", 0.0)
+        return float(batched_figures(*side.predict(learned, ended))["ap"])
 
     reached: dict[str, list[float]] = {}
     for seed in range(seeds):

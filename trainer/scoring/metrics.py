@@ -143,49 +143,49 @@ def warn_of(caution: Mapping[str, Any], **where: object) -> None:
 TENTHS = 10
 
 
-def batched_figures(positive: Scores, negative: Scores, batch: int = BATCH) -> dict[str, float]:
+def batched_figures(positive: Scores, negative: Scores, batch: int = BATCH) -> dict[str, Float64]:
     """Means of AP and AUC over batches of consecutive events, each weighted by its events, by their names in results.
 
     Args:
-        positive: (P,) in log order.
-        negative: (P,), the negative of each positive.
+        positive: (n, …) in log order; further axes are scorers.
+        negative: (n, …), the negative of each positive.
         batch: Events per batch.
 
     Returns:
-        Empty without events, or if a score is not a number.
+        float64 (…); NaN without events, or if a score is not a number.
     """
-    if not _have_figures(positive, negative):
-        return {}
-    (figures,) = _of_some(positive, negative, [np.arange(len(positive))], batch)
-    return dict(zip(RANKINGS, figures.tolist(), strict=True))
+    every = [np.arange(len(positive))] if len(positive) else []
+    figures = _of_some(positive, negative, every, batch)
+    return {name: figures[..., 0, column] for column, name in enumerate(RANKINGS)}
 
 
-def jackknife(positive: Scores, negative: Scores) -> dict[str, float]:
-    """Standard errors of ``batched_figures``, by leaving out every tenth event in turn.
-
-    Returns:
-        Empty if figures cannot be computed, or there are fewer events than tenths.
-    """
-    if len(positive) < TENTHS or not _have_figures(positive, negative):
-        return {}
+def jackknife(positive: Scores, negative: Scores) -> dict[str, Float64]:
+    """Standard errors of ``batched_figures``, by leaving out every tenth event in turn; NaN with fewer events than tenths."""
     tenth = np.arange(len(positive)) % TENTHS
-    by_tenth = _of_some(positive, negative, [np.flatnonzero(tenth != left) for left in range(TENTHS)], BATCH)
-    errors = np.sqrt((TENTHS - 1) * by_tenth.var(axis=0))
-    return dict(zip(RANKINGS, errors.tolist(), strict=True))
-
-
-def _have_figures(positive: Scores, negative: Scores) -> bool:
-    return len(positive) > 0 and not np.isnan(positive).any() and not np.isnan(negative).any()
+    left = [np.flatnonzero(tenth != out) for out in range(TENTHS)] if len(positive) >= TENTHS else []
+    errors = np.sqrt((TENTHS - 1) * _of_some(positive, negative, left, BATCH).var(axis=-2))
+    return {name: errors[..., column] for column, name in enumerate(RANKINGS)}
 
 
 def _of_some(positive: Scores, negative: Scores, chosen: Sequence[Int64], batch: int) -> Float64:
-    """float64 (len(chosen), len(RANKINGS)): figures of some of the events, by their places."""
-    cuts = [np.split(places, range(batch, len(places), batch)) for places in chosen]
-    batches = [(row, part) for row, parts in enumerate(cuts) for part in parts]
-    sums = np.zeros((len(chosen), len(RANKINGS)))
+    """float64 (…, max(1, len(chosen)), len(RANKINGS)): figures of some of the events, by their places; NaN without any."""
+    shape = (*positive.shape[1:], max(1, len(chosen)), len(RANKINGS))
+    if not chosen:
+        return np.full(shape, np.nan)
+    by_scorer = [scores.reshape(len(scores), -1).T for scores in (positive, negative)]
+    batches = [
+        (row, part)
+        for row, places in enumerate(chosen)
+        for part in np.split(places, range(batch, len(places), batch))
+    ]
+    sums = np.zeros((len(by_scorer[0]), len(chosen), len(RANKINGS)))
     for size in {len(part) for _, part in batches}:  # one pass over all batches of a length
         row, parts = zip(*(each for each in batches if len(each[1]) == size), strict=True)
-        places = np.stack(parts)
-        np.add.at(sums, list(row), size * rankings(positive[places], negative[places]))
+        here = [scores[:, np.stack(parts)].reshape(-1, size) for scores in by_scorer]
+        found = rankings(*here).reshape(len(sums), -1, len(RANKINGS))
+        for place, number in enumerate(row):
+            sums[:, number] += size * found[:, place]
     lengths = np.array([len(places) for places in chosen])
-    return sums / lengths[:, None]  # once, so that a perfect scorer has exactly 1
+    figures = sums / lengths[:, None]  # once, so that a perfect scorer has exactly 1
+    figures[np.isnan(by_scorer[0]).any(axis=1) | np.isnan(by_scorer[1]).any(axis=1)] = np.nan
+    return figures.reshape(shape)

@@ -66,44 +66,45 @@ class Predictions:
     def figures(self) -> Figures:
         """All figures by (metric, subset, scorer)."""
         figures: Figures = {}
-        for (subset, scorer), (positive, negative) in self._pairs():
-            for metric, value in batched_figures(positive, negative).items():
-                figures[metric, subset, scorer] = value
+        for subset, scorers, scores in self._tables():
+            for metric, values in batched_figures(*scores).items():
+                for scorer, value in zip(scorers, values.tolist(), strict=True):
+                    figures[metric, subset, scorer] = value
         for metric, scorer, values in self._of_ranks():
             figures[metric, "all", scorer] = float(values.mean())
-        return figures
+        return _without_nan(figures)
 
     def errors(self) -> Figures:
         """Standard errors of those ``figures`` that use a sample of the snapshot's events."""
         figures: Figures = {}
         share = self.sampled[self.opposed].mean() if self.opposed.any() else 1.0
-        for (subset, scorer), (positive, negative) in self._pairs():
-            if share < 1 and (subset == "historical" or scorer == "random"):
-                for metric, error in jackknife(positive, negative).items():
-                    figures[metric, subset, scorer] = error * float(np.sqrt(1 - share))
+        for subset, scorers, scores in self._tables():
+            if share < 1 and (subset == "historical" or scorers == ("random",)):
+                for metric, errors in jackknife(*scores).items():
+                    for scorer, error in zip(scorers, errors.tolist(), strict=True):
+                        figures[metric, subset, scorer] = error * float(np.sqrt(1 - share))
         ranked = len(self.ranks) / max(1, self.scored)
         for metric, scorer, values in self._of_ranks():
             if len(values) > 1 and ranked < 1:
                 figures[metric, "all", scorer] = float(
                     values.std(ddof=1) * np.sqrt((1 - ranked) / len(values))
                 )
-        return figures
+        return _without_nan(figures)
 
     @property
     def sizes(self) -> dict[str, int]:
         """Number of events for figures: ``sampled`` for those of random weights, ``ranked`` for MRR and Hits@10."""
         return {"sampled": int((self.sampled & self.opposed).sum()), "ranked": len(self.ranks)}
 
-    def _pairs(self) -> Iterator[tuple[tuple[str, str], tuple[Float64, Float64]]]:
-        """By subset and scorer: scores of events, and of negatives."""
-        every = self.opposed
-        for column, scorer in enumerate(SCORERS):
-            known = every & self.sampled if scorer == "random" else every
-            for subset, here in (("all", every), ("inductive", self.fresh), ("transductive", ~self.fresh)):
+    def _tables(self) -> Iterator[tuple[str, tuple[str, ...], tuple[Float64, Float64]]]:
+        """Subset, scorers, and their scores of events, and of negatives, (n, scorers)."""
+        rest = tuple(scorer for scorer in SCORERS if scorer != "random")
+        for scorers, known in ((("random",), self.opposed & self.sampled), (rest, self.opposed)):
+            columns = [SCORERS.index(scorer) for scorer in scorers]
+            for subset, here in (("all", known), ("inductive", self.fresh), ("transductive", ~self.fresh)):
                 rows = here & known
-                yield (subset, scorer), (self.positive[rows, column], self.negative[rows, column])
-            historical = self.historical_positive[:, column], self.historical_negative[:, column]
-            yield ("historical", scorer), historical
+                yield subset, scorers, (self.positive[rows][:, columns], self.negative[rows][:, columns])
+        yield "historical", SCORERS, (self.historical_positive, self.historical_negative)
 
     def _of_ranks(self) -> Iterator[tuple[str, str, Float64]]:
         """Metric, scorer and a value per ranked event, if all of them have a rank."""
@@ -112,6 +113,10 @@ class Predictions:
             if len(rank) and not np.isnan(rank).any():
                 yield "mrr", scorer, 1 / rank
                 yield "hits_at_10", scorer, (rank <= 10).astype(np.float64)
+
+
+def _without_nan(figures: Figures) -> Figures:
+    return {key: value for key, value in figures.items() if not np.isnan(value)}
 
 
 def join(parts: Sequence[Predictions]) -> Predictions:
