@@ -1,30 +1,34 @@
-"""Killed before any change of a bucket: what was acknowledged is there, all else can go on, and what was left is swept."""
+"""Killed before any change of a bucket, refused it, or never answered: what was acknowledged is there, and all else can go on."""
 
+import errno
 import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
+from typing import Literal
 
 import pytest
-from compacted import catch_up, grown, seal, seen
+from compacted import catch_up, grown, log_content, seal, seen
 from lane_stream import lane
+from placed import files_of
 from s3_server import S3Server
 from sweeps import sweep
-from written_log import commits, durable_in_log, write_log
+from written_log import commits, durable_in_log, write_log, write_log_again_and_again
 
 from stream.store.compact.store import Keep, compact, remove_lane
-from stream.store.errors import ConfigMissingError
+from stream.store.errors import ConfigMissingError, StoreError
 from stream.store.inspect import inspect
 from stream.store.lane.layout import lane_names
 from stream.store.lane.reader import LaneReader
 from stream.store.lane.writer import LaneWriter
 from stream.store.log.reader import LogReader
 from stream.store.places import lease as lease_module
-from stream.store.places.bucket import Bucket
-from stream.store.places.place import place_of
+from stream.store.places.bucket import Bucket, ObjectStoreError
+from stream.store.places.place import Place, place_of
 from stream.store.verify.store import verify
 
 CHANGES = ("put", "put_new", "replace", "remove")
+Trouble = Literal["killed", "refused", "unanswered"]
 
 
 class Killed(BaseException):
@@ -32,48 +36,54 @@ class Killed(BaseException):
 
 
 class Lives:
-    """Processes, one after another, each of which may end before one of its changes of a bucket, leases left out.
+    """Processes, one after another, each of which meets trouble at one of its changes of a bucket, leases left out.
+
+    A process that is ``killed`` makes no change from then on. One that is ``refused`` sees a service that nobody reaches for
+    longer than ``retry_s``, once; the change that stays ``unanswered`` is made all the same.
 
     Attributes:
-        changes: Changes that the life at hand has made.
+        changes: Changes that the life at hand has asked for.
+        met: Whether the trouble came.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.changes = 0
+        self.changes, self.met = 0, False
         self._life = 0
-        self._dies_at: int | None = None
+        self._at: int | None = None
+        self._trouble: Trouble = "killed"
         self._lock = threading.Lock()
         for name in CHANGES:
-            monkeypatch.setattr(Bucket, name, self._counted(getattr(Bucket, name)))
+            monkeypatch.setattr(Bucket, name, self._troubled(getattr(Bucket, name)))
         # Its leases are those of a process that has ended once the next life begins.
         monkeypatch.setattr(lease_module, "_started", lambda pid: str(self._life))
 
-    def begin(self, dies_at: int | None = None) -> None:
-        """Begin a life that ends before its change number ``dies_at``; None: never."""
+    def begin(self, at: int | None = None, trouble: Trouble = "killed") -> None:
+        """Begin a life with trouble at its change number ``at``; None: never."""
         self._life += 1
-        self.changes, self._dies_at = 0, dies_at
+        self.changes, self.met, self._at, self._trouble = 0, False, at, trouble
 
-    def _counted(self, change: Callable[..., object]) -> Callable[..., object]:
-        def counted(bucket: Bucket, *arguments: object) -> object:
+    def _troubled(self, change: Callable[..., object]) -> Callable[..., object]:
+        def troubled(bucket: Bucket, *arguments: object) -> object:
             if str(arguments[0]).endswith("lock"):
                 return change(bucket, *arguments)
             with self._lock:
-                if self._dies_at is not None and self.changes >= self._dies_at:
+                trouble = self._trouble if self.changes == self._at else None
+                self.met |= trouble is not None
+                if trouble == "killed":
                     raise Killed
                 self.changes += 1
-            return change(bucket, *arguments)
+            if trouble is None:
+                return change(bucket, *arguments)
+            if trouble == "unanswered":
+                change(bucket, *arguments)
+            raise ObjectStoreError("the service does not answer (status 503)", errno.EHOSTUNREACH)
 
-        return counted
+        return troubled
 
 
 @pytest.fixture
 def lives(monkeypatch: pytest.MonkeyPatch) -> Lives:
     return Lives(monkeypatch)
-
-
-def content(store: str) -> list[object]:
-    log = LogReader(store)
-    return [log.external_ids().to_pylist(), *(log.events(s.tau).to_pylist() for s in log.snapshots)]
 
 
 def killed_at_each(
@@ -101,7 +111,7 @@ def test_a_kill_before_any_change_of_the_log_loses_nothing_acknowledged(
     lives.begin()
     whole = s3.store(lease_s=60)
     write_log(whole, lambda: None)  # type: ignore[arg-type]
-    expected = content(whole)
+    expected = log_content(whole, 0)
     acknowledged = [0]
 
     def work(store: str) -> None:
@@ -114,7 +124,7 @@ def test_a_kill_before_any_change_of_the_log_loses_nothing_acknowledged(
         where = f"killed before change {dies_at}"
         assert durable_in_log(store) >= acknowledged[0], where  # type: ignore[arg-type]
         write_log(store, lambda: None)  # type: ignore[arg-type]
-        assert content(store) == expected, where
+        assert log_content(store, 0) == expected, where
         assert verify(store).problems == [], where
     assert points > 3 * len(commits())
 
@@ -212,3 +222,57 @@ def test_what_kills_left_is_swept(lives: Lives, s3: S3Server) -> None:
     found = {str(path).removeprefix(f"{log.root}/") for path in (log.root / "snapshots").rglob("*")}
     assert found == named
     assert len(list((reader.root / "snapshots").iterdir())) == len(reader.manifests)
+
+
+LANE = lane("hdrf", window=2, base_every=1)
+unkilled = pytest.mark.parametrize(("trouble", "first"), [("refused", 0), ("unanswered", 1)])
+"""With the first of the points that a sweep visits, so that the two visit different ones."""
+
+
+@sweep
+@unkilled
+def test_any_change_of_the_log_that_is_refused_or_never_answered_costs_a_second_try(
+    lives: Lives, s3: S3Server, trouble: Trouble, first: int, step: int
+) -> None:
+    whole = place_of(s3.store(lease_s=60))
+    write_log_again_and_again(whole)
+    expected = log_content(whole, 0)
+    for at in range(first, 1000, step):
+        store = place_of(s3.store(lease_s=60))
+        lives.begin(at, trouble)
+        write_log_again_and_again(store)
+        if not lives.met:
+            break
+        assert log_content(store, 0) == expected, at
+        assert durable_in_log(store) == 2 + len(commits()), at
+        assert LogReader(store).history is not None
+        assert verify(store).problems == [], at
+    assert at > 4 * len(commits())
+
+
+@sweep
+@unkilled
+def test_any_change_of_a_lane_and_of_compaction_that_is_refused_or_never_answered_can_be_made_again(
+    lives: Lives, s3: S3Server, trouble: Trouble, first: int, step: int
+) -> None:
+    def again(work: Callable[[Place], object], store: Place) -> None:
+        try:
+            work(store)
+        except (ObjectStoreError, StoreError):
+            assert lives.met
+            work(store)
+
+    whole = grown(place_of(s3.store(lease_s=60)), LANE, end=3)
+    expected = seen(whole, "hdrf", 1, window=2)
+    for at in range(first, 1000, 4 * step):
+        store = place_of(s3.store(lease_s=60))
+        seal(store, 0, 3)
+        lives.begin(at, trouble)
+        again(lambda store: catch_up(store, LANE), store)
+        again(lambda store: compact(store, Keep(snapshots=2), always=True), store)
+        if not lives.met:
+            break
+        assert inspect(store)["kept"] == 2, at
+        assert seen(store, "hdrf", 1, window=2) == expected, at
+        assert verify(store).problems == [], at
+    assert at > len(files_of(whole))

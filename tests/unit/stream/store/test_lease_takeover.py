@@ -44,16 +44,33 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> Slept:
     return Slept(monkeypatch)
 
 
-def beat(folder: ObjectPath, number: int) -> None:
+def beat(folder: ObjectPath, number: int, **more: object) -> None:
     """What a holder on another machine puts again and again."""
     said = {"writer": "holder", "beat": str(number), "boot": "another machine", "pid": 1, "started": "1"}
-    (folder / "lock").put(json.dumps(said).encode())
+    (folder / "lock").put(json.dumps(said | more).encode())
 
 
 def test_a_silent_holder_keeps_its_lease_for_all_of_its_time(folder: ObjectPath, slept: Slept) -> None:
     beat(folder, 0)
     lock_folder(folder, "next").release()
     assert LEASE_S <= slept.s <= LEASE_S + 1
+
+
+@pytest.mark.parametrize(
+    ("held_s", "own_s", "lasts_s"),
+    [(60, 1, 60), (1, 60, 60), ("60", 5, 5), (float("inf"), 5, 5), (float("nan"), 5, 5)],
+    ids=["the holder's", "the taker's", "a word", "for ever", "no number"],
+)
+def test_of_two_lease_times_the_longer_holds(
+    held_s: object, own_s: float, lasts_s: float, folder: ObjectPath, slept: Slept
+) -> None:
+    """Without one, as an earlier release puts it, the taker's holds: that is the test above."""
+    beat(folder, 0, lease_s=held_s)
+    taker = Bucket(replace(folder.bucket.address, lease_s=own_s))
+    lock = lock_folder(ObjectPath(taker, folder.key), "next")
+    assert lasts_s <= slept.s < lasts_s + 2
+    assert json.loads((folder / "lock").read_bytes())["lease_s"] == own_s
+    lock.release()
 
 
 def test_a_beat_at_the_last_moment_keeps_the_lease(folder: ObjectPath, slept: Slept) -> None:

@@ -94,17 +94,6 @@ def test_a_damaged_snapshot_is_an_error_that_names_it_and_spares_the_others(plac
             getattr(log, name)(2)
 
 
-def test_swapped_snapshots_are_noticed(place: Place) -> None:
-    write(place, 1, 2)
-    for name in ("events", "nodes"):
-        one, two = (files_of(place)[f"log/snapshots/{tau}/{name}.arrow"] for tau in (1, 2))
-        first, second = one.read_bytes(), two.read_bytes()
-        replace(one, second)
-        replace(two, first)
-    with anew(place) as there, pytest.raises(CorruptError, match="does not match the checksum"):
-        LogReader(there).events(1)
-
-
 def test_following_begins_where_it_is_told_and_ends_by_timeout(place: Place) -> None:
     write(place, 1, 5, 7)
     log = LogReader(place)

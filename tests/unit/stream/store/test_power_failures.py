@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,51 +14,13 @@ from written_log import commits, durable_in_log, write_log, write_log_again_and_
 from stream.store.lane.writer import LaneWriter
 from stream.store.verify.store import verify
 
+LANE = lane("sep", edge_life=2, base_every=2)
+SNAPSHOTS = 3
+
 
 def sealed_files(store: Path) -> dict[str, bytes]:
     folder = store / "log" / "snapshots"
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.arrow"))}
-
-
-@pytest.fixture(scope="module")
-def log_moments(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Moment], dict[str, bytes]]:
-    store = tmp_path_factory.mktemp("log")
-    disk = CrashDisk(store)
-    with disk.watched():
-        write_log(store, disk.acknowledge)
-    assert disk.done == 2 + len(commits())
-    assert verify(store).problems == []
-    return disk.moments, sealed_files(store)
-
-
-@sweep
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_crash_before_any_file_operation_of_the_log_loses_nothing_acknowledged(
-    kind: str, log_moments: tuple[list[Moment], dict[str, bytes]], scratch: Path, step: int
-) -> None:
-    moments, expected = log_moments
-    assert len(moments) > 60
-    for number, (moment, tree) in enumerate(states(moments[::step], kind)):
-        store = put(tree, scratch / str(number))
-        where = f"{kind} before: {moment.operation}"
-        if (store / "log/log.json").exists():
-            assert verify(store).problems == [], where
-        assert durable_in_log(store) >= moment.done, where
-        end = gone_on(write_log, store, moment if kind == "killed" else None)
-        assert sealed_files(store) == expected, where
-        assert verify(store).problems == [], where
-        assert not list(store.rglob("*.tmp")), where
-        if (
-            kind == "killed"
-        ):  # a power failure after the next start: what it built on must have been durable, too
-            after = put(end.powerless(), scratch / f"{number}-after")
-            assert durable_in_log(after) == 2 + len(commits()), where
-            assert verify(after).problems == [], where
-        shutil.rmtree(store)
-
-
-LANE = lane("sep", edge_life=2, base_every=2)
-SNAPSHOTS = 3
 
 
 def write_lane(store: Path, acknowledge: Callable[[], None]) -> None:
@@ -66,47 +29,81 @@ def write_lane(store: Path, acknowledge: Callable[[], None]) -> None:
         writer.catch_up()
 
 
-def manifests_of(tree: Tree) -> int:
-    return sum(path.startswith("lanes/sep/commits/") and path.endswith(".json") for path in tree)
+@dataclass(frozen=True)
+class Part:
+    """What is written of a store, and what of it is there.
+
+    Attributes:
+        write: Goes on where it stands.
+        files: Bytes that are the same however often it was interrupted.
+        durable: How much of what ``write`` acknowledges is there.
+        whole: All of it.
+    """
+
+    write: Callable[[Path, Callable[[], None]], None]
+    files: Callable[[Path], dict[str, bytes]]
+    durable: Callable[[Path], int]
+    whole: int
+
+
+PARTS = {
+    "log": Part(write_log, sealed_files, durable_in_log, 2 + len(commits())),
+    "lane": Part(
+        write_lane,
+        lambda store: lane_files(store, "sep"),
+        lambda store: len(list((store / "lanes/sep/commits").glob("*.json"))),
+        SNAPSHOTS,
+    ),
+}
+Watched = dict[str, tuple[list[Moment], dict[str, bytes]]]
 
 
 @pytest.fixture(scope="module")
-def lane_moments(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Moment], dict[str, bytes]]:
-    events = random_events(snapshots=SNAPSHOTS, a_snapshot=12, nodes=10)
-    store = make_store(tmp_path_factory.mktemp("lane"), events=events)
-    disk = CrashDisk(store)
-    with disk.watched():
-        write_lane(store, disk.acknowledge)
-    assert disk.done == SNAPSHOTS
-    return disk.moments, lane_files(store, "sep")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Watched:
+    """Moments of each part, and its files in the end."""
+    found: Watched = {}
+    for name, part in PARTS.items():
+        store = tmp_path_factory.mktemp(name)
+        if name == "lane":
+            make_store(store, events=random_events(snapshots=SNAPSHOTS, a_snapshot=12, nodes=10))
+        disk = CrashDisk(store)
+        with disk.watched():
+            part.write(store, disk.acknowledge)
+        assert disk.done == part.whole
+        assert verify(store).problems == []
+        found[name] = disk.moments, part.files(store)
+    return found
 
 
 @sweep
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_crash_before_any_file_operation_of_a_lane_loses_nothing_acknowledged(
-    kind: str, lane_moments: tuple[list[Moment], dict[str, bytes]], scratch: Path, step: int
+@pytest.mark.parametrize("name", PARTS)
+def test_a_crash_before_any_file_operation_loses_nothing_acknowledged(
+    name: str, kind: str, watched: Watched, scratch: Path, step: int
 ) -> None:
-    moments, expected = lane_moments
+    part, (moments, expected) = PARTS[name], watched[name]
     assert len(moments) > 60
     for number, (moment, tree) in enumerate(states(moments[::step], kind)):
         store = put(tree, scratch / str(number))
         where = f"{kind} before: {moment.operation}"
-        assert verify(store).problems == [], where
-        assert manifests_of(tree) >= moment.done, where
-        end = gone_on(write_lane, store, moment if kind == "killed" else None)
-        assert lane_files(store, "sep") == expected, where
+        if (store / "log/log.json").exists():
+            assert verify(store).problems == [], where
+        assert part.durable(store) >= moment.done, where
+        end = gone_on(part.write, store, moment if kind == "killed" else None)
+        assert part.files(store) == expected, where
         assert verify(store).problems == [], where
         assert not list(store.rglob("*.tmp")), where
-        if kind == "killed":
-            assert manifests_of(end.powerless()) == SNAPSHOTS, where
-            assert verify(put(end.powerless(), scratch / f"{number}-after")).problems == [], where
+        if kind == "killed":  # then without power: what the next start built on must have been durable, too
+            after = put(end.powerless(), scratch / f"{number}-after")
+            assert part.durable(after) == part.whole, where
+            assert verify(after).problems == [], where
         shutil.rmtree(store)
 
 
 def test_a_lane_made_of_a_commit_that_is_not_durable_yet_does_not_outlive_it(
-    log_moments: tuple[list[Moment], dict[str, bytes]], scratch: Path
+    watched: Watched, scratch: Path
 ) -> None:
-    unsynced = [m for m in log_moments[0] if commits_of(m.killed()) > commits_of(m.powerless())]
+    unsynced = [m for m in watched["log"][0] if commits_of(m.killed()) > commits_of(m.powerless())]
     assert len(unsynced) >= len(commits())
     for number, moment in enumerate(unsynced):
         store = put(moment.killed(), scratch / str(number))
@@ -130,9 +127,9 @@ def gone_on(
 
 @sweep
 def test_a_disk_that_refuses_any_operation_once_costs_a_second_try_and_nothing_else(
-    log_moments: tuple[list[Moment], dict[str, bytes]], scratch: Path, step: int
+    watched: Watched, scratch: Path, step: int
 ) -> None:
-    moments, expected = log_moments
+    moments, expected = watched["log"]
     for number in range(0, len(moments), step):
         store = scratch / str(number)
         store.mkdir()

@@ -7,7 +7,6 @@ import pytest
 from compacted import catch_up, grown, log_content, seal, seen
 from lane_stream import lane
 from s3_server import S3Server
-from written_log import commits, write_log
 
 from stream.cluster.plan import announce, is_current, withdraw
 from stream.store.as_of import AsOf
@@ -70,15 +69,6 @@ def test_it_holds_what_a_folder_holds_from_its_begin_to_its_compaction(local: Pa
     log = [path.key for path in (place_of(store) / "log").rglob("*")]  # type: ignore[union-attr]
     assert sum("/snapshots/" in key for key in log) == 2 * 4
     assert sum("/commits/" in key for key in log) == 1
-
-
-def test_all_that_a_commit_can_hold(tmp_path: Path, store: str) -> None:
-    acknowledged: list[int] = []
-    write_log(store, lambda: acknowledged.append(1))  # type: ignore[arg-type]
-    write_log(tmp_path / "local", lambda: None)
-    assert len(acknowledged) == 2 + len(commits())
-    assert verify(store).problems == []
-    assert {**inspect(store), "committed": None} == {**inspect(tmp_path / "local"), "committed": None}
 
 
 def test_a_reader_follows_what_is_committed(store: str) -> None:

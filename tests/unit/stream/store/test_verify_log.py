@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from data_files import write_table
 from log_events import SECOND, Clock, event, poll, stream_config
-from placed import Changes, Places, anew, files_of, flipped, write
+from placed import Changes, Places, anew, files_of
 
 from schemas.events import event_schema
 from schemas.store import CommitRecord
@@ -58,17 +58,6 @@ def test_a_whole_log_has_no_problem_and_all_its_files_are_counted(store: Place) 
 def test_no_log_is_no_empty_log(place: Place) -> None:
     with pytest.raises(ConfigMissingError):
         verify_log(place)
-
-
-def test_every_kind_of_file_is_checked_for_flipped_bytes(store: Place) -> None:
-    for path in files_of(store).values():
-        content = path.read_bytes()
-        for i in range(3, len(content), 97):
-            write(path, flipped(content, i, 16))
-            problems = problems_of(store)
-            assert any(path.name in problem for problem in problems), f"{path} at {i}: {problems}"
-        write(path, content)
-    assert problems_of(store) == []
 
 
 def test_missing_and_truncated_files_are_all_listed(store: Place, change: Changes) -> None:

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 import xxhash
 from lane_stream import lane, make_store, random_events
-from placed import copied, files_of, flipped, problems_of
+from placed import copied, files_of, problems_of
 
 from schemas.store import LaneManifest
 from stream.store.errors import ConfigMissingError
@@ -90,44 +90,6 @@ def test_a_whole_store_has_no_problem_and_all_its_files_are_counted(store):
 def test_no_store_is_no_whole_store(place):
     with pytest.raises(ConfigMissingError):
         verify(place)
-
-
-def test_every_file_of_a_lane_is_checked_for_flipped_bytes_truncation_and_absence(store, change):
-    kinds = {}
-    for name, path in files_in_use(store).items():  # one of each kind in each lane
-        if name.startswith("lanes/"):
-            _, lane_name, *_, last = name.split("/")
-            kinds[lane_name, last if last.endswith(".arrow") else last.rpartition(".")[2]] = path
-    assert len(kinds) >= 2 * 6
-    records = {key: path for key, path in kinds.items() if path.name.endswith(".json")}
-    for paths in (records.values(), [path for key, path in kinds.items() if key not in records]):
-        contents = {path: path.read_bytes() for path in paths}
-        for damage in (
-            lambda content: content[: len(content) // 2], lambda content: content[:-1], lambda content: b"",
-            lambda content: flipped(content, len(content) // 3),
-        ):  # fmt: skip
-            for path, content in contents.items():
-                change.write(path, damage(content))
-            problems = problems_of(store)
-            assert all(any(str(path) in problem for problem in problems) for path in paths)
-        change.undo()
-    data = [path for key, path in kinds.items() if key not in records]
-    for path in data:
-        change.remove(path)
-    problems = problems_of(store)
-    assert all(any(f"{path} is missing" in problem for problem in problems) for path in data)
-    change.undo()
-    assert verify(store).ok
-
-
-def test_damage_in_one_file_does_not_hide_damage_in_others(store, change):
-    names = ("lanes/distdy/snapshots/2/", "lanes/sep/snapshots/5/")
-    victims = [path for name, path in files_of(store).items() if name.startswith(names)]
-    for path in victims:
-        change.write(path, path.read_bytes()[:-8])
-    problems = problems_of(store)
-    assert len(victims) >= 7
-    assert all(any(str(path) in problem for problem in problems) for path in victims)
 
 
 def test_a_damaged_log_leaves_the_lanes_checked_for_themselves(store, change):
