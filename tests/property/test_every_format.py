@@ -40,6 +40,9 @@ def test_whatever_comes_is_answered_and_its_neighbours_are_taken(name: str, regi
         batch = reader.decode(raw)
         batch.events.validate(full=True)
         taken, refused = batch.events["offset"].to_pylist(), batch.rejects["offset"].to_pylist()
+        places = ["offset", "row"] if written.many else ["offset"]
+        order = [tuple(row.values()) for row in batch.events.select(places).to_pylist()]
+        assert order == sorted(order), "events are in the order of the messages"
         assert taken[0] == 100
         assert taken[-1] == raw.offsets[-1].as_py()
         assert len({*taken, *refused}) + batch.tombstones == len(raw.values)

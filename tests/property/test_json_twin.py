@@ -3,16 +3,13 @@
 from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
-from drawn_json import MESSAGES, NUMBERS, exact
+from drawn_json import MESSAGES, NUMBERS, assert_twins_agree
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from schemas.fields import MAX_PATH_KEYS
 from stream.decode import json_kernel, json_messages
-from stream.decode.json_messages import read_json, read_message
 from stream.decode.mapping import NATIVE
-from stream.decode.reading import RefusedError
 from stream.decode.times import SCALE_DIGITS, number_to_us, rfc3339_to_us
 
 
@@ -32,24 +29,7 @@ from stream.decode.times import SCALE_DIGITS, number_to_us, rfc3339_to_us
 def test_scanner_and_twin_accept_the_same_events_and_refuse_the_same_messages(
     messages, ids, unit, time_texts
 ):
-    mapping = replace(NATIVE, time_texts=time_texts)
-    rows, refusals = read_json(pa.array(messages, pa.large_binary()), ids, unit, mapping)
-    got = {r["message"]: (r["reason"], r["sentence"]) for table in refusals for r in table.to_pylist()}
-    for part in rows:
-        got |= {
-            int(m): exact(row) for m, row in zip(part.messages, part.draft.batch.to_pylist(), strict=True)
-        }
-    expected = {}
-    for i, message in enumerate(messages):
-        try:
-            row = read_message(message, ids, unit, mapping)
-        except RefusedError as error:
-            expected[i] = (error.reason, str(error))
-        else:
-            expected[i] = exact({name: getattr(row, name) for name in row.__dataclass_fields__})
-    for i, row in expected.items():
-        assert got[i] == row, messages[i]
-    assert got.keys() == expected.keys()
+    assert_twins_agree(messages, ids, unit, replace(NATIVE, time_texts=time_texts))
 
 
 def bytes_of(text: str) -> np.ndarray:

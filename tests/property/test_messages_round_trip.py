@@ -1,38 +1,17 @@
-"""Events become messages and come back the same; and whatever comes, the decoder stands."""
+"""Events become messages and come back the same."""
 
 from itertools import pairwise
 
-import numpy as np
 import pyarrow as pa
 import pytest
+from decoding import decode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.config import StreamConfig, Topic
 from schemas.events import event_schema
-from stream.decode.decoder import Decoder
 from stream.decode.encode import BYTES_A_MESSAGE, EventTooLongError, encode_arrow, encode_json
-from stream.microbatch import RawBatch
 
 WIDTHS = {"node": 5, "edge": 2}
-
-
-def decoder(ids: str, format_: str, unit: str | None = None) -> Decoder:
-    config = StreamConfig(
-        graph="g",
-        store="unused",
-        kafka={"bootstrap": "unused:9092", "topics": [{"name": "edges"}]},
-        snapshots={"interval_s": 86_400},
-        ids=ids,
-        features=WIDTHS,
-        time_bounds=(-1e9, 1e10),
-    )
-    return Decoder(Topic(name="edges", format=format_, time_unit=unit), config)
-
-
-def poll(values: list[bytes]) -> RawBatch:
-    offsets, packed = pa.array(range(len(values)), pa.int64()), pa.array(values, pa.large_binary())
-    return RawBatch("edges", 0, 0, len(values), len(values), offsets, packed)
 
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -71,7 +50,8 @@ def test_events_survive_the_way_through_messages(data, ids, unit):
     if unit in ("s", "rfc3339"):  # numbers and texts of a topic without a unit
         ways.append(("json", None, messages))
     for format_, named, values in ways:
-        decoded = decoder(ids, format_, named).decode(poll(values))
+        topic = {"format": format_, "time_unit": named}
+        decoded = decode(*values, topic=topic, ids=ids, features=WIDTHS, time_bounds=(-1e9, 1e10))
         assert decoded.rejects.to_pylist() == []
         assert decoded.events.select(batch.schema.names).equals(batch)
 
@@ -121,36 +101,3 @@ def test_an_event_longer_than_a_message_is_named_after_those_before_it():
         pytest.fail(f"all were sent: {sent}")
     assert error.value.row == 70
     assert error.value.num_bytes > 1_600_000
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.binary(max_size=60), max_size=10), st.sampled_from(["json", "arrow"]))
-def test_random_bytes_are_refused_one_by_one(values, format_):
-    decoded = decoder("int", format_).decode(poll(values))
-    assert decoded.events.num_rows + decoded.rejects.num_rows == len(values)
-
-
-def test_arrow_messages_with_changed_bytes_never_give_invalid_events():
-    rng = np.random.default_rng(0)
-    row = {"op": 1, "src": "é", "dst": "b", "t": 5, "weight": 1.0, "features": [1.0, 2.0], "event_id": "x"}
-    table = pa.Table.from_pylist([row] * 9, event_schema("string"))
-    plain = next(encode_arrow(table))
-    coded = table.set_column(1, "src", table["src"].dictionary_encode().combine_chunks())
-    with_dictionary = next(encode_arrow(coded))
-    values = []
-    for i in range(4000):
-        raw = bytearray(plain if i % 2 else with_dictionary)
-        place = int(rng.integers(len(raw) - 8))
-        if i % 3 == 0:
-            raw[place] = int(rng.integers(256))
-        elif i % 3 == 1:
-            raw[place : place + 4] = rng.bytes(4)
-        else:
-            place -= place % 8
-            raw[place : place + 8] = int(rng.integers(-9, 2**62)).to_bytes(8, "little", signed=True)
-        values.append(bytes(raw))
-    decoded = decoder("string", "arrow").decode(poll(values))
-    decoded.events.validate(full=True)
-    assert decoded.events.num_rows > 0
-    seen = {*decoded.events["offset"].to_pylist(), *decoded.rejects["offset"].to_pylist()}
-    assert len(seen) == len(values)

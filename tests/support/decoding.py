@@ -25,14 +25,14 @@ def decoder(
         store="unused",
         kafka={
             "bootstrap": "unused:9092",
-            "topics": [{"name": "edges"}],
+            "topics": [{"name": "edges", **(topic or {})}],
             **limits,
             "schema_registry": registry,
         },
         snapshots={"interval_s": 86_400},
         **more,
     )
-    return Decoder(Topic(name="edges", **(topic or {})), config, now_us=lambda: NOW_US)
+    return Decoder(config.kafka.topics[0], config, now_us=lambda: NOW_US)
 
 
 def poll(values: list[bytes | None], first: int = 100) -> RawBatch:
@@ -66,11 +66,12 @@ def arrow(*values: bytes, **more: object) -> MicroBatch:
     return decode(*values, topic={"format": "arrow"} | more.pop("topic", {}), **more)
 
 
-def ipc(columns: dict[str, object], compression: str | None = None) -> bytes:
-    table = pa.table(columns)
+def ipc(rows: dict[str, object] | pa.Table | list[pa.RecordBatch], compression: str | None = None) -> bytes:
+    """Columns, a table or batches of one schema as an Arrow stream."""
+    batches = rows if isinstance(rows, list) else pa.table(rows).to_batches()
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(
-        sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)
-    ) as writer:
-        writer.write_table(table)
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_stream(sink, batches[0].schema, options=options) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
     return sink.getvalue().to_pybytes()

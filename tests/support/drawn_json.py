@@ -3,9 +3,13 @@
 import json
 
 import numpy as np
+import pyarrow as pa
 from hypothesis import strategies as st
 
-from stream.decode.mapping import FIELDS
+from schemas.events import IdKind
+from stream.decode.json_messages import read_json, read_message
+from stream.decode.mapping import FIELDS, Mapping
+from stream.decode.reading import RefusedError
 
 NUMBERS = st.one_of(
     st.from_regex(r"\A-?(0|[1-9][0-9]{0,22})(\.[0-9]{1,22})?([eE][+-]?[0-9]{1,3})?\Z"),
@@ -212,3 +216,25 @@ def exact(row: dict[str, object]) -> dict[str, object]:
     if row["features"] is not None:
         bits["features"] = np.array(row["features"], np.float32).tobytes()
     return row | bits
+
+
+def assert_twins_agree(messages: list[bytes], ids: IdKind, unit: str, mapping: Mapping) -> None:
+    """The columnar scanner accepts the events and refuses the messages, with the same words, that its plain twin does."""
+    rows, refusals = read_json(pa.array(messages, pa.large_binary()), ids, unit, mapping)
+    got: dict[int, object] = {
+        r["message"]: (r["reason"], r["sentence"]) for table in refusals for r in table.to_pylist()
+    }
+    for part in rows:
+        batch = part.draft.batch.to_pylist()
+        got |= {int(m): exact(row) for m, row in zip(part.messages, batch, strict=True)}
+    expected: dict[int, object] = {}
+    for i, message in enumerate(messages):
+        try:
+            row = read_message(message, ids, unit, mapping)
+        except RefusedError as error:
+            expected[i] = (error.reason, str(error))
+        else:
+            expected[i] = exact({name: getattr(row, name) for name in row.__dataclass_fields__})
+    for i, row in expected.items():
+        assert got[i] == row, messages[i]
+    assert got.keys() == expected.keys()

@@ -295,7 +295,9 @@ def test_a_union_of_numbers_is_a_double(registry: Registry) -> None:
     assert (reject["reason"], reject["sentence"][:28]) == ("bad_id", "src is 1.152921504606847e+18")
 
 
-@pytest.mark.parametrize("references", ["abc", [1], [{"subject": "s"}], {"a": 1}])
+@pytest.mark.parametrize(
+    "references", ["abc", [1], [{}], [{"subject": "s"}], [{"subject": "s", "version": "new"}], {"a": 1}, 7]
+)
 def test_references_that_are_none_refuse_their_schema_and_no_other(
     registry: Registry, references: Any
 ) -> None:
@@ -303,6 +305,7 @@ def test_references_that_are_none_refuse_their_schema_and_no_other(
     batch = read(registry, *[edge(number, 1)] * 2, edge(good, 2))
     assert batch.events["src"].to_pylist() == [2]
     assert batch.rejects["reason"].to_pylist() == ["unknown_schema"] * 2
+    assert "refers to others without subject and version" in batch.rejects["sentence"][0].as_py()
 
 
 def test_lists_that_no_event_has_are_skipped_however_many_objects_they_would_be(registry: Registry) -> None:
@@ -522,12 +525,6 @@ def test_an_answer_that_is_no_schema_is_asked_for_again(
     with pytest.raises(UnavailableError) as caught:
         read(registry, edge(1, 1))
     assert words in str(caught.value)
-
-
-@pytest.mark.parametrize("references", ["abc", [{}], [{"subject": "s", "version": "new"}], 7])
-def test_a_schema_whose_references_are_none_is_refused(registry: Registry, references: Any) -> None:
-    batch = read(registry, edge(registry.add(EDGE, references=references), 1))
-    assert "refers to others without subject and version" in batch.rejects["sentence"][0].as_py()
 
 
 def test_of_several_addresses_the_one_that_answers_is_asked(registry: Registry) -> None:

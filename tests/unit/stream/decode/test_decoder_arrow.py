@@ -74,21 +74,9 @@ def test_wrong_arrow_rows_are_refused_one_by_one():
 
 def test_rows_of_several_batches_in_a_message_count_on():
     batches = pa.table({"src": [1, 2, None], "dst": [1, 2, 3], "t": [10**15] * 3}).to_batches(max_chunksize=2)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batches[0].schema) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-    decoded = arrow(sink.getvalue().to_pybytes())
+    decoded = arrow(ipc(batches))
     assert decoded.rejects["row"].to_pylist() == [2]
     assert decoded.events["src"].to_pylist() == [1, 2]
-
-
-def empty_batch() -> bytes:
-    sink = pa.BufferOutputStream()
-    batch = pa.record_batch({"src": [1], "dst": [2], "t": [10**15]})
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch.slice(0, 0))
-    return sink.getvalue().to_pybytes()
 
 
 def ipc_file() -> bytes:
@@ -110,7 +98,11 @@ def ipc_file() -> bytes:
         (ipc({"src": [1] * 99, "dst": [2] * 99, "t": [10**15] * 99}, "zstd"), "not_arrow", "compressed"),
         (message() + message(), "not_arrow", "after the end of its stream"),
         (pa.schema([("src", pa.int64())]).serialize().to_pybytes(), "not_arrow", "without a record batch"),
-        (empty_batch(), "not_arrow", "without a row"),
+        (
+            ipc([pa.record_batch({"src": [1], "dst": [2], "t": [10**15]}).slice(0, 0)]),
+            "not_arrow",
+            "without a row",
+        ),
         (ipc({"src": [1], "t": [1]}), "missing_field", "column dst is missing"),
         (ipc({"src": ["a"], "dst": ["b"], "t": [1]}), "bad_id", "column src is string"),
         (ipc({"src": [True], "dst": [1], "t": [1]}), "wrong_type", "column src is bool"),

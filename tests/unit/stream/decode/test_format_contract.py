@@ -6,11 +6,9 @@ import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from decoding import NOW_US, poll
-from hostile_draws import mutate
 from pydantic import Field
 from registry_server import Registry, serving
 
@@ -90,34 +88,6 @@ def test_events_come_back_as_they_were_written(name: str, ids: str, registry: Re
     assert decoded.rejects.to_pylist() == []
     assert decoded.events.select(batch.schema.names).equals(batch)
     assert ("row" in decoded.events.schema.names) == written.many
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_whatever_comes_each_message_is_events_a_refusal_or_a_tombstone(
-    name: str, registry: Registry
-) -> None:
-    written, decoder = made(name, registry)
-    good = [value for value, _ in written.encode(events("int"))]
-    rng = np.random.default_rng(5)
-    values: list[bytes | None] = [None, b"", b"\0", b"{}", b"\xff" * 9, b"x" * (LIMIT + 1), *good]
-    values += [mutate(rng, good[int(rng.integers(len(good)))]) for _ in range(400)]
-    values += [rng.bytes(int(rng.integers(1, 60))) for _ in range(50)] + [good[0]]
-    raw = poll(values)
-    decoded = decoder.decode(raw)
-    decoded.events.validate(full=True)
-    offsets = {*decoded.events["offset"].to_pylist(), *decoded.rejects["offset"].to_pylist()}
-    assert len(offsets) + decoded.tombstones == len(values)
-    assert decoded.tombstones == 1
-    assert set(decoded.rejects["reason"].to_pylist()) <= {*Reason, *written.reasons}
-    places = ["offset", "row"] if written.many else ["offset"]
-    order = decoded.events.select(places).to_pylist()
-    assert order == sorted(order, key=lambda row: tuple(row.values())), (
-        "events are in the order of the messages"
-    )
-    assert order[-1]["offset"] == raw.offsets[-1].as_py(), "what comes after bad messages is read"
-    parts = list(decoder.batches(raw))
-    together = pa.Table.from_batches([part.events for part in parts])
-    assert together.equals(pa.Table.from_batches([decoded.events]))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -5,32 +5,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from decoding import decode, ipc
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from schemas.config import StreamConfig, Topic
+from schemas.config import Topic
 from schemas.events import event_schema
 from schemas.fields import path_keys
 from stream.cli import app
-from stream.decode.decoder import Decoder
 from stream.decode.encode import encode_arrow
-from stream.microbatch import MicroBatch, RawBatch
-
-NOW_US = 1_800_000_000_000_000
-
-
-def decode(values: list[bytes], topic: dict[str, Any], **more: Any) -> MicroBatch:
-    config = StreamConfig(
-        graph="g",
-        store="unused",
-        kafka={"bootstrap": "unused:9092", "topics": [{"name": "payments", **topic}]},
-        snapshots={"interval_s": 86_400},
-        **more,
-    )
-    offsets = pa.array(range(len(values)), pa.int64())
-    raw = RawBatch("payments", 0, 0, len(values), len(values), offsets, pa.array(values, pa.large_binary()))
-    return Decoder(config.kafka.topics[0], config, now_us=lambda: NOW_US).decode(raw)
-
 
 PAYMENT = {
     "id": "p-1",
@@ -52,7 +35,7 @@ TOPIC = {"fields": FIELDS, "time_unit": "rfc3339", "id_prefix": {"src": "card:",
 
 
 def test_a_nested_topic_is_read_as_it_is():
-    batch = decode([json.dumps(PAYMENT).encode()], TOPIC, ids="string", features={"edge": 2})
+    batch = decode(json.dumps(PAYMENT).encode(), topic=TOPIC, ids="string", features={"edge": 2})
     assert batch.rejects.to_pylist() == []
     assert batch.events.drop_columns(["offset"]).to_pylist() == [
         {
@@ -74,21 +57,25 @@ def test_an_arrow_topic_with_other_columns_gives_the_same_events():
     table = pa.Table.from_pylist([row, row | {"merchant": None}, row])
     times = pa.array([1_704_110_400_250] * 3, pa.timestamp("ms"))
     table = table.set_column(table.schema.get_field_index("created_at"), "created_at", times)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    message = sink.getvalue().to_pybytes()
+    message = ipc(table)
     topic = TOPIC | {"format": "arrow", "time_unit": None}
-    batch = decode([message, message], topic, ids="string", features={"edge": 2})
-    expected = decode([json.dumps(PAYMENT).encode()], TOPIC, ids="string", features={"edge": 2})
+    batch = decode(message, message, topic=topic, ids="string", features={"edge": 2})
+    expected = decode(json.dumps(PAYMENT).encode(), topic=TOPIC, ids="string", features={"edge": 2})
     wanted = expected.events.drop_columns(["offset"]).to_pylist() * 4
     # Where there is no merchant there is no dst: a node event, and its features are missing as well.
     assert batch.events["row"].to_pylist() == [0, 2, 0, 2]
     assert batch.events.drop_columns(["offset", "row"]).to_pylist() == wanted
     assert batch.rejects.select(["offset", "row", "reason"]).to_pylist() == [
-        {"offset": 0, "row": 1, "reason": "missing_field"},
-        {"offset": 1, "row": 1, "reason": "missing_field"},
+        {"offset": 100, "row": 1, "reason": "missing_field"},
+        {"offset": 102, "row": 1, "reason": "missing_field"},
     ]
+
+
+def written(format_: str, rows: list[dict[str, Any]]) -> list[bytes]:
+    """Rows as messages: one each, or all in one."""
+    return (
+        [json.dumps(row).encode() for row in rows] if format_ == "json" else [ipc(pa.Table.from_pylist(rows))]
+    )
 
 
 @pytest.mark.parametrize("format_", ["json", "arrow"])
@@ -100,15 +87,7 @@ def test_words_of_change_capture_are_inserts_and_deletes(format_):
         "fields": {"src": "a", "dst": "b", "t": "at", "op": "kind"},
         "ops": {"c": "insert", "u": "insert", "d": "delete"},
     }
-    if format_ == "json":
-        values = [json.dumps(row).encode() for row in rows]
-    else:
-        sink = pa.BufferOutputStream()
-        table = pa.Table.from_pylist(rows)
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table)
-        values = [sink.getvalue().to_pybytes()]
-    batch = decode(values, topic)
+    batch = decode(*written(format_, rows), topic=topic)
     assert batch.events["op"].to_pylist() == [1, 1, -1, 1]
     assert batch.rejects["reason"].to_pylist() == ["unknown_op"]
 
@@ -118,14 +97,9 @@ def test_a_topic_of_nodes_may_send_pieces_of_their_features(format_):
     rows = [{"user": 7, "at": 10**9, "from": 2, "new": [0.5, 1.5]}]
     fields = {"node": "user", "t": "at", "offset": "from", "values": "new"}
     topic = {"format": format_, "time_unit": "s", "fields": fields, "id_prefix": {"node": "user:"}}
-    values = [json.dumps(row).encode() for row in rows]
-    if format_ == "arrow":
-        sink = pa.BufferOutputStream()
-        table = pa.Table.from_pylist(rows)
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table)
-        values = [sink.getvalue().to_pybytes()]
-    (event,) = decode(values, topic, ids="string", features={"node": 4}).events.to_pylist()
+    (event,) = decode(
+        *written(format_, rows), topic=topic, ids="string", features={"node": 4}
+    ).events.to_pylist()
     assert (event["op"], event["src"], event["dst"]) == (0, "user:7", None)
     assert (event["feature_offset"], event["features"]) == (2, [0.5, 1.5])
 
@@ -143,7 +117,7 @@ def test_what_is_wrong_in_a_mapped_message_is_told_with_its_path():
         change(amount="12"),
         change(merchant={"id": "x" * 250, "location": None}),
     ]
-    rejects = decode(values, TOPIC, ids="string", features={"edge": 2}).rejects
+    rejects = decode(*values, topic=TOPIC, ids="string", features={"edge": 2}).rejects
     assert rejects.select(["reason", "sentence"]).to_pylist() == [
         {"reason": "missing_field", "sentence": "src (card.id) is missing"},
         {"reason": "missing_field", "sentence": "src (card.id) is missing"},
@@ -206,9 +180,9 @@ def test_a_wrong_mapping_names_the_key(topic, words):
 
 def test_prefixes_want_ids_that_are_text():
     with pytest.raises(
-        ValidationError, match=r"id_prefix of topic payments makes ids text, but ids is int\. Set ids: string"
+        ValidationError, match=r"id_prefix of topic edges makes ids text, but ids is int\. Set ids: string"
     ):
-        decode([], {"id_prefix": {"src": "card:"}}, ids="int")
+        decode(topic={"id_prefix": {"src": "card:"}}, ids="int")
 
 
 @pytest.mark.parametrize("ids", ["int", "string"])
@@ -224,20 +198,15 @@ def test_the_printed_schemas_describe_what_is_accepted(ids, tmp_path):
     ]
     row = {"src": 1, "dst": 2, "t": 10**15} if ids == "int" else {"src": "a", "dst": "b", "t": 10**15}
     table = pa.Table.from_pylist([row], schema=pa.schema(needed))
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
     topic = {"format": "arrow", "time_unit": "us"}
-    assert decode([sink.getvalue().to_pybytes()], topic, ids=ids).events.num_rows == 1
+    assert decode(ipc(table), topic=topic, ids=ids).events.num_rows == 1
 
     file = tmp_path / "events.arrows"
     assert CliRunner().invoke(app, ["schema", "--ids", ids, "--arrow", str(file)]).exit_code == 0
     wire = pa.ipc.open_stream(file.read_bytes()).schema
-    whole = pa.BufferOutputStream()
-    with pa.ipc.new_stream(whole, wire) as writer:
-        writer.write_table(pa.Table.from_pylist([{"op": 1, "weight": 1.0, **row}], schema=wire))
+    whole = ipc(pa.Table.from_pylist([{"op": 1, "weight": 1.0, **row}], schema=wire))
     assert (wire.names, wire.types) == (event_schema(ids).names, event_schema(ids).types)
-    assert decode([whole.getvalue().to_pybytes()], topic, ids=ids).events.num_rows == 1
+    assert decode(whole, topic=topic, ids=ids).events.num_rows == 1
     assert CliRunner().invoke(app, ["schema", "--arrow", str(tmp_path)]).exit_code == 1
 
     text = json.loads(CliRunner().invoke(app, ["schema", "--ids", ids]).stdout)
@@ -245,7 +214,7 @@ def test_the_printed_schemas_describe_what_is_accepted(ids, tmp_path):
     assert edge["required"] == ["src", "dst", "t"]
     assert edge["properties"]["src"]["type"] == ("integer" if ids == "int" else "string")
     message = json.dumps({"src": row["src"], "dst": row["dst"], "t": 10**9}).encode()
-    assert decode([message], {}, ids=ids).events.num_rows == 1
+    assert decode(message, ids=ids).events.num_rows == 1
 
 
 def test_wrong_types_and_values_of_mapped_arrow_columns_are_told_with_their_paths():
@@ -259,7 +228,7 @@ def test_wrong_types_and_values_of_mapped_arrow_columns_are_told_with_their_path
             "uid": pa.array(["e"]),
         }
         message = next(encode_arrow(pa.record_batch(whole | columns)))
-        return decode([message], topic, ids=ids).rejects["sentence"].to_pylist()
+        return decode(message, topic=topic, ids=ids).rejects["sentence"].to_pylist()
 
     assert refused() == []
     assert refused(card=pa.array([{"id": 1.5}])) == [
@@ -281,12 +250,10 @@ def test_wrong_types_and_values_of_mapped_arrow_columns_are_told_with_their_path
 def test_what_an_id_may_be_with_a_prefix_is_said():
     topic = {"id_prefix": {"src": "card:"}}
     rejects = decode(
-        [
-            b'{"src": {}, "dst": {}, "t": 1100000000}',
-            b'{"src": 7.5, "dst": "a", "t": 1100000000}',
-            b'{"src": 1, "dst": {}, "t": 1100000000}',
-        ],
-        topic,
+        b'{"src": {}, "dst": {}, "t": 1100000000}',
+        b'{"src": 7.5, "dst": "a", "t": 1100000000}',
+        b'{"src": 1, "dst": {}, "t": 1100000000}',
+        topic=topic,
         ids="string",
     ).rejects
     assert rejects["sentence"].to_pylist() == [
