@@ -5,7 +5,6 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import IO, Any
 
 import pytest
@@ -40,6 +39,14 @@ settings.register_profile(
 settings.load_profile("any machine")
 
 _MEMORY = Path("/dev/shm")
+_ROOM_BYTES = 4 << 30
+"""More than the folders of all tests take."""
+
+
+def pytest_configure() -> None:
+    """Folders of tests lie in memory where it has the room: on a disk, a fifth of the time of tests that write is waiting."""
+    if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 
 
 def pytest_collection_finish() -> None:
@@ -88,11 +95,3 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
         return tmp_path
     server: S3Server = request.getfixturevalue("s3")
     return place_of(server.store())
-
-
-@pytest.fixture
-def scratch(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory, where there is one."""
-    folder = Path(mkdtemp(prefix="freshet-", dir=_MEMORY if _MEMORY.is_dir() else tmp_path))
-    yield folder
-    shutil.rmtree(folder)

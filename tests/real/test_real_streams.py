@@ -30,10 +30,10 @@ GRAPHS = {
 @pytest.mark.parametrize("message_format", ["json", "arrow"])
 @pytest.mark.parametrize("name", GRAPHS)
 def test_a_real_stream_is_in_the_log_exactly_and_in_every_lane_and_is_learned(
-    kafka: str, scratch: Path, name: str, message_format: str
+    kafka: str, tmp_path: Path, name: str, message_format: str
 ) -> None:
     path, (inserts, deletes, days, batch_size) = real_file(name), GRAPHS[name]
-    topic, store = fresh_topic(kafka), scratch / "store"
+    topic, store = fresh_topic(kafka), tmp_path / "store"
     lanes = LANES if message_format == "json" else LANES[-1:]  # of the same log
     sent = result("replay", path, "--bootstrap", kafka, "--topic", topic, "--format", message_format)
     content = configuration(
@@ -43,7 +43,7 @@ def test_a_real_stream_is_in_the_log_exactly_and_in_every_lane_and_is_learned(
         lanes=lanes,
         snapshots={"interval_s": days * 86_400},
     )
-    ran = result("run", "--config", written(scratch, content), "--until-idle", "2")
+    ran = result("run", "--config", written(tmp_path, content), "--until-idle", "2")
     assert sent["sent"] == ran["events"] == inserts + deletes
     assert (ran["refused"], ran["late"]) == (0, 0)
 
@@ -65,7 +65,7 @@ def test_a_real_stream_is_in_the_log_exactly_and_in_every_lane_and_is_learned(
     assert result("verify", store)["problems"] == []
     if message_format == "json":  # the log is the same, whatever the format
         learned_by_two_ranks(
-            scratch, store, batch_size, events=inserts + deletes, snapshots=len(reader.snapshots)
+            tmp_path, store, batch_size, events=inserts + deletes, snapshots=len(reader.snapshots)
         )
 
 

@@ -109,14 +109,14 @@ class Acknowledging(Counting):
 @sweep
 @pytest.mark.parametrize("kind", ["powerless", "names first", "mixed"])
 def test_a_machine_that_loses_power_has_each_message_in_the_log_once(
-    kind: str, scratch: Path, step: int
+    kind: str, tmp_path: Path, step: int
 ) -> None:
-    (scratch / "whole").mkdir()
-    disk = CrashDisk(scratch / "whole")
+    (tmp_path / "whole").mkdir()
+    disk = CrashDisk(tmp_path / "whole")
     with disk.watched():
-        drive(str(scratch / "whole"), Acknowledging(disk))
+        drive(str(tmp_path / "whole"), Acknowledging(disk))
     for number, (moment, tree) in enumerate(states(disk.moments[::step], kind)):
-        store = put(tree, scratch / str(number))
+        store = put(tree, tmp_path / str(number))
         assert drive_to_the_end(str(store)) == 0
         assert twice_or_lost(str(store)) == {}, f"{kind} before: {moment.operation}"
         assert verify(store).problems == [], f"{kind} before: {moment.operation}"

@@ -266,9 +266,9 @@ def test_freed_bytes_are_those_of_the_files_that_went(copy):
 
 
 @pytest.mark.slow
-def test_a_lane_is_filled_from_a_year_of_log_and_its_space_freed(places, scratch):
+def test_a_lane_is_filled_from_a_year_of_log_and_its_space_freed(places, tmp_path):
     """365 days without a lane, half of them known from an index; every snapshot of the lane is rebuilt and compared."""
-    store, days = (places.new(), 24) if places.in_bucket else (scratch, 365)
+    store, days = (places.new(), 24) if places.in_bucket else (tmp_path, 365)
     a_day = 4
     rng = np.random.default_rng(3)
     t = np.repeat(np.arange(days), a_day) * SECOND

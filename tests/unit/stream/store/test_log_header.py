@@ -189,17 +189,17 @@ def test_a_job_that_stands_by_takes_it_likewise(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_crash_before_any_file_operation_leaves_one_header_or_the_other_whole(
-    kind: str, scratch: Path
+    kind: str, tmp_path: Path
 ) -> None:
-    all_refused(scratch / "first")
-    disk = CrashDisk(scratch / "first")
-    with disk.watched(), LogWriter.open(scratch / "first", RIGHT) as writer:
+    all_refused(tmp_path / "first")
+    disk = CrashDisk(tmp_path / "first")
+    with disk.watched(), LogWriter.open(tmp_path / "first", RIGHT) as writer:
         disk.acknowledge()
         seal(writer, 1)
         disk.acknowledge()
     headers = set()
     for number, (moment, tree) in enumerate(states(disk.moments, kind, alone=True)):
-        store = put(tree, scratch / str(number))
+        store = put(tree, tmp_path / str(number))
         where = f"{kind} before: {moment.operation}"
         assert verify(store).problems == [], where
         reader = LogReader(store)
@@ -215,14 +215,14 @@ def test_a_crash_before_any_file_operation_leaves_one_header_or_the_other_whole(
     assert headers == {0, 2}
 
 
-def test_a_disk_that_refuses_any_operation_of_it_costs_a_second_try_and_nothing_else(scratch: Path) -> None:
-    all_refused(scratch / "first")
-    disk = CrashDisk(scratch / "first")
+def test_a_disk_that_refuses_any_operation_of_it_costs_a_second_try_and_nothing_else(tmp_path: Path) -> None:
+    all_refused(tmp_path / "first")
+    disk = CrashDisk(tmp_path / "first")
     with disk.watched():
-        LogWriter.open(scratch / "first", RIGHT).close()
+        LogWriter.open(tmp_path / "first", RIGHT).close()
     assert len(disk.moments) > 8
     for number in range(len(disk.moments) - 1):
-        all_refused(store := scratch / str(number))
+        all_refused(store := tmp_path / str(number))
         disk = CrashDisk(store)
         disk.refuse(number)
         with disk.watched():

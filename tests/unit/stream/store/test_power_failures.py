@@ -79,12 +79,12 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Watched:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", PARTS)
 def test_a_crash_before_any_file_operation_loses_nothing_acknowledged(
-    name: str, kind: str, watched: Watched, scratch: Path, step: int
+    name: str, kind: str, watched: Watched, tmp_path: Path, step: int
 ) -> None:
     part, (moments, expected) = PARTS[name], watched[name]
     assert len(moments) > 60
     for number, (moment, tree) in enumerate(states(moments[::step], kind)):
-        store = put(tree, scratch / str(number))
+        store = put(tree, tmp_path / str(number))
         where = f"{kind} before: {moment.operation}"
         if (store / "log/log.json").exists():
             assert verify(store).problems == [], where
@@ -94,21 +94,21 @@ def test_a_crash_before_any_file_operation_loses_nothing_acknowledged(
         assert verify(store).problems == [], where
         assert not list(store.rglob("*.tmp")), where
         if kind == "killed":  # then without power: what the next start built on must have been durable, too
-            after = put(end.powerless(), scratch / f"{number}-after")
+            after = put(end.powerless(), tmp_path / f"{number}-after")
             assert part.durable(after) == part.whole, where
             assert verify(after).problems == [], where
         shutil.rmtree(store)
 
 
 def test_a_lane_made_of_a_commit_that_is_not_durable_yet_does_not_outlive_it(
-    watched: Watched, scratch: Path
+    watched: Watched, tmp_path: Path
 ) -> None:
     unsynced = [m for m in watched["log"][0] if commits_of(m.killed()) > commits_of(m.powerless())]
     assert len(unsynced) >= len(commits())
     for number, moment in enumerate(unsynced):
-        store = put(moment.killed(), scratch / str(number))
+        store = put(moment.killed(), tmp_path / str(number))
         end = gone_on(write_lane, store, moment)
-        assert verify(put(end.powerless(), scratch / f"{number}-after")).problems == []
+        assert verify(put(end.powerless(), tmp_path / f"{number}-after")).problems == []
 
 
 def commits_of(tree: Tree) -> int:
@@ -127,18 +127,18 @@ def gone_on(
 
 @sweep
 def test_a_disk_that_refuses_any_operation_once_costs_a_second_try_and_nothing_else(
-    watched: Watched, scratch: Path, step: int
+    watched: Watched, tmp_path: Path, step: int
 ) -> None:
     moments, expected = watched["log"]
     for number in range(0, len(moments), step):
-        store = scratch / str(number)
+        store = tmp_path / str(number)
         store.mkdir()
         disk = CrashDisk(store)
         disk.refuse(number)
         with disk.watched():
             write_log_again_and_again(store)
         assert sealed_files(store) == expected, disk.refused
-        for whole in (store, put(disk.moments[-1].powerless(), scratch / f"{number}-after")):
+        for whole in (store, put(disk.moments[-1].powerless(), tmp_path / f"{number}-after")):
             assert verify(whole).problems == [], disk.refused
             assert durable_in_log(whole) == 2 + len(commits()), disk.refused
             shutil.rmtree(whole)

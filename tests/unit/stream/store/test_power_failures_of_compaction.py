@@ -50,12 +50,12 @@ def content(store: Path) -> list[object]:
 @sweep
 @pytest.mark.parametrize("kind", ["killed", "powerless", "mixed"])
 def test_a_crash_before_any_file_operation_of_a_compaction_keeps_what_is_to_be_kept(
-    kind: str, before: Path, moments: list[Moment], scratch: Path, step: int
+    kind: str, before: Path, moments: list[Moment], tmp_path: Path, step: int
 ) -> None:
     expected = content(before)
     assert len(moments) > 40
     for number, (moment, tree) in enumerate(states(moments[::step], kind)):
-        store = put(tree, scratch / str(number))
+        store = put(tree, tmp_path / str(number))
         where = f"{kind} before: {moment.operation}"
         assert verify(store).problems == [], where
         disk = CrashDisk(store, killed_at=moment if kind == "killed" else None)
@@ -64,7 +64,7 @@ def test_a_crash_before_any_file_operation_of_a_compaction_keeps_what_is_to_be_k
         if kind == "killed" and moment.killed() != moment.powerless():
             left_over = list(states(disk.moments, "powerless", alone=True))
             for again, (end, left) in enumerate(left_over[number % 12 :: 12]):
-                after = put(left, scratch / f"{number}-{again}")
+                after = put(left, tmp_path / f"{number}-{again}")
                 assert verify(after).problems == [], f"{where}, then without power before: {end.operation}"
                 assert content(after) == expected, f"{where}, then without power before: {end.operation}"
                 shutil.rmtree(after)

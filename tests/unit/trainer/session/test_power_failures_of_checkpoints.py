@@ -49,11 +49,11 @@ def moments(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_crash_before_any_file_operation_loses_no_checkpoint_that_was_acknowledged(
-    kind: str, moments: list[Moment], scratch: Path
+    kind: str, moments: list[Moment], tmp_path: Path
 ) -> None:
     assert len(moments) > 4 * SAVED
     for number, (moment, tree) in enumerate(states(moments, kind, alone=True)):
-        root = put(tree, scratch / str(number))
+        root = put(tree, tmp_path / str(number))
         where = f"{kind} before: {moment.operation}"
         assert newest(root) >= moment.done - 1, where
         save(root, SAVED)
