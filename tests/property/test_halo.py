@@ -7,19 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 from drawn_lanes import TURNOVER, TWO_NODES, lane_of, streams
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from log_events import event_columns
 from rank_equality import begun, learned, require_equal
 from thread_ranks import side_by_side
 from trainer_sessions import examples_of, learn
 from trainer_streams import SECOND, make_lane, meetings
 
 from schemas.config import Lane
-from schemas.events import event_schema
 from stream.partition.vertex.foreign_rows import foreign_parts
 from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
@@ -255,9 +254,8 @@ def test_only_segments_that_changed_travel_again(share: float, most: float, tmp_
         rows += [(1, node, (node + 1) % nodes, None, tau * SECOND + 1) for node in range(nodes)]
     names = ("op", "src", "dst", "features", "t")
     columns = {name: [row[at] for row in rows] for at, name in enumerate(names)}
-    empty = {name: [1.0 if name == "weight" else None] * len(rows) for name in event_schema("int").names}
     build_store(
-        pa.table(empty | columns, schema=event_schema("int")), tmp_path, interval_us=SECOND,
+        event_columns(columns), tmp_path, interval_us=SECOND,
         lanes=[Lane(name="hash", algorithm="hash", parts=2)], node_features=128, segments=4, graph="features",
     )  # fmt: skip
     lane = LaneReader(tmp_path, "hash")

@@ -8,10 +8,10 @@ import pyarrow as pa
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from lane_scripts import scratch_store
+from log_events import event_columns
 from oracle_lane import ScatterEdge, ScatterVertex
 
 from schemas.config import Lane
-from schemas.events import event_schema
 from schemas.store import WHOLE_PAIRS
 from schemas.trainer_config import Smoothing
 from stream.snapshots.graph import LiveGraph
@@ -57,10 +57,8 @@ def stream_of(seed: int, nodes: int) -> pa.Table:
             met.append((src, dst))
             rows.append((-1 if rng.random() < 0.3 else 1, src, dst, tau, rng.choice([1.0, 0.5, 2.0])))
     op, src, dst, t, weight = zip(*rows, strict=True)
-    schema = event_schema("int")
-    known = {"op": op, "src": src, "dst": dst, "t": [each * SECOND for each in t], "weight": weight}
-    arrays = [pa.array(known.get(each.name, [None] * len(op)), each.type) for each in schema]
-    return pa.table(arrays, schema=schema)
+    times = [each * SECOND for each in t]
+    return event_columns({"op": op, "src": src, "dst": dst, "t": times, "weight": weight})
 
 
 def live_graphs(lane: LaneReader) -> Iterator[Expected]:

@@ -5,10 +5,10 @@ from typing import Any
 
 import pyarrow as pa
 from lane_stream import lane
-from log_events import SECOND, event, stream_config
+from log_events import SECOND, event, refusal, stream_config
 from placed import files_of, flipped, problems_of, write
 
-from schemas.events import REJECT_SCHEMA, event_schema
+from schemas.events import event_schema
 from schemas.store import HistoryFile, HistoryRecord, Position
 from stream.sink import log_header
 from stream.snapshots.border import HISTORY
@@ -35,9 +35,6 @@ def make_every_kind(
     def rows(tau: int) -> list[dict[str, Any]]:
         return [event(src, src + 1, tau * SECOND), event(src + tau, src, tau * SECOND + 1)]
 
-    refused = {
-        "topic": "a", "partition": 0, "offset": 0, "row": None, "reason": "not_json", "sentence": "no", "raw": b"{",
-    }  # fmt: skip
     origin = {"topic": "a", "partition": 0, "offset": 1, "tau": snapshots}
     position = Position(topic="a", partition=0, next=2, max_t_us=snapshots * SECOND)
     file = HistoryFile(name="past.parquet", rows=0, bytes=0, checksum="")
@@ -48,7 +45,7 @@ def make_every_kind(
             tail=pa.Table.from_pylist(
                 [{**row, **origin} for row in rows(snapshots)], schema=tail_schema("int")
             ),
-            rejects=pa.Table.from_pylist([refused], schema=REJECT_SCHEMA),
+            rejects=refusal(0),
             refused={"not_json": 1},
             positions={("a", 0): position, HISTORY: Position(topic=HISTORY[0], partition=HISTORY[1], next=0)},
         )

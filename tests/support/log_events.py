@@ -1,8 +1,9 @@
 """Events, polls and configurations for tests of the log: small, explicit, nothing hidden."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from schemas.config import StreamConfig
@@ -31,6 +32,28 @@ def event(src: Any, dst: Any, t: int, **more: Any) -> dict[str, Any]:
         "event_id": None,
         **more,
     }
+
+
+def event_columns(columns: Mapping[str, Any], ids: IdKind = "int") -> pa.Table:
+    """Canonical events by their columns: weights are 1, and what is not given is null."""
+    rows = len(columns["t"])
+    given = {"weight": np.ones(rows, np.float32), **columns}
+
+    def column(field: pa.Field) -> pa.Array | pa.ChunkedArray:
+        value = given.get(field.name, [None] * rows)
+        if isinstance(value, list | tuple):
+            return pa.array(value, field.type)
+        return (value if isinstance(value, pa.ChunkedArray) else pa.array(value)).cast(field.type)
+
+    return pa.table([column(field) for field in event_schema(ids)], schema=event_schema(ids))
+
+
+def refusal(offset: int, reason: str = "not_json", topic: str = "a") -> pa.Table:
+    """A refused message of partition 0."""
+    row = {
+        "topic": topic, "partition": 0, "offset": offset, "row": None, "reason": reason, "sentence": "no", "raw": b"{",
+    }  # fmt: skip
+    return pa.Table.from_pylist([row], schema=REJECT_SCHEMA)
 
 
 def poll(

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pyarrow as pa
+from log_events import event_columns
 
-from schemas.events import REJECT_SCHEMA, event_schema
+from schemas.events import REJECT_SCHEMA
 from schemas.store import LogHeader
 
 SECOND, NODES, EVENTS = 1_000_000, 60, 40
@@ -16,19 +17,15 @@ def events(k: int) -> pa.Table:
     op = rng.choice(np.array([1, 1, 1, -1, 0], np.int8), EVENTS)
     node = op == 0
     features = [rng.integers(0, 3, 4).astype(np.float32).tolist() if one else None for one in node]
-    columns = {
-        "op": op,
-        "src": k + rng.integers(0, NODES, EVENTS),
-        "dst": pa.array(k + rng.integers(0, NODES, EVENTS), mask=node),
-        "t": np.sort(rng.integers(k * SECOND, (k + 1) * SECOND, EVENTS)),
-        "weight": np.ones(EVENTS, np.float32),
-        "features": features,
-    }
-    schema = event_schema("int")
-    arrays = [
-        pa.array(columns[f.name], f.type) if f.name in columns else pa.nulls(EVENTS, f.type) for f in schema
-    ]
-    return pa.table(arrays, schema=schema)
+    return event_columns(
+        {
+            "op": op,
+            "src": k + rng.integers(0, NODES, EVENTS),
+            "dst": pa.array(k + rng.integers(0, NODES, EVENTS), mask=node),
+            "t": np.sort(rng.integers(k * SECOND, (k + 1) * SECOND, EVENTS)),
+            "features": features,
+        }
+    )
 
 
 def refused(k: int) -> pa.Table:

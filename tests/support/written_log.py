@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from log_events import SECOND, event, stream_config
+from log_events import SECOND, event, refusal, stream_config
 
-from schemas.events import REJECT_SCHEMA, event_schema
+from schemas.events import event_schema
 from schemas.store import HistoryFile, HistoryRecord, Position
 from stream.sink import log_header
 from stream.store.errors import ConfigMissingError, StoreError
@@ -41,15 +41,12 @@ def commits() -> list[dict[str, Any]]:
     def sealed(tau: int, count: int) -> tuple[int, pa.Table]:
         return tau, pa.Table.from_pylist(rows(tau, count), schema=event_schema("int"))
 
-    refused = {
-        "topic": "a", "partition": 0, "offset": 2, "row": None, "reason": "not_json", "sentence": "no", "raw": b"{",
-    }  # fmt: skip
     at = {"topic": "a", "partition": 0}
     return [
         {"tail": tail(1, 3), "positions": {("a", 0): Position(**at, next=2, max_t_us=SECOND)}},
         {
             "tail": tail(2, 2),
-            "rejects": pa.Table.from_pylist([refused], schema=REJECT_SCHEMA),
+            "rejects": refusal(2),
             "refused": {"not_json": 1},
             "positions": {("a", 0): Position(**at, next=3, max_t_us=2 * SECOND)},
         },

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import typer
+from log_events import event_columns
 from typer.testing import CliRunner
 
-from schemas.events import event_schema
 from stream.commands.partition import partition
 from stream.partition.interface import create
 from stream.partition.offline import partition_events
@@ -42,19 +42,7 @@ KEYS = [
 def canonical(rows, ids="int"):
     """(op, src, dst, t in s) rows in file order."""
     op, src, dst, t = map(list, zip(*rows, strict=True))
-    n = len(rows)
-    columns = {
-        "op": op,
-        "src": src,
-        "dst": dst,
-        "t": [round(x * 1_000_000) for x in t],
-        "weight": [1.0] * n,
-        "features": [None] * n,
-        "feature_offset": [None] * n,
-        "label": [None] * n,
-        "event_id": [None] * n,
-    }
-    return pa.table(columns, schema=event_schema(ids))
+    return event_columns({"op": op, "src": src, "dst": dst, "t": [round(x * 1_000_000) for x in t]}, ids)
 
 
 def partitioned(events, algorithm, *, parts, params=None, **how):

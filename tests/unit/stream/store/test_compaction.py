@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 from compacted import EVENTS, HEADER, catch_up, grown, log_content, seal, seen
 from lane_stream import SECOND, lane, random_events
+from log_events import event_columns
 from placed import files_of, problems_of, sizes, write
 
-from schemas.events import event_schema
 from stream.store.as_of import AsOf
 from stream.store.compact.store import Keep, compact
 from stream.store.errors import ConfigMissingError, CorruptError, LaneBusyError, RetainedError
@@ -198,17 +198,8 @@ def test_nodes_that_nothing_kept_names_are_in_the_graph(place):
     """Their edges were deleted in snapshots that are gone: no live pair and no kept event has their ids."""
     rows = [(1, node, node + 1, 0) for node in range(9)] + [(-1, node, node + 1, 1) for node in range(9)]
     rows += [(1, 0, 1, k) for k in range(2, 6)]
-    columns = {
-        "op": [row[0] for row in rows],
-        "src": [row[1] for row in rows],
-        "dst": [row[2] for row in rows],
-    }
-    columns |= {"t": [row[3] * SECOND for row in rows], "weight": [1.0] * len(rows)}
-    empty = [None] * len(rows)
-    events = pa.table(
-        {n: columns.get(n, empty) for n in event_schema("int").names}, schema=event_schema("int")
-    )
-    seal(place, 0, 6, events)
+    op, src, dst, tau = np.array(rows).T
+    seal(place, 0, 6, event_columns({"op": op, "src": src, "dst": dst, "t": tau * SECOND}))
     before = read_graph(place)
     compact(place, Keep(snapshots=2), always=True)
     after = read_graph(place)
@@ -272,17 +263,8 @@ def test_a_lane_is_filled_from_a_year_of_log_and_its_space_freed(places, tmp_pat
     a_day = 4
     rng = np.random.default_rng(3)
     t = np.repeat(np.arange(days), a_day) * SECOND
-    given = {
-        "op": rng.choice([1, 1, 1, -1], len(t)).astype(np.int8),
-        "src": rng.integers(0, 30, len(t)),
-        "dst": rng.integers(0, 30, len(t)),
-        "t": t,
-        "weight": np.ones(len(t), np.float32),
-    }
-    columns = [
-        pa.array(given[f.name]) if f.name in given else pa.nulls(len(t), f.type) for f in event_schema("int")
-    ]
-    events = pa.table(columns, schema=event_schema("int"))
+    op, ends = rng.choice([1, 1, 1, -1], len(t)), rng.integers(0, 30, (2, len(t)))
+    events = event_columns({"op": op, "src": ends[0], "dst": ends[1], "t": t})
     for first, end in ((0, days // 2), (days // 2, days)):
         with LogWriter.open(store, HEADER) as log:
             log.commit(seal=[(day, events.slice(a_day * day, a_day)) for day in range(first, end)])

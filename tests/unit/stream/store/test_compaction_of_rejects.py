@@ -5,8 +5,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from compacted import EVENTS, HEADER, SECOND
+from log_events import refusal
 
-from schemas.events import REJECT_SCHEMA
 from schemas.store import Position
 from stream.store.compact.store import Keep, compact
 from stream.store.log.reader import LogReader
@@ -14,13 +14,6 @@ from stream.store.log.writer import LogWriter
 from stream.store.verify.store import verify
 
 SNAPSHOTS = 6
-
-
-def refused(offset: int) -> pa.Table:
-    row = {
-        "topic": "a", "partition": 0, "offset": offset, "row": None, "reason": "not_json", "sentence": "no", "raw": b"{",
-    }  # fmt: skip
-    return pa.Table.from_pylist([row], schema=REJECT_SCHEMA)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +31,7 @@ def test_rejects_go_when_they_are_published_and_older_than_every_snapshot_kept(
             writer.commit(
                 positions={("a", 0): Position(topic="a", partition=0, next=n + 1, max_t_us=0)},
                 seal=[(n, EVENTS.filter(pa.array(tau == n)))],
-                rejects=refused(n),
+                rejects=refusal(n),
                 refused={"not_json": 1},
             )
     compact(tmp_path, Keep(snapshots=2), always=True)

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from lane_stream import FEATURES, SECOND, SEGMENTS, lane, lane_files, make_store, manifests, random_events
+from log_events import event
 
 from schemas.config import Lane
 from schemas.events import event_schema
@@ -23,18 +24,13 @@ from stream.store.verify.store import verify
 
 def edges(*rows: tuple[int, int, int, float]) -> pa.Table:
     """Events (src, dst, second, weight); weight 0 is a delete; dst −1 a node event with that weight as features."""
-    columns = {name: [] for name in event_schema("int").names}
-    for src, dst, second, weight in rows:
-        node = dst < 0
-        columns["op"].append(0 if node else 1 if weight else -1)
-        columns["src"].append(src)
-        columns["dst"].append(None if node else dst)
-        columns["t"].append(second * SECOND)
-        columns["weight"].append(1.0 if node else weight)
-        columns["features"].append([weight] * FEATURES if node else None)
-        for name in ("feature_offset", "label", "event_id"):
-            columns[name].append(None)
-    return pa.table(columns, schema=event_schema("int"))
+    listed = [
+        event(src, None, second * SECOND, features=[weight] * FEATURES)
+        if dst < 0
+        else event(src, dst, second * SECOND, op=1 if weight else -1, weight=weight)
+        for src, dst, second, weight in rows
+    ]
+    return pa.Table.from_pylist(listed, schema=event_schema("int"))
 
 
 def test_a_store_without_a_log_has_no_lanes(place):

@@ -6,13 +6,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from crash_disk import KINDS, CrashDisk, put, states
-from log_events import SECOND, event
+from log_events import SECOND, event, refusal
 from other_machine import elsewhere
 from plain_reader import PlainLog
 from s3_server import S3Server
 
 from schemas.config import Lane, StreamConfig
-from schemas.events import REJECT_SCHEMA, event_schema
+from schemas.events import event_schema
 from schemas.store import FOLLOWED, FORMAT_VERSION, LogHeader, Position
 from stream.job.standby import require_fit
 from stream.kafka.client import NoBrokerError
@@ -32,12 +32,9 @@ LANE = Lane(name="hash", algorithm="hash", parts=2)
 
 def refuse(writer: LogWriter, offset: int) -> None:
     """A commit of one refused message."""
-    row = {
-        "topic": "a", "partition": 0, "offset": offset, "row": None, "reason": "feature_width", "sentence": "no", "raw": b"",
-    }  # fmt: skip
     writer.commit(
         positions={("a", 0): Position(topic="a", partition=0, next=offset + 1)},
-        rejects=pa.Table.from_pylist([row], schema=REJECT_SCHEMA),
+        rejects=refusal(offset, "feature_width"),
         refused={"feature_width": 1},
     )
 

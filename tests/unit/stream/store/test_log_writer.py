@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from log_events import event
+from log_events import event, refusal
 
-from schemas.events import REJECT_SCHEMA, IdKind, event_schema
+from schemas.events import IdKind, event_schema
 from schemas.store import LogHeader, Position
 from stream.store.crash import CRASH_POINTS, arm
 from stream.store.errors import CorruptError, LaneBusyError, MismatchError, StoreError
@@ -41,18 +41,6 @@ def tail(*rows: dict[str, Any], offset: int = 0) -> pa.Table:
         for i, row in enumerate(rows)
     ]
     return pa.Table.from_pylist(provenance, schema=tail_schema("int"))
-
-
-def rejects(offset: int) -> pa.Table:
-    row = {
-        "topic": "a",
-        "partition": 0,
-        "offset": offset,
-        "reason": "not_json",
-        "sentence": "no",
-        "raw": b"x",
-    }
-    return pa.Table.from_pylist([{**row, "row": None}], schema=REJECT_SCHEMA)
 
 
 def at(next_offset: int) -> dict[tuple[str, int], Position]:
@@ -210,7 +198,7 @@ def test_locks_that_do_not_work_are_noticed_at_the_record(
 
 def test_what_a_crash_left_is_swept_and_what_is_foreign_stays(tmp_path: Path) -> None:
     with LogWriter.open(tmp_path, HEADER) as writer:
-        writer.commit(positions=at(1), tail=tail(event(1, 2, 5)), rejects=rejects(0))
+        writer.commit(positions=at(1), tail=tail(event(1, 2, 5)), rejects=refusal(0))
     log = tmp_path / "log"
     left = [
         "tail/1.arrow",
@@ -260,7 +248,7 @@ def test_the_first_commit_belongs_to_its_header(place: Place) -> None:
 def test_rejects_are_unpublished_until_a_commit_has_recorded_it(place: Place) -> None:
     with LogWriter.open(place, HEADER) as writer:
         for n in range(3):
-            writer.commit(positions=at(n + 1), rejects=rejects(n) if n != 1 else None)
+            writer.commit(positions=at(n + 1), rejects=refusal(n) if n != 1 else None)
         found = [(part.commit, part.table["offset"].to_pylist()) for part in writer.unpublished_rejects()]
         assert found == [(0, [0]), (2, [2])]
         writer.mark_published(0)

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from log_events import event_columns
 from typer.testing import CliRunner
 
 from schemas.config import Lane
-from schemas.events import US_PER_S, event_schema
+from schemas.events import US_PER_S
 from stream.cli import app
 from stream.service.output import show_bytes
 from stream.store.from_file import build_store
@@ -34,27 +35,20 @@ STREAM = Stream(
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     rng = np.random.default_rng(0)
-    schema, tables = event_schema("int"), []
+    tables = []
     for k in range(SNAPSHOTS):
         start = k * INTERVAL_S * US_PER_S
         n, v = int(STREAM.rate * INTERVAL_S), int(STREAM.changed * STREAM.nodes)
         edges = {
-            "op": np.ones(n, np.int8), "src": rng.integers(0, STREAM.nodes, n), "dst": rng.integers(0, STREAM.nodes, n),
-            "t": start + np.sort(rng.integers(0, INTERVAL_S * US_PER_S, n)), "weight": np.ones(n, np.float32),
+            "op": np.ones(n), "src": rng.integers(0, STREAM.nodes, n), "dst": rng.integers(0, STREAM.nodes, n),
+            "t": start + np.sort(rng.integers(0, INTERVAL_S * US_PER_S, n)),
         }  # fmt: skip
         values = pa.array(rng.standard_normal(v * STREAM.features).astype(np.float32))
         described = {
-            "op": np.zeros(v, np.int8), "src": rng.choice(STREAM.nodes, v, replace=False),
-            "t": np.full(v, start), "weight": np.ones(v, np.float32),
+            "op": np.zeros(v), "src": rng.choice(STREAM.nodes, v, replace=False), "t": np.full(v, start),
             "features": pa.ListArray.from_arrays(pa.array(np.arange(v + 1, dtype=np.int32) * STREAM.features), values),
         }  # fmt: skip
-        for columns in (described, edges):
-            rows = len(columns["op"])
-            arrays = [
-                pa.array(columns[f.name]).cast(f.type) if f.name in columns else pa.nulls(rows, f.type)
-                for f in schema
-            ]
-            tables.append(pa.table(arrays, schema=schema))
+        tables += [event_columns(described), event_columns(edges)]
     return build_store(
         pa.concat_tables(tables), tmp_path_factory.mktemp("planned"), interval_us=INTERVAL_S * US_PER_S,
         lanes=[Lane(name="hash", algorithm="hash", parts=4)], node_features=STREAM.features,

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from log_events import event_columns
 
 from schemas.events import event_schema
 from stream.decode.files import EventFile
@@ -17,15 +18,9 @@ def paper_file(nodes: int, edges: int, change: float, features: int) -> EventFil
     graph = PaperGraph(nodes, edges, 5)
     tables = list(paper_snapshots(graph, change=change, features=features))
     whole = pa.concat_tables(tables, promote_options="default")
-    t = pa.array((whole["t"].to_numpy() * 1e6).astype(np.int64))
-    columns = {name: whole[name] for name in whole.column_names} | {"t": t}
-    arrays = [
-        columns[f.name].cast(f.type) if f.name in columns else pa.nulls(len(t), f.type)
-        for f in event_schema("int")
-    ]
-    weight = event_schema("int").get_field_index("weight")
-    arrays[weight] = pa.array(np.ones(len(t), np.float32))
-    return EventFile(Path("paper"), pa.table(arrays, schema=event_schema("int")), "int", features, 0, True)
+    t = (whole["t"].to_numpy() * 1e6).astype(np.int64)
+    columns = {name: whole[name] for name in whole.column_names} | {"t": t, "weight": np.ones(len(t))}
+    return EventFile(Path("paper"), event_columns(columns), "int", features, 0, True)
 
 
 def run(file: EventFile, **more: object) -> dict[str, float]:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from log_events import event
+from log_events import event, refusal
 
-from schemas.events import REJECT_SCHEMA, event_schema
+from schemas.events import event_schema
 from schemas.store import LogHeader, Position
 from stream.store.log.writer import LogWriter
 from stream.store.verify.index import wrong_rows
@@ -47,13 +47,10 @@ def test_features_of_a_node_fit_its_width_from_their_place_on(
 def test_a_refused_message_lies_before_the_offset_that_its_commit_reached(
     offset: int, reached: bool, tmp_path: Path
 ) -> None:
-    refused = {
-        "topic": "a", "partition": 0, "offset": offset, "row": None, "reason": "not_json", "sentence": "no", "raw": b"{",
-    }  # fmt: skip
     with LogWriter.open(tmp_path, HEADER) as writer:
         writer.commit(
             positions={("a", 0): Position(topic="a", partition=0, next=2, max_t_us=0)},
-            rejects=pa.Table.from_pylist([refused], schema=REJECT_SCHEMA),
+            rejects=refusal(offset),
             refused={"not_json": 1},
         )
     told = "has offset 2 of a[0], which commit 0 hasn't reached"
