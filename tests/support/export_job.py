@@ -11,8 +11,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import pyarrow as pa
+from exported import add
 
-from schemas.exports import ExportCommit
 from stream.store.crash import arm
 from stream.store.exports import ExportReader, ExportWriter
 
@@ -28,30 +28,7 @@ def export(store: str, tau: int) -> None:
     if any(commit.tau == tau for commit in writer.reader.commits):
         return
     table = pa.table({"id": [tau] * 1000})
-
-    def write(sink: object) -> None:
-        with pa.ipc.new_file(sink, table.schema) as file:
-            file.write_table(table)
-
-    with writer.begin() as made:
-        files = {kind: made.add(kind, write) for kind in ("embeddings", "scores")}
-        writer.commit(
-            made,
-            ExportCommit(
-                number=made.number,
-                lane="lane",
-                tau=tau,
-                sequence=tau,
-                after=tau - 1,
-                model="m",
-                model_version="v",
-                scores_version="v",
-                time_us=0,
-                num_embeddings=1000,
-                num_scores=1000,
-                **files,
-            ),
-        )
+    add(writer, {"embeddings": table, "scores": table}, tau=tau, sequence=tau, after=tau - 1)
 
 
 def seen(store: str) -> list[int]:

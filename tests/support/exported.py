@@ -1,11 +1,13 @@
 """Exports as a trainer leaves them, written by hand."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from schemas.exports import ExportCommit, ExportKind
+from schemas.store import FileRef
 from stream.store.exports import ExportReader, ExportWriter
 
 WIDTH = 4
@@ -43,61 +45,42 @@ def scores(tau: int, events: int) -> pa.Table:
     )
 
 
-def write_export(store: str | Path, name: str, *, rows: int = 3) -> ExportCommit:
-    """One more export under a name."""
-    writer = ExportWriter(store, name)
-    with writer.begin() as export:
-        tau = export.number
+def add(
+    writer: ExportWriter, tables: Mapping[ExportKind, pa.Table] | None = None, **more: object
+) -> ExportCommit:
+    """One more export of these tables, two ids by default; ``more`` of its record."""
+    tables = tables or {"embeddings": pa.table({"id": [1, 2]})}
 
-        def file(kind: ExportKind, table: pa.Table) -> object:
-            def write(sink: object) -> None:
-                with pa.ipc.new_file(sink, table.schema) as into:
-                    into.write_table(table)
+    def file(kind: ExportKind, table: pa.Table) -> FileRef:
+        def write(sink: object) -> None:
+            with pa.ipc.new_file(sink, table.schema) as into:
+                into.write_table(table)
 
-            return export.add(kind, write)
-
-        record = ExportCommit(
-            number=tau,
-            lane=name,
-            tau=tau,
-            sequence=tau,
-            after=tau - 1,
-            model="tgn",
-            model_version=f"tgn-{tau}",
-            scores_version=f"tgn-{tau - 1}",
-            time_us=tau * 10_000_000,
-            embeddings=file("embeddings", embeddings(tau, rows)),
-            scores=file("scores", scores(tau, rows)),
-            num_embeddings=rows,
-            num_scores=rows,
-        )
-        writer.commit(export, record)
-    return ExportReader(store, name).commits[-1]
-
-
-def add(writer: ExportWriter) -> None:
-    table = pa.table({"id": [1, 2]})
-
-    def write(sink: object) -> None:
-        with pa.ipc.new_file(sink, table.schema) as file:
-            file.write_table(table)
+        return export.add(kind, write)
 
     with writer.begin() as export:
-        file = export.add("embeddings", write)
         number = export.number
-        writer.commit(
-            export,
-            ExportCommit(
-                number=number,
-                lane="lane",
-                tau=number,
-                sequence=number,
-                after=number - 1,
-                model="m",
-                model_version="v",
-                scores_version="v",
-                time_us=0,
-                embeddings=file,
-                num_embeddings=2,
-            ),
-        )
+        record: dict[str, object] = {
+            "number": number, "lane": "lane", "tau": number, "sequence": number, "after": number - 1, "model": "m",
+            "model_version": "v", "scores_version": "v", "time_us": 0,
+        }  # fmt: skip
+        for kind, table in tables.items():
+            record |= {kind: file(kind, table), f"num_{kind}": len(table)}
+        writer.commit(export, commit := ExportCommit.model_validate(record | more))
+    return commit
+
+
+def write_export(store: str | Path, name: str, *, rows: int = 3) -> ExportCommit:
+    """One more export under a name, with all columns of both tables."""
+    writer = ExportWriter(store, name)
+    tau = len(writer.reader.commits)
+    add(
+        writer,
+        {"embeddings": embeddings(tau, rows), "scores": scores(tau, rows)},
+        lane=name,
+        model="tgn",
+        model_version=f"tgn-{tau}",
+        scores_version=f"tgn-{tau - 1}",
+        time_us=tau * 10_000_000,
+    )
+    return ExportReader(store, name).commits[-1]

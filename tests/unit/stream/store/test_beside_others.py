@@ -5,11 +5,11 @@ import re
 import shutil
 import time
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from compacted import HEADER, catch_up, grown, indexed, seal
+from exported import add
 from lane_stream import lane
 from meanwhile import dropping, once, with_after, with_before
 from placed import problems_of, write
@@ -21,7 +21,6 @@ import stream.store.files.sweep
 import stream.store.lane.reader
 import stream.store.log.ids
 import stream.store.log.writer
-from schemas.exports import ExportCommit
 from stream.store.compact.store import Keep, compact, remove_lane
 from stream.store.errors import ConfigMissingError, CorruptError, LaneBusyError, MissingError, RetainedError
 from stream.store.exports import ExportReader, ExportWriter
@@ -57,26 +56,7 @@ def export(writer: ExportWriter) -> None:
     """One more commit, with the embedding of one node: that of its own number."""
     number = len(writer.reader.commits)
     table = pa.table({"node": pa.array([number]), "embedding": pa.array([[0.0]], pa.list_(pa.float32(), 1))})
-
-    def content(sink: Any) -> None:
-        with pa.ipc.new_file(sink, table.schema) as file:
-            file.write_table(table)
-
-    with writer.begin() as made:
-        record = ExportCommit(
-            number=number,
-            lane="distdy",
-            tau=number,
-            sequence=number,
-            after=number - 1,
-            model="m",
-            model_version="1",
-            scores_version="1",
-            time_us=0,
-            embeddings=made.add("embeddings", content),
-            num_embeddings=1,
-        )
-        writer.commit(made, record)
+    add(writer, {"embeddings": table}, lane="distdy")
 
 
 @pytest.fixture
