@@ -154,34 +154,6 @@ def test_every_event_equals_the_plain_algorithm(
             assert math.isclose(quality.training_replication_factor, 1 + shared / of * (parts - 1))
 
 
-@pytest.mark.parametrize("hubs", [0.02, 0.05, 0.2])
-@pytest.mark.parametrize("constant", [None, 20.0, 3.0])
-def test_both_ends_of_every_assigned_insert_are_in_its_part_when_the_snapshot_is_sealed(hubs, constant):
-    """Hubs that change from snapshot to snapshot, so that former ones give up parts all the time."""
-    demoted = 0
-    for seed in range(20):
-        draws = np.random.default_rng(seed)
-        parts = int(draws.integers(2, 9))
-        partitioner, parts_of = (
-            create("sep-centrality", parts=parts, hubs=hubs, time_constant=constant, seed=seed),
-            {},
-        )
-        for tau in range(12):
-            around = draws.integers(0, 60, 4)
-            src = np.where(draws.random(80) < 0.5, draws.choice(around, 80), draws.integers(0, 60, 80))
-            events = [
-                (1, int(i), int(j), 10 * tau) for i, j in zip(src, draws.integers(0, 60, 80), strict=True)
-            ]
-            assignment = partitioner.update(snapshot(tau, 60, events))
-            seal(parts_of, assignment)
-            demoted += int((assignment.why == Why.DEMOTED).sum())
-            for (_, i, j, _), part in zip(events, assignment.event_part.tolist(), strict=True):
-                assert part < 0 or (part in parts_of[i] and part in parts_of[j])
-            assert sum(len(held) > 1 for held in parts_of.values()) <= math.floor(hubs * 60)
-            assert sum(map(len, parts_of.values())) <= 60 * (hubs * parts + 1 - hubs) + 1e-9
-    assert demoted, "the streams must have former hubs that give up parts"
-
-
 @settings(max_examples=25, deadline=None)
 @given(streams(12), st.sampled_from([0.1, 0.5]))
 def test_nodes_that_were_never_hubs_stay_in_one_part_for_ever(stream, hubs):
