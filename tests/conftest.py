@@ -40,12 +40,19 @@ settings.load_profile("any machine")
 
 _MEMORY = Path("/dev/shm")
 _ROOM_BYTES = 4 << 30
-"""More than the folders of all tests take."""
+"""More than the folders of all tests but the slow ones take."""
 
 
-def pytest_configure() -> None:
-    """Folders of tests lie in memory where it has the room: on a disk, a fifth of the time of tests that write is waiting."""
-    if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES:
+def pytest_configure(config: pytest.Config) -> None:
+    """Folders of tests lie in memory where it has the room: on a disk, a fifth of the time of tests that write is waiting.
+
+    Slow tests install whole environments, and stay on the disk.
+    """
+    if (
+        "not slow" in config.option.markexpr
+        and _MEMORY.is_dir()
+        and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES
+    ):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 
 
