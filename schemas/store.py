@@ -3,6 +3,7 @@
 Every record carries the checksum of its own canonical JSON; ``stream.store`` reads and writes them.
 """
 
+from enum import IntEnum
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self
 
@@ -222,6 +223,16 @@ class LaneIndex(Record):
 
 
 LaneKind = Literal["vertex", "edge"]
+
+
+class Why(IntEnum):
+    """Why a (node, part) placement changed (column ``why`` of ``assignment.arrow``, int8)."""
+
+    GONE = 0
+    NEW = 1
+    MOVED = 2
+    REPLICATED = 3
+    DEMOTED = 4
 
 
 class LaneHeader(Record):

@@ -1,10 +1,13 @@
-"""Processor instructions for words of bits."""
+"""Words of bits: processor instructions, and whole rows of them."""
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
+
+from stream.arrays.kinds import Bool, Words
 
 
 @intrinsic
@@ -25,3 +28,9 @@ def count_bits(_typing: Any, word: Any) -> Any:
         return builder.ctpop(arguments[0])
 
     return types.int64(types.uint64), generate
+
+
+def in_several(masks: Words) -> Bool:
+    """Which rows of masks uint64 (n, words) have more than one bit, bool (n,)."""
+    several: Bool = (masks & (masks - np.uint64(1))).any(axis=1) | (np.count_nonzero(masks, axis=1) > 1)
+    return several

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any, ClassVar, Literal, Protocol, get_args, runtime_checkable
 
 import pyarrow as pa
@@ -11,6 +10,7 @@ from schemas.errors import FreshetError
 from schemas.fields import MAX_PARTS
 from schemas.quality import Quality
 from schemas.section import Section
+from schemas.store import Why
 from stream.arrays.kinds import Int8, Int32, Int64
 from stream.registry import Registry
 from stream.snapshots.delta import SnapshotDelta
@@ -43,16 +43,6 @@ class PartitionError(FreshetError):
 
 class CapacityError(PartitionError):
     """Nothing fits; the message says what is needed and what is free on every part."""
-
-
-class Why(IntEnum):
-    """Why a (node, part) placement changed (column ``why`` of ``assignment.arrow``, int8)."""
-
-    GONE = 0
-    NEW = 1
-    MOVED = 2
-    REPLICATED = 3
-    DEMOTED = 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from schemas.events import US_PER_S, Op, log_event_schema
 from schemas.quality import FIGURES
 from stream.arrays.kinds import Int32, Int64, UInt64
+from stream.kernels.bits import in_several
 from stream.partition.edge.base import uncovered_share
-from stream.partition.edge.part_sets import in_several
 from stream.partition.interface import (
     Assignment,
     CapacityError,

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from stream.partition.interface import Assignment, Why
 from stream.snapshots.graph import LiveGraph
 from stream.store.lane.diff import WholePairs, pair_changes
-from stream.store.lane.state import AssignedPairs, OwnedPairs, Placement
+from stream.store.lane.placement import Placement
+from stream.store.lane.state import AssignedPairs, OwnedPairs
 
 PARTS = 3
 ids = st.integers(0, 6)

@@ -31,11 +31,10 @@ from schemas.section import Section
 from stream.arrays.growing import with_room
 from stream.arrays.kinds import Bool, Float32, Int8, Int16, Int32, Int64, UInt16, UInt64, Words
 from stream.kernels import njit
-from stream.kernels.bits import lowest_bit
+from stream.kernels.bits import in_several, lowest_bit
 from stream.kernels.mixing import mixed_part, splitmix64
 from stream.partition.edge.base import EdgePartitioner, HubOptions, Placed
 from stream.partition.edge.load_planes import choose
-from stream.partition.edge.part_sets import in_several
 from stream.partition.interface import Assignment, PartitionerSetting, Why, register
 from stream.snapshots.delta import SnapshotDelta
 from stream.snapshots.prefetch import AHEAD, prefetch

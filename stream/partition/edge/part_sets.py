@@ -3,7 +3,7 @@
 import numpy as np
 
 from schemas.fields import MAX_PARTS
-from stream.arrays.kinds import Bool, Int8, Int32, Int64, Words
+from stream.arrays.kinds import Int8, Int32, Int64, Words
 from stream.kernels import njit
 from stream.partition.edge.load_planes import choose
 from stream.partition.interface import Why
@@ -161,9 +161,3 @@ def gains(noted: list[Int64], placements: Int64, home: Int32) -> tuple[Int64, In
     placements += np.bincount(part, minlength=len(placements))
     home[node[is_first]] = part[is_first]
     return node, part, np.where(is_first, _NEW, _REPLICATED)
-
-
-def in_several(masks: Words) -> Bool:
-    """Which rows of masks uint64 (n, words) have more than one bit, bool (n,)."""
-    several: Bool = (masks & (masks - _ONE)).any(axis=1) | (np.count_nonzero(masks, axis=1) > 1)
-    return several

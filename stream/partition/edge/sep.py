@@ -30,7 +30,7 @@ from schemas.section import Section
 from stream.arrays.growing import with_room
 from stream.arrays.kinds import Bool, Float64, Int8, Int32, Int64, UInt64, Words
 from stream.kernels import njit
-from stream.kernels.bits import lowest_bit
+from stream.kernels.bits import in_several, lowest_bit
 from stream.kernels.mixing import mixed, splitmix64
 from stream.partition.edge.base import HubOptions, Placed, StreamPartitioner
 from stream.partition.edge.load_planes import (
@@ -45,7 +45,7 @@ from stream.partition.edge.load_planes import (
     smallest_flipped,
     spread,
 )
-from stream.partition.edge.part_sets import in_several, join_ends, least_by_class, note_ends
+from stream.partition.edge.part_sets import join_ends, least_by_class, note_ends
 from stream.partition.interface import PartitionError, PartitionerSetting, Why, register
 from stream.snapshots.delta import SnapshotDelta
 from stream.snapshots.prefetch import AHEAD, prefetch

@@ -12,7 +12,7 @@ from stream.store.files.records import Numbered, lost_header, read_record, read_
 from stream.store.lane.diff import segment_width
 from stream.store.lane.index import LaneTotals, ManifestRows, manifest_rows, newest_index
 from stream.store.lane.layout import COMMITS, HEADER, is_going, lane_folder, lane_names, made, manifest_name
-from stream.store.lane.state import edge_batch_count
+from stream.store.lane.placement import edge_batch_count
 from stream.store.lane.tables import LaneChanges, LaneTables, Selection, read_event_parts
 from stream.store.log.reader import LogReader
 from stream.store.places.place import Place

@@ -2,12 +2,11 @@
 
 import numpy as np
 
-from schemas.store import FileRef, LaneHeader, LaneManifest
+from schemas.store import FileRef, LaneHeader, LaneManifest, Why
 from stream.arrays.kinds import Int64
-from stream.partition.interface import Why
 from stream.store.lane.diff import PairRows, Stored, full_rows, segment_changes, segment_width
+from stream.store.lane.placement import Placement, edge_batch_count
 from stream.store.lane.reader import lane_tables
-from stream.store.lane.state import Placement, edge_batch_count
 from stream.store.lane.tables import LaneChanges
 from stream.store.places.place import Place
 from stream.store.window.features import FeatureVersions

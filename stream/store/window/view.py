@@ -12,8 +12,8 @@ from stream.snapshots.adjacency import build_adjacency
 from stream.snapshots.delta import Csr
 from stream.snapshots.pairs import split_keys
 from stream.store.errors import RetainedError
+from stream.store.lane.placement import Placement, Transition
 from stream.store.lane.reader import LaneReader
-from stream.store.lane.state import Placement, Transition
 from stream.store.lane.tables import LaneChanges
 from stream.store.log.event_columns import EventColumns, event_columns
 from stream.store.window.features import FeatureVersions

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from stream.partition.interface import Why
-from stream.store.lane.state import Placement
+from stream.store.lane.placement import Placement
 
 NODES = 30
 
