@@ -86,6 +86,10 @@ class LogHeader(Record):
         return content if self.begun_as else {k: v for k, v in content.items() if k != "begun_as"}
 
 
+Key = tuple[str, int]
+"""A topic partition: topic name and partition number."""
+
+
 class Position(Frozen):
     """How far one topic partition has been read."""
 

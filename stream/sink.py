@@ -12,7 +12,7 @@ import structlog
 
 from schemas.config import StreamConfig
 from schemas.events import REJECT_SCHEMA, US_PER_S, IdKind, Op, Reason, event_schema, show_time
-from schemas.store import CommitRecord, LogHeader, Position
+from schemas.store import CommitRecord, Key, LogHeader, Position
 from stream.decode.decoder import RAW_LIMIT_BYTES
 from stream.decode.encode import encode_json
 from stream.decode.formats.interface import FORMATS
@@ -20,7 +20,7 @@ from stream.microbatch import MicroBatch
 from stream.observer import SinkObserver
 from stream.snapshots.border import HISTORY, Border
 from stream.snapshots.event_ids import EventIds
-from stream.snapshots.event_time import EventClock, HoldingWatch, Key, closed_by, place
+from stream.snapshots.event_time import EventClock, HoldingWatch, closed_by, place
 from stream.snapshots.sealing import Run, runs_of, split_snapshots
 from stream.store.errors import StoreError
 from stream.store.log.refusals import example_of

@@ -12,7 +12,7 @@ import pyarrow as pa
 import structlog
 
 from schemas.config import StreamConfig
-from schemas.store import CommitRecord
+from schemas.store import CommitRecord, Key
 from stream.cluster.log_host import LogHost
 from stream.cluster.plan import ClusterPlan, is_current
 from stream.job.decoding import Decoding
@@ -30,7 +30,6 @@ from stream.partition.interface import PartitionError
 from stream.service.endpoint import Endpoint
 from stream.service.failure import Failure
 from stream.service.logs import configure_logs
-from stream.snapshots.event_time import Key
 from stream.store.errors import ConfigMissingError, StoreError
 from stream.store.log.reader import LogReader
 

@@ -10,7 +10,7 @@ import structlog
 
 from schemas.config import StreamConfig
 from schemas.events import US_PER_S, show_time
-from schemas.store import HistoryEnd, HistoryRecord, Position
+from schemas.store import HistoryEnd, HistoryRecord, Key, Position
 from stream.decode.files import OWN, FileColumns
 from stream.decode.history_file import Survey, count_from, read_polls, survey
 from stream.decode.validate import Rules
@@ -22,7 +22,6 @@ from stream.service.failure import Failure
 from stream.service.full_disk import room_to_begin
 from stream.sink import SnapshotSink, log_header
 from stream.snapshots.border import HISTORY
-from stream.snapshots.event_time import Key
 from stream.store.errors import OffsetGapError
 from stream.store.log.commits import fingerprint, intended, names, require_whole_history, rows_read
 from stream.store.log.layout import log_folder

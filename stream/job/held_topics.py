@@ -14,13 +14,12 @@ import structlog
 
 from schemas.config import StreamConfig
 from schemas.events import Reason
-from schemas.store import Position
+from schemas.store import Key, Position
 from stream.decode.arrow import NOT_ARROW
 from stream.decode.formats.avro import NOT_AVRO
 from stream.decode.formats.avro_schema import UNKNOWN_SCHEMA
 from stream.decode.json_messages import NOT_JSON
 from stream.microbatch import MicroBatch
-from stream.snapshots.event_time import Key
 
 HOLD_MESSAGES = 100
 """A topic is held if the first so many messages read are all refused. Fewer may be a few bad ones at its begin."""

@@ -13,7 +13,7 @@ import structlog
 from schemas.config import StreamConfig
 from schemas.errors import one_line
 from schemas.events import REJECT_SCHEMA
-from schemas.store import CommitRecord
+from schemas.store import CommitRecord, Key
 from stream.background import Background, ClosedTogether
 from stream.job.held_topics import HeldTopic, HeldTopics
 from stream.kafka.dead_letters import DeadLetters
@@ -26,7 +26,6 @@ from stream.service.failure import Failure
 from stream.service.full_disk import FULL
 from stream.service.heartbeat import beat
 from stream.sink import SnapshotSink
-from stream.snapshots.event_time import Key
 from stream.store.compact.store import Keep, compact
 from stream.store.errors import LaneBusyError, StoreError
 from stream.store.files.data import read_table

@@ -11,11 +11,11 @@ from kafka.errors import KafkaError
 
 from schemas.config import Kafka
 from schemas.errors import one_line
+from schemas.store import Key
 from stream.background import ended
 from stream.kafka.client import NoBrokerError, client_settings, connected
 from stream.kafka.topics import NONE, UNKNOWN_TOPIC_OR_PARTITION
 from stream.service.failure import Failure
-from stream.snapshots.event_time import Key
 from stream.store.errors import OffsetGapError
 
 LOOKS_WITHOUT_TOPIC = 2

@@ -6,10 +6,10 @@ from kafka import TopicPartition
 
 from schemas.config import Kafka
 from schemas.events import US_PER_S, show_time
+from schemas.store import Key
 from stream.kafka.client import kafka_failures
 from stream.kafka.reader import open_consumer
 from stream.kafka.topics import PartitionBounds, bounds, topic_partitions
-from stream.snapshots.event_time import Key
 from stream.store.errors import OffsetGapError
 
 _US_PER_MS = US_PER_S // 1000

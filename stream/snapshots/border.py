@@ -2,9 +2,8 @@
 
 from typing import Final
 
-from schemas.store import HistoryRecord
+from schemas.store import HistoryRecord, Key
 from stream.arrays.kinds import Bool, Int64
-from stream.snapshots.event_time import Key
 
 HISTORY: Final[Key] = ("file:history", 0)
 """The topic partition of history files in the log; a Kafka topic can't have a colon."""

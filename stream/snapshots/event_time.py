@@ -11,13 +11,11 @@ from typing import Final
 import numpy as np
 
 from schemas.events import US_PER_S
+from schemas.store import Key
 from stream.arrays.kinds import Bool, Int64
 
 BREAK_S: Final = 10.0
 """Quiet times of a partition further apart than this are separate, because brokers may have been gone in between."""
-
-Key = tuple[str, int]
-"""A topic partition: topic name and partition number."""
 
 
 def place(t: Int64, interval_us: int, sealed_through: int | None) -> tuple[Int64, Bool]:

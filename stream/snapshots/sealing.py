@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from schemas.store import Key
 from stream.arrays.kinds import Int64
-from stream.snapshots.event_time import Key
 
 
 @dataclass(frozen=True, slots=True)

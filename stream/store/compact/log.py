@@ -19,6 +19,7 @@ from stream.store.log.layout import (
     INDEX,
     REJECTS,
     SNAPSHOTS,
+    batch_rows,
     commit_name,
     ids_name,
     index_name,
@@ -26,7 +27,7 @@ from stream.store.log.layout import (
     log_base_name,
 )
 from stream.store.log.reader import LogReader
-from stream.store.log.sealed import absorbed_from, batch_rows, canonical_batches
+from stream.store.log.sealed import absorbed_from, canonical_batches
 from stream.store.places.interface import Staging, last_step, plain
 from stream.store.places.place import Place
 

@@ -17,13 +17,13 @@ from schemas.store import (
     CommitRecord,
     HistoryFile,
     HistoryRecord,
+    Key,
     LogHeader,
     LogIndex,
     Position,
     SealedSnapshot,
 )
 from stream.snapshots.border import HISTORY as HISTORY_KEY
-from stream.snapshots.event_time import Key
 from stream.store.errors import (
     RESTORE,
     ConfigMissingError,

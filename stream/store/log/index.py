@@ -24,8 +24,7 @@ from stream.snapshots.pairs import pair_keys
 from stream.store.errors import RESTORE, CorruptError, StoreError
 from stream.store.files.data import read_table
 from stream.store.files.records import read_record
-from stream.store.log.layout import INDEX, commit_name, events_name, index_name, nodes_name
-from stream.store.log.sealed import batch_rows
+from stream.store.log.layout import INDEX, batch_rows, commit_name, events_name, index_name, nodes_name
 from stream.store.places.interface import token_of
 from stream.store.places.place import Place
 

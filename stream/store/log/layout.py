@@ -1,5 +1,7 @@
-"""File names of the log; see ``docs/store-format.md``."""
+"""File names of the log, and rows of a record batch; see ``docs/store-format.md``."""
 
+from schemas.events import MAX_ID_BYTES
+from schemas.store import LogHeader
 from stream.store.places.interface import with_token
 from stream.store.places.place import Place, place_of
 
@@ -65,3 +67,13 @@ def ids_name(start: int, end: int) -> str:
 def log_base_name(first: int) -> str:
     """Path of the live graph before snapshot number ``first``."""
     return f"{INDEX}/base-{first}.arrow"
+
+
+MAX_BATCH_ROWS = 1 << 22
+_MAX_INDEX = (1 << 31) - 1
+
+
+def batch_rows(header: LogHeader) -> int:
+    """Rows of a record batch, such that no Arrow array overflows its 32-bit offsets: all but huge snapshots have one."""
+    width = max(header.node_features, header.edge_features, MAX_ID_BYTES)
+    return min(MAX_BATCH_ROWS, _MAX_INDEX // width)

@@ -19,12 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from schemas.events import MAX_ID_BYTES, IdKind, Op, event_schema, log_event_schema, node_schema
+from schemas.events import IdKind, Op, event_schema, log_event_schema, node_schema
 from schemas.store import FileRef, LogHeader, SealedSnapshot
 from stream.arrays.kinds import Int64
 from stream.snapshots.dictionary import IdDictionary
 from stream.store.files.data import read_table
-from stream.store.log.layout import events_name, nodes_name
+from stream.store.log.layout import batch_rows, events_name, nodes_name
 from stream.store.places.interface import Staging
 from stream.store.places.place import Place
 
@@ -143,10 +143,8 @@ def _bitmap(valid: NDArray[np.bool_]) -> pa.Buffer:
     return pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
-MAX_BATCH_ROWS = 1 << 22
 _BESIDE_ROWS = 1 << 16
 """From this many events on, dense ids are looked up on one core while columns are gathered on another."""
-_MAX_INDEX = (1 << 31) - 1
 
 
 def sealable(seal: Iterable[tuple[int, pa.Table]], through: int | None) -> Iterator[tuple[int, pa.Table]]:
@@ -217,12 +215,6 @@ def _with_nodes(
             pa.RecordBatch.from_arrays([*batch.columns, *nodes], schema=log_event_schema(header.ids))
         )
     return batches
-
-
-def batch_rows(header: LogHeader) -> int:
-    """Rows of a record batch, such that no Arrow array overflows its 32-bit offsets: all but huge snapshots have one."""
-    width = max(header.node_features, header.edge_features, MAX_ID_BYTES)
-    return min(MAX_BATCH_ROWS, _MAX_INDEX // width)
 
 
 FAN_IN = 8

@@ -9,9 +9,8 @@ from typing import Generic, Self, TypeVar
 import pyarrow as pa
 
 from schemas.events import REJECT_SCHEMA, log_event_schema
-from schemas.store import CommitRecord, FileRef, HistoryRecord, LogHeader, Position, SealedSnapshot
+from schemas.store import CommitRecord, FileRef, HistoryRecord, Key, LogHeader, Position, SealedSnapshot
 from stream.snapshots.dictionary import IdDictionary, new_dictionary
-from stream.snapshots.event_time import Key
 from stream.store.crash import crash_point
 from stream.store.errors import LaneBusyError, MissingError, StoreError
 from stream.store.files.data import read_table

@@ -13,10 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.events import REJECT_SCHEMA, Op, log_event_schema, node_schema
-from schemas.store import CommitRecord, FileRef, HistoryRecord, LogHeader, LogIndex, SealedSnapshot
+from schemas.store import CommitRecord, FileRef, HistoryRecord, Key, LogHeader, LogIndex, SealedSnapshot
 from stream.snapshots.border import HISTORY as HISTORY_KEY
 from stream.snapshots.dictionary import new_dictionary
-from stream.snapshots.event_time import Key
 from stream.store.errors import ConfigMissingError, CorruptError, FormatVersionError, StoreError
 from stream.store.files.data import read_table
 from stream.store.files.records import read_record
