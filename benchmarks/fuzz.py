@@ -120,6 +120,7 @@ def work(given: Any, progress: Any) -> dict[str, Any]:
         "rss_end_mib": process.memory_info().rss / 2**20,
         "warm_messages": counts["messages"] - warm["messages"],
         "leaked_bytes": leaked_bytes,
+        "held": len(leaked),
         "compiled": sorted(again),
     }
 
