@@ -272,11 +272,11 @@ class Ranks:
             self._gradients = GradientBuffer(wanted)
         buffer, has_gradient = self._gradients, [parameter.grad is not None for parameter in wanted]
         if buffer.has_flags:
-            self.sum_rows(buffer.take(loss, has_gradient), "gradients")
-            return buffer.give(buffer.has_gradient())
+            self.sum_rows(buffer.filled_with(loss, has_gradient), "gradients")
+            return buffer.hand_out(buffer.has_gradient())
         any_gradient = self._all_reduce(torch.tensor(has_gradient, dtype=torch.int64), "max", CONTROL)
-        self.sum_rows(buffer.take(loss, has_gradient), "gradients")
-        return buffer.give(any_gradient.wait().tolist())
+        self.sum_rows(buffer.filled_with(loss, has_gradient), "gradients")
+        return buffer.hand_out(any_gradient.wait().tolist())
 
     @torch.no_grad()
     def sum_in_order(

@@ -113,7 +113,7 @@ class Trainer:
         phases = step.phases
         self.metrics.lag(self._lag(self.sequence))
         step.skipped = self._skip_to(manifest.sequence)
-        turn = self.pace.take(manifest.num_events)
+        turn = self.pace.turn_for(manifest.num_events)
         self.session.strategy.resize(turn.batch)
         step.passes = self._passes(manifest.sequence, turn.passes)
         session = self.session

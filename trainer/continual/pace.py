@@ -99,7 +99,7 @@ class Pace:
         self._arriving: float | None = None  # events per second
         self._batch = optimisation.batch
 
-    def take(self, events: int) -> Turn:
+    def turn_for(self, events: int) -> Turn:
         """Settings for the next snapshot, of so many events."""
         young = self._events < YOUNG
         self._events += events

@@ -83,7 +83,7 @@ class NodeEdges:
         ends = np.repeat(self.nodes, self._degrees)
         return np.bincount(ends, values[self.indices], len(values)).astype(np.float64, copy=False)
 
-    def of(self, nodes: Int64) -> "NodeEdges":
+    def edges_of(self, nodes: Int64) -> "NodeEdges":
         """Of those among ``nodes``, int64, ascending."""
         chosen = np.isin(self.nodes, nodes, assume_unique=True)
         degrees = self._degrees

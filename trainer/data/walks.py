@@ -94,12 +94,9 @@ class WalkSketches:
         """Sketches with the same signatures from a table of ``packed``, maybe of another rank."""
         sketch = np.ascontiguousarray(table[:, :-2]).view(np.float32)
         time_us = np.ascontiguousarray(table[:, -2:]).view(np.int64)[:, 0]
-        return self.of(sketch.reshape(-1, *self.sketch.shape[1:]), time_us)
-
-    def of(self, sketch: Float32, time_us: Int64) -> "WalkSketches":
-        """Sketches with the same signatures in other tables, which are changed in place."""
         other = WalkSketches.__new__(WalkSketches)
-        other._seed, other.sketch, other.time_us = self._seed, sketch, time_us
+        other._seed, other.sketch = self._seed, sketch.reshape(-1, *self.sketch.shape[1:])
+        other.time_us = time_us
         return other
 
     @staticmethod

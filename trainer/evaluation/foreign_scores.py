@@ -60,7 +60,7 @@ class ForeignScores:
         """Whether there are scores of historical negatives."""
         return "historical_score" in self._scores
 
-    def of(self, name: str, events: Int64) -> Float64:
+    def column(self, name: str, events: Int64) -> Float64:
         """The scores of some events, by number, in a column.
 
         Raises:
@@ -175,9 +175,9 @@ def _snapshot_predictions(
     positive, random, historical, candidates = queries
     count = max(1, examples.num_candidates)
     logits = [
-        scores.of("score", begin + positive.event),
-        scores.of("random_score", begin + random.event),
-        scores.of("historical_score", begin + historical.event)
+        scores.column("score", begin + positive.event),
+        scores.column("random_score", begin + random.event),
+        scores.column("historical_score", begin + historical.event)
         if scores.has_historical
         else np.full(len(historical), np.nan),
         scores.candidates(begin + candidates.event[::count], count).ravel()

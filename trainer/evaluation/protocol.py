@@ -74,7 +74,7 @@ class OfflineProtocol:
     def examples(self, view: EventsView, strategy: Shares, history: History, epoch: int) -> Examples:
         """Examples of a view's newest snapshot."""
         known = np.isin(np.arange(view.num_nodes), self._trained_nodes)
-        stored = self._stored.of(view.taus[-1]) if self._stored is not None else None
+        stored = self._stored.negatives_of(view.taus[-1]) if self._stored is not None else None
         return examples_of(view, strategy, history, known, self._sampling, epoch, stored)
 
     def every_snapshot(self, moment: Moment = "batch") -> Iterator[Examples]:

@@ -141,7 +141,7 @@ class StoredNegatives:
             self._begin[snapshot.tau] = end, end + snapshot.num_inserts
             end += snapshot.num_inserts
 
-    def of(self, tau: int) -> Negatives:
+    def negatives_of(self, tau: int) -> Negatives:
         """The negatives of snapshot ``tau``."""
         begin, end = self._begin[tau]
         first, last = np.searchsorted(self._ranked, [begin, end])

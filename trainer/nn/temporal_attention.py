@@ -211,8 +211,8 @@ class _GatherOnHost(torch.autograd.Function):
         ]
         queries = queries.contiguous()
         gathered, weights = torch.empty_like(queries), torch.empty_like(keep_factors)
-        asked = queries.detach().numpy(), _arrays(neighbours), keep_factors.numpy(), scale
-        attend(*asked, gathered.numpy(), weights.numpy())
+        inputs = queries.detach().numpy(), _arrays(neighbours), keep_factors.numpy(), scale
+        attend(*inputs, gathered.numpy(), weights.numpy())
         ctx.save_for_backward(queries, keep_factors, weights, *neighbours)
         ctx.scale = scale
         return gathered

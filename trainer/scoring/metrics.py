@@ -55,13 +55,13 @@ def rankings(positive: Scores, negative: Scores) -> Float64:
     # equal scores are one threshold, which counts where the last of them is
     is_last = np.ones(scores.shape, np.bool_)
     is_last[:, :-1] = scores[:, 1:] != scores[:, :-1]
-    at, place = np.nonzero(is_last)
+    row, place = np.nonzero(is_last)
     true, every = true[is_last], every[place]
-    is_first = np.append(True, at[1:] != at[:-1])
+    is_first = np.append(True, row[1:] != row[:-1])
     true_before, every_before = (np.where(is_first, 0, np.append(0, seen[:-1])) for seen in (true, every))
     gained, false_gained = true - true_before, every - every_before - (true - true_before)
-    ap = np.bincount(at, gained * (true / every)) / count
-    auc = np.bincount(at, false_gained * (true_before + true) / 2) / (count * negative.shape[1])
+    ap = np.bincount(row, gained * (true / every)) / count
+    auc = np.bincount(row, false_gained * (true_before + true) / 2) / (count * negative.shape[1])
     return np.stack([ap, auc], axis=1)
 
 
@@ -180,11 +180,12 @@ def _of_some(positive: Scores, negative: Scores, chosen: Sequence[Int64], batch:
     ]
     sums = np.zeros((len(by_scorer[0]), len(chosen), len(RANKINGS)))
     for size in {len(part) for _, part in batches}:  # one pass over all batches of a length
-        row, parts = zip(*(each for each in batches if len(each[1]) == size), strict=True)
-        here = [scores[:, np.stack(parts)].reshape(-1, size) for scores in by_scorer]
-        found = rankings(*here).reshape(len(sums), -1, len(RANKINGS))
-        for place, number in enumerate(row):
-            sums[:, number] += size * found[:, place]
+        alike = [(row, part) for row, part in batches if len(part) == size]
+        places = np.stack([part for _, part in alike])
+        figures = rankings(*(scores[:, places].reshape(-1, size) for scores in by_scorer))
+        figures = figures.reshape(len(sums), len(alike), len(RANKINGS))
+        for number, (row, _) in enumerate(alike):
+            sums[:, row] += size * figures[:, number]
     lengths = np.array([len(places) for places in chosen])
     figures = sums / lengths[:, None]  # once, so that a perfect scorer has exactly 1
     figures[np.isnan(by_scorer[0]).any(axis=1) | np.isnan(by_scorer[1]).any(axis=1)] = np.nan

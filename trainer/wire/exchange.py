@@ -149,7 +149,7 @@ class GradientBuffer:
             for a, b in zip(parameters, self._parameters, strict=True)
         )
 
-    def take(self, loss: Tensor | None, has_gradient: Sequence[bool]) -> Tensor:
+    def filled_with(self, loss: Tensor | None, has_gradient: Sequence[bool]) -> Tensor:
         """The buffer with a copy of each gradient, zeros for missing ones; of the loss; and of which gradients exist."""
         gradients = [
             (view, parameter.grad) for view, parameter in zip(self._views, self._parameters, strict=True)
@@ -173,7 +173,7 @@ class GradientBuffer:
         """Which gradients exist on any rank, after the buffers of all were summed."""
         return (self._flags > 0).tolist()
 
-    def give(self, has_gradient: Sequence[bool]) -> Tensor:
+    def hand_out(self, has_gradient: Sequence[bool]) -> Tensor:
         """Set gradients to views of the buffer, of parameters with ``has_gradient``; returns the loss, a scalar."""
         for parameter, view, has in zip(self._parameters, self._views, has_gradient, strict=True):
             parameter.grad = view if has else None

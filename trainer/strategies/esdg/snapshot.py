@@ -258,7 +258,7 @@ class Questions:
     truth: Float32
     ends: tuple[Int64, ...]
 
-    def of(self, chosen: Bool) -> "Questions":
+    def select(self, chosen: Bool) -> "Questions":
         """Some of them; ``chosen`` is bool (Q,)."""
         columns = {column.name: getattr(self.queries, column.name)[chosen] for column in fields(self.queries)}  # type: ignore[arg-type]
         queries = type(self.queries)(**columns)
@@ -293,7 +293,7 @@ class Loss:
         size, rank = self._within.size, self._within.rank
         for about in questions:
             if first <= about.num_before < first + len(z):
-                mine = about.of(about.ends[0] % size == rank) if size > 1 else about
+                mine = about.select(about.ends[0] % size == rank) if size > 1 else about
                 table = z[about.num_before - first]
                 losses.append(self._of(mine, [rows(table, self._on_device(end)) for end in mine.ends]))
         return torch.stack(losses).sum()
@@ -311,7 +311,7 @@ class Loss:
         ranks, n = self._ranks, self._nodes
         flat = z.reshape(-1, z.shape[2])
         of_rank = [
-            [question.of(question.ends[0] % ranks.size == rank) for question in questions]
+            [question.select(question.ends[0] % ranks.size == rank) for question in questions]
             for rank in range(ranks.size)
         ]
         wanted = [self._others(theirs, first) for theirs in of_rank]

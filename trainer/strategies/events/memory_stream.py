@@ -38,7 +38,7 @@ class RowPlaces:
         if more > 0:
             self._row = np.concatenate([self._row, np.full(more, -1, np.int32)])
 
-    def of(self, nodes: Int64) -> Int64:
+    def rows_of(self, nodes: Int64) -> Int64:
         """int64 (n,) rows of nodes; −1 for nodes without one, and for unknown ids."""
         if len(nodes) and int(nodes.max()) >= len(self._row):
             inside = nodes < len(self._row)
@@ -61,7 +61,7 @@ class RowPlaces:
 
     def release(self, nodes: Int64) -> None:
         """Take the rows of some distinct nodes back."""
-        rows = self.of(nodes)
+        rows = self.rows_of(nodes)
         self._free = np.concatenate([self._free, rows[rows >= 0]])
         self._row[nodes[rows >= 0]] = -1
 
@@ -180,7 +180,7 @@ class Mailbox:
     def rows_of(self, nodes: Int64) -> Int64:
         """int64 (n,) rows of nodes; −1 for those without."""
         if self.places is not None:
-            return self.places.of(nodes)
+            return self.places.rows_of(nodes)
         return np.where(nodes < len(self.event_us), nodes, -1)
 
     def hold(self, nodes: Int64) -> None:
@@ -213,7 +213,7 @@ class Mailbox:
         self.hold(nodes)
         self.see(nodes, time_us)
         sound = mails.nan_to_num(0.0).clamp(-LARGEST_MAIL, LARGEST_MAIL)
-        rows = nodes if self.places is None else self.places.of(nodes)
+        rows = nodes if self.places is None else self.places.rows_of(nodes)
         self.mail.index_copy_(0, to_device(rows, self.mail.device), sound)
 
     def see(self, nodes: Int64, time_us: Int64) -> None:
@@ -223,7 +223,7 @@ class Mailbox:
         self.former_us[nodes] = np.where(former == NEVER, time_us, former)
         self.event_us[nodes] = time_us
 
-    def take(self, nodes: Int64) -> tuple[Int64, Mail]:
+    def mails_of(self, nodes: Int64) -> tuple[Int64, Mail]:
         """The present mails of nodes: int64 (m,), places in ``nodes`` of those with one, and the mails."""
         rows = self.rows_of(nodes)
         with_mail = np.flatnonzero(rows >= 0)
@@ -247,7 +247,7 @@ class Mailbox:
 
     def rows(self, nodes: Int64) -> MailboxRows:
         """Copies of the content for some distinct nodes, all of which have a row."""
-        row = nodes if self.places is None else self.places.of(nodes)
+        row = nodes if self.places is None else self.places.rows_of(nodes)
         walks = self.walks
         return MailboxRows(
             nodes,
@@ -406,7 +406,7 @@ class Mailbox:
             mark.rows.append(self.rows(fresh))
             return
         mark.times.append((fresh, self.event_us[fresh], self.former_us[fresh]))
-        mark.rows.append(self.rows(fresh[self.places.of(fresh) >= 0]))
+        mark.rows.append(self.rows(fresh[self.places.rows_of(fresh) >= 0]))
 
 
 def _some(rows: MailboxRows, chosen: Bool) -> MailboxRows:
@@ -641,7 +641,7 @@ class MemoryStream(EventStream):
 
     def _made(self, nodes: Int64) -> Tensor:
         """States (n, d) of distinct nodes; only those with mail pass through the updater."""
-        with_mail, mail = self.mailbox.take(nodes)
+        with_mail, mail = self.mailbox.mails_of(nodes)
         if self.looked_up is not None:
             self.looked_up.mails = len(nodes), to_device(with_mail, self._device), mail
         if len(with_mail) == len(nodes) > 0:

@@ -178,7 +178,7 @@ class Reach:
         if self.rows.trim(needed, self._edge_bytes):
             snapshot_rows = zip(past.snapshots, reached, strict=True)
             self._edges = {
-                snapshot.tau: self._edges[snapshot.tau].of(np.flatnonzero(row))
+                snapshot.tau: self._edges[snapshot.tau].edges_of(np.flatnonzero(row))
                 for snapshot, row in snapshot_rows
                 if snapshot.tau in self._edges
             }

@@ -95,7 +95,7 @@ class SampledHop:
             None if self.degrees is None else self.degrees[below],
         )
 
-    def of(self, chosen: Int64) -> tuple["SampledHop", Int64]:
+    def restricted_to(self, chosen: Int64) -> tuple["SampledHop", Int64]:
         """The same for some of the targets, by their places, ascending; and where its sources stand among these."""
         lengths = np.diff(self.indptr)[chosen]
         neighbours = self.neighbours[runs(self.indptr[chosen], lengths)]
@@ -196,7 +196,7 @@ class SampledLayout(Layout):
                 if request is not None or layer == len(numbers) - 1:  # alone, targets are all sources above
                     used = np.searchsorted(shared.hops[layer].targets, targets)
                 if layer or not shared.gathers:
-                    hop, used = shared.hops[layer].of(used)
+                    hop, used = shared.hops[layer].restricted_to(used)
             self._levels.insert(0, _Level(homes >= 0, hop, request, answered))
             wanted = targets if hop is None else hop.sources
         self._present = self._wanted_present = past.homes(wanted) >= 0

@@ -19,30 +19,30 @@ def paced(kind: str = "event", **optimisation: object) -> Pace:
 
 def test_an_event_model_passes_twice_while_it_is_young_and_then_once() -> None:
     pace = paced()
-    turns = [pace.take(events) for events in (YOUNG - 1, 1, 5)]
+    turns = [pace.turn_for(events) for events in (YOUNG - 1, 1, 5)]
     assert turns == [Turn(2, FASTER, 256), Turn(2, FASTER, 256), Turn(1, FASTER, 256)]
 
 
 def test_what_is_configured_stays() -> None:
     snapshots = paced("snapshot")
-    assert [snapshots.take(YOUNG), snapshots.take(5)] == [Turn(2, 1.0, 256)] * 2
+    assert [snapshots.turn_for(YOUNG), snapshots.turn_for(5)] == [Turn(2, 1.0, 256)] * 2
     named = paced(epochs=3, batch_size=32)
-    assert [named.take(YOUNG), named.take(5)] == [Turn(3, 1.0, 32)] * 2
+    assert [named.turn_for(YOUNG), named.turn_for(5)] == [Turn(3, 1.0, 32)] * 2
     rated = paced(learning_rate=0.01)
-    assert [rated.take(YOUNG), rated.take(5)] == [Turn(2, 1.0, 256), Turn(1, 1.0, 256)]
+    assert [rated.turn_for(YOUNG), rated.turn_for(5)] == [Turn(2, 1.0, 256), Turn(1, 1.0, 256)]
     older = paced()
     older.restore({})
-    assert older.take(5) == Turn(1, FASTER, 256)
+    assert older.turn_for(5) == Turn(1, FASTER, 256)
 
 
 def test_batches_follow_the_stream_and_do_not_swing_with_it() -> None:
     pace = paced(batch_size="auto")
     fast = int(FOLLOWED)
     arriving = [fast, *[2 * fast] * 2, *[9 * fast] * 9, *[2 * fast] * 4, *[0] * 6]
-    turns = [pace.take(events) for events in arriving]
+    turns = [pace.turn_for(events) for events in arriving]
     again = paced(batch_size="auto")
     for place, events in enumerate(arriving):  # written down after each
-        assert again.take(events) == turns[place]
+        assert again.turn_for(events) == turns[place]
         state, again = again.state(), paced(batch_size="auto")
         again.restore(state)
     batches = [turn.batch for turn in turns]
@@ -53,7 +53,7 @@ def test_batches_follow_the_stream_and_do_not_swing_with_it() -> None:
     assert [turn.factor for turn in turns] == [FASTER * batch / 256 for batch in batches]
     swinging = paced(batch_size="auto", learning_rate=0.01)
     for events in (1.1, 0.9) * 10:
-        turn = swinging.take(int(events * fast))
+        turn = swinging.turn_for(int(events * fast))
     assert turn == Turn(1, 1.0, 512), "so little less is no reason"
 
 

@@ -255,7 +255,7 @@ def test_only_nodes_with_an_event_and_a_row_have_mail(partial: bool) -> None:
     mails = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
     mailbox.put(np.array([4, 1]), mails, np.array([2_000_000, 3_000_000]))
     mailbox.see(np.array([2, 4]), np.array([5_000_000, 4_500_000]))
-    there, mail = mailbox.take(np.array([4, 0, 2, 1, 3]))
+    there, mail = mailbox.mails_of(np.array([4, 0, 2, 1, 3]))
     expected = {0: ([1.0, 2.0, 3.0], 2.5), 3: ([4.0, 5.0, 6.0], 0.0)}
     if not partial:
         expected = {0: expected[0], 2: ([0.0, 0.0, 0.0], 0.0), 3: expected[3]}

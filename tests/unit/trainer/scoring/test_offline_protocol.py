@@ -229,7 +229,7 @@ def test_what_is_no_score_is_told_with_its_event_and_never_judged(
     ranked = scores.filter(scores["candidate_scores"].is_valid())["event"].to_numpy()
     with pytest.raises(Failure, match=f"--scores .*{said}"):
         found = ForeignScores(tmp_path / "s.parquet")
-        found.of("score", ranked)
+        found.column("score", ranked)
         found.candidates(ranked, 50)
 
 
