@@ -59,8 +59,8 @@ NODE = np.dtype(
 
 Nodes = NDArray[np.void]
 
-REASONS = 8
-"""A change is ``(node · P + part) · REASONS + why``, so that sorting orders changes."""
+PART_BITS, WHY_BITS = 15, 3
+"""A change is node, part and why side by side in an int64, so that sorting orders changes."""
 
 _NEW, _MOVED, _REPLICATED, _DEMOTED = int(Why.NEW), int(Why.MOVED), int(Why.REPLICATED), int(Why.DEMOTED)
 _NONE = np.uint64(0)
@@ -160,10 +160,10 @@ class NeedCover(EdgePartitioner):
         rows = send_home(demoted, self._home, self._masks, self.nodes, self._placements, changes, rows)
         self.shared = np.concatenate([ids[shared[:n]], still_shared])
         changes = np.sort(changes[:rows])
-        node, part = np.divmod(changes >> 3, self.parts)
-        why = (changes & 7).astype(np.int8)
+        part = (changes >> WHY_BITS & ((1 << PART_BITS) - 1)).astype(np.int32)
+        why = (changes & ((1 << WHY_BITS) - 1)).astype(np.int8)
         return Placed(
-            assignment=Assignment(node, part.astype(np.int32), why, event_part),
+            assignment=Assignment(changes >> (PART_BITS + WHY_BITS), part, why, event_part),
             inserts=inserts,
             discarded=discarded,
             seen=delta.num_nodes,
@@ -697,7 +697,6 @@ def _changes(
     r: int,
 ) -> int:
     """Note the changes of a node's home and parts, given in row i of ``new_masks``, from row r on; returns their end."""
-    parts = len(placements)
     for w in range(masks.shape[1]):
         had, has = masks[node, w], new_masks[i, w]
         changed = had ^ has
@@ -712,7 +711,7 @@ def _changes(
             if part == home and home != before:
                 why = _NEW if before < 0 else _MOVED
             placements[part] += np.int64(now) - np.int64(was)
-            rows[r] = (node * parts + part) * REASONS + why
+            rows[r] = (node << PART_BITS | part) << WHY_BITS | why
             r += 1
     return r
 

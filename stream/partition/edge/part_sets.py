@@ -157,7 +157,18 @@ def gains(noted: list[Int64], placements: Int64, home: Int32) -> tuple[Int64, In
     """
     rows = np.concatenate([np.empty(0, np.int64), *noted])
     rows.sort()
-    node, part, is_first = rows >> _NOTED_NODE, (rows >> 1 & _NOTED_PART).astype(np.int32), rows & 1 == 0
-    placements += np.bincount(part, minlength=len(placements))
-    home[node[is_first]] = part[is_first]
-    return node, part, np.where(is_first, _NEW, _REPLICATED)
+    node, part = np.empty(len(rows), np.int64), np.empty(len(rows), np.int32)
+    why = np.empty(len(rows), np.int8)
+    _read_notes(rows, node, part, why, placements, home)
+    return node, part, why
+
+
+@njit(cache=True, nogil=True)
+def _read_notes(rows: Int64, node: Int64, part: Int32, why: Int8, placements: Int64, home: Int32) -> None:
+    """``gains`` of sorted notes."""
+    for r in range(len(rows)):
+        v, p = rows[r] >> _NOTED_NODE, np.int32(rows[r] >> 1 & _NOTED_PART)
+        node[r], part[r], why[r] = v, p, _REPLICATED if rows[r] & 1 else _NEW
+        placements[p] += 1
+        if not rows[r] & 1:
+            home[v] = p
