@@ -609,7 +609,7 @@ def refine(
         settled = settled or moved * _SETTLED < len(due)
         if again:
             continue
-        due = np.sort(queue[:queued])
+        due = _ascending(queue, queued, marks)
         queued = 0
         for v in due:
             marks[v] = False
@@ -622,6 +622,20 @@ def refine(
     for i in range(num_kept):
         slot[summed[i]] = -1
     return gained, movers[:num_movers].copy(), came_from[:num_movers].copy()
+
+
+@njit(cache=True, nogil=True)
+def _ascending(nodes: Int64, size: int, marks: Bool) -> Int64:
+    """The first ``size`` of ``nodes`` as an ascending copy: by a scan of all marks, which are theirs, if many, else a sort."""
+    if size * 16 < len(marks):
+        return np.sort(nodes[:size])
+    out = np.empty(size, np.int64)
+    n = 0
+    for v in range(len(marks)):
+        if marks[v]:
+            out[n] = v
+            n += 1
+    return out
 
 
 @njit(cache=True, nogil=True, inline="always")
