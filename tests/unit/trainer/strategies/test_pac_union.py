@@ -18,7 +18,7 @@ from trainer_streams import SECOND
 from schemas.config import Lane
 from schemas.events import event_schema
 from schemas.trainer_config import Optimisation
-from stream.kernels.mixing import mixed_parts
+from stream.kernels.mixing import mixed_part
 from stream.store.from_file import build_store
 from trainer.data.examples import Queries
 from trainer.ranks import Ranks
@@ -30,7 +30,7 @@ SHARES = {2: [(8, 8), (6, 3)], 3: [(8, 8, 8), (7, 3, 1)], 4: [(8, 8, 8, 8), (5, 
 
 def apart(folder: Path, ranks: int) -> Path:
     """A store whose parts never meet, so that no rank lacks anything: pairs of nodes, each node once a moment."""
-    part = mixed_parts(0, np.arange(NODES), ranks)
+    part = np.array([mixed_part(0, node, ranks) for node in range(NODES)])
     rng = np.random.default_rng(0)
     rows: list[dict[str, object]] = [
         {"op": 0, "src": node, "t": 0, "features": [0.0]} for node in range(NODES)
