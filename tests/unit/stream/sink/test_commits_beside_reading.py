@@ -145,10 +145,10 @@ def test_a_refused_commit_is_tried_again_and_what_came_meanwhile_is_in_the_next(
 
 def test_a_failed_commit_fails_every_later_call(disk):
     disk.waits, disk.refusals = False, [FULL]
-    disk.free.set()
     disk.offer(0, 0.1, 1.5)
-    disk.sink.advance(wait=False)
+    disk.begin()
     disk.offer(2, 1.6)
+    disk.free.set()
     for later in (disk.sink.advance, disk.sink.flush, disk.sink.seal_all, disk.sink.advance):
         with pytest.raises(OSError, match="No space left"):
             later()

@@ -100,7 +100,7 @@ def test_a_window_that_falls_behind_while_it_is_built_is_built_of_what_is_kept(s
     newest = reader.manifests[-1]
     view = WindowView(reader, 6)
     with monkeypatch.context() as patch:
-        with_before(patch, LaneReader, "base", dropping(store, 4))
+        with_before(patch, LaneReader, "changes", dropping(store, 4))
         view.advance(newest)
     assert view.taus[-1] == newest.tau
     other = WindowView(LaneReader(store, "distdy"), 1)
@@ -172,7 +172,7 @@ def test_who_follows_a_lane_that_is_removed_is_told(store, anew):
     with pytest.raises(ConfigMissingError, match="was removed since it was opened, or built again"):
         next(following)
     with pytest.raises(ConfigMissingError, match="was removed since it was opened, or built again"):
-        reader.base(reader.manifests[reader.manifests.first], [0])
+        reader.changes(reader.manifests[reader.manifests.first], [0], base=True)
         reader.manifests[
             reader.manifests.first + 1
         ]  # a bucket's files that were fetched before stay readable
