@@ -85,7 +85,7 @@ class RoomForCommits:
             time.sleep(LOOK_S)
         self._retried()
 
-    def found(self) -> None:
+    def end_wait(self) -> None:
         """A commit was made."""
         if self.reason is not None:
             self.reason = None
@@ -335,7 +335,7 @@ class OpenLog:
     def committed(self, record: CommitRecord | None) -> CommitRecord | None:
         """Follow up on a commit, if there is one; returns it."""
         if record is not None:
-            self._room.found()
+            self._room.end_wait()
             self._journal.committed(record)
             if self.letters is not None:
                 self.letters.committed()

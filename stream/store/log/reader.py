@@ -249,9 +249,9 @@ class LogReader:
         """
         schema, base = event_schema(self.header.ids), self.base()
         tables = [schema.empty_table()] + ([] if base is None else [base.select(schema.names)])
-        kept = self.snapshots[: self.count(as_of)]
+        sealed = self.snapshots[: self.count(as_of)]
         return pa.concat_tables(
-            tables + [self.events(snapshot.tau).select(schema.names) for snapshot in kept]
+            tables + [self.events(snapshot.tau).select(schema.names) for snapshot in sealed]
         )
 
     def _require_dense(self, events: pa.Table, snapshot: SealedSnapshot) -> None:
