@@ -96,7 +96,9 @@ def run(folder: Path, bootstrap: str, given: Any) -> None:
     harness.topics(bootstrap, PARTITIONS, TOPIC)
     producer, sent = producing(bootstrap, given.rate, float(given.snapshots))
     name = STRATEGIES[given.strategy].get("lane", "hash")
-    parts = 3 * given.ranks if name == "sep" else given.ranks  # which pac combines anew
+    parts = (
+        3 * given.ranks if name == "sep" else given.ranks
+    )  # which pac combines into as many as there are ranks
     lane = {"name": name, "parts": parts, "edge_life": 20}
     processes = [harness.service(folder, "stream", stream_keys(folder, bootstrap, 1.0, lane))]
     try:
@@ -105,7 +107,7 @@ def run(folder: Path, bootstrap: str, given: Any) -> None:
         processes.append(trainer(folder, "live", given.ranks, given))
         samples, killed = kill_again_and_again(folder, processes[-1], given)
         code = harness.ended(processes[-1])
-        codes = [0 if given.torchrun else code]  # torchrun itself ends with 1 once it is told to
+        codes = [0 if given.torchrun else code]  # torchrun ends with 1 when it is terminated
         by_ranks = harness.scored(folder / "live")
         processes.append(trainer(folder, "live", 1, given, "--until-idle", "20"))
         producer.join()

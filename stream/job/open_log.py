@@ -309,7 +309,7 @@ class OpenLog:
 
         Args:
             batch: The next of its topic partition.
-            lag: Unread messages by topic partition. While there are any, commits run beside reading.
+            lag: Unread messages by topic partition. While there are any, commits run beside reading, unless one waits for room.
 
         Returns:
             The commit, if one was made.
@@ -320,10 +320,9 @@ class OpenLog:
         """
         for passed in self._passed(batch):
             self.sink.offer(passed)
-        beside = (
-            any(lag.values()) and self._room.reason is None
-        )  # nothing is read while the store has no room
-        record = self.committed(self.sink.advance(wait=not beside))
+        # While the store has no room nothing more is read, so memory doesn't grow.
+        reads_on = any(lag.values()) and self._room.reason is None
+        record = self.committed(self.sink.advance(wait=not reads_on))
         self._metrics.lag(lag)
         return record
 

@@ -1,4 +1,4 @@
-"""Totals of pairs kept by deltas against those counted anew."""
+"""Totals of pairs advanced by deltas equal those counted from the whole graph."""
 
 import numpy as np
 import pytest
