@@ -100,7 +100,8 @@ def test_a_group_that_a_consumer_is_a_member_of_is_named_once_and_stops_nothing(
 ) -> None:
     topic, store = fresh_topic(kafka), tmp_path / "store"
     group = f"held-{tmp_path.name}"
-    member = KafkaConsumer(topic, **settings(kafka), group_id=group)
+    # A consumer whose first look comes before the broker knows the topic would look again after five minutes.
+    member = KafkaConsumer(topic, **settings(kafka), group_id=group, metadata_max_age_ms=500)
     try:
         reached(lambda: member.poll(timeout_ms=100) or member.assignment())
         with capture_logs() as logs:

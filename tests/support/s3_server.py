@@ -54,7 +54,8 @@ def running(folder: Path) -> Iterator[S3Server]:
         patch.setenv(
             "AWS_METADATA_ENDPOINT", "http://127.0.0.1:9"
         )  # no role of this machine is ever asked for
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]  # any free port
+        service = Path(__file__).with_name("s3_service.py")
+        command = [sys.executable, str(service), "-H", "127.0.0.1", "-p", "0"]  # any free port
         with subprocess.Popen(command, stdout=log, stderr=log) as server:
             try:
                 yield S3Server(_served(folder / "log", server), folder / "cache")
