@@ -151,8 +151,19 @@ def differences(before: Any, after: Any, keys: Mapping[str, Any]) -> tuple[list[
         one, other = old[path], new[path]
         count += one.numel() if isinstance(one, torch.Tensor) else 1
         if not equal(one, other):
-            found.append(f"{path}: {shown(one)} and {shown(other)}")
+            found.append(f"{path}: {shown(one)} and {shown(other)}, {apart(one, other)}")
     return found, count
+
+
+def apart(one: Any, other: Any) -> str:
+    """The largest difference, of numbers of one shape."""
+    one, other = (
+        np.asarray(value, dtype=object if isinstance(value, str) else None) for value in (one, other)
+    )
+    if one.shape != other.shape or one.dtype.kind not in "fiub" or other.dtype.kind not in "fiub":
+        return "of different kinds"
+    gap = np.abs(one.astype(np.float64) - other.astype(np.float64))
+    return f"{np.nanmax(gap, initial=0):.1e} apart"
 
 
 def leaves(found: Any, where: str = "") -> Iterator[tuple[str, Any]]:
