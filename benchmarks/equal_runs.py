@@ -105,6 +105,8 @@ def checked_out(commit: str) -> Iterator[Path]:
         tree, git = folder / "tree", ["git", "-C", str(harness.ROOT), "worktree"]
         subprocess.run([*git, "add", "--detach", "--quiet", str(tree), commit], check=True)
         try:
+            where = harness.child("-c", "import trainer; print(trainer.__file__)", tree=tree).out
+            harness.require(where.startswith(str(tree)), f"the former code is not what runs, but {where}")
             yield tree
         finally:
             subprocess.run([*git, "remove", "--force", str(tree)], check=True)
@@ -128,8 +130,8 @@ def ran(case: Case, tree: Path, folder: Path, work: Path) -> dict[str, Any]:
     command += ["--ranks", case.ranks] if case.ranks > 1 else []
     trainer = (*harness.TRAINER, *command)
     if case.stops_after is not None:
-        harness.child(*trainer, "--as-of", case.stops_after, PYTHONPATH=str(tree))
-    done = harness.child(*trainer, PYTHONPATH=str(tree))
+        harness.child(*trainer, "--as-of", case.stops_after, tree=tree)
+    done = harness.child(*trainer, tree=tree)
     if case.evaluates:
         return {"result": json.loads(done.out)}
     lines = (work / "checkpoints" / "scores.jsonl").read_text(encoding="utf-8").splitlines()
@@ -137,33 +139,29 @@ def ran(case: Case, tree: Path, folder: Path, work: Path) -> dict[str, Any]:
     return {"scores": [json.loads(line) for line in lines], "checkpoint": checkpoint}
 
 
-def differences(before: Any, after: Any, keys: Mapping[str, Any]) -> tuple[list[str], int]:
-    """Places at which two results differ or only one has a value, and how many numbers were compared."""
-    old, new, found, count = dict(leaves(before)), dict(leaves(after)), [], 0
+def differences(before: Any, after: Any, keys: Mapping[str, Any]) -> tuple[dict[str, float], int]:
+    """How far apart two results are, by place, where they differ or only one has a value, and how many numbers were compared."""
+    old, new, gaps, count = dict(leaves(before)), dict(leaves(after)), {}, 0
     for was, now in keys.get("renamed", {}).items():
         old = {re.sub(rf"(?<!\w){was}(?!\w)", now, path): value for path, value in old.items()}
     for path in sorted(old.keys() | new.keys()):
         if path not in new or path not in old:
             side, known = ("before", "gone") if path in old else ("after", "new")
             if not any(is_below(ENTRY.sub("", path), key) for key in keys.get(known, [])):
-                found.append(f"{path}: only {side}")
+                gaps[f"{path}: only {side}"] = np.inf
             continue
         one, other = old[path], new[path]
         count += one.numel() if isinstance(one, torch.Tensor) else 1
         if not equal(one, other):
-            found.append(f"{path}: {shown(one)} and {shown(other)}, {apart(one, other)}")
-    return found, count
+            gaps[f"{path}: {shown(one)} and {shown(other)}"] = gap_of(one, other)
+    return gaps, count
 
 
-def apart(one: Any, other: Any) -> str:
-    """The largest difference, of numbers of one shape."""
-    one, other = (
-        np.asarray(value, dtype=object if isinstance(value, str) else None) for value in (one, other)
-    )
-    if one.shape != other.shape or one.dtype.kind not in "fiub" or other.dtype.kind not in "fiub":
-        return "of different kinds"
-    gap = np.abs(one.astype(np.float64) - other.astype(np.float64))
-    return f"{np.nanmax(gap, initial=0):.1e} apart"
+def gap_of(one: Any, other: Any) -> float:
+    """The largest difference of two numbers, or arrays of one shape; infinite for anything else."""
+    if isinstance(one, str | None) or isinstance(other, str | None) or np.shape(one) != np.shape(other):
+        return np.inf
+    return float(np.nanmax(np.abs(np.asarray(one, np.float64) - np.asarray(other, np.float64)), initial=0))
 
 
 def leaves(found: Any, where: str = "") -> Iterator[tuple[str, Any]]:
@@ -252,13 +250,13 @@ def main() -> None:
                     raise
                 print(f"new        {case.name}", flush=True)  # the commit has no such model
                 continue
-            found, count = differences(before, after, keys)
-            wrong, numbers = wrong + bool(found), numbers + count
+            gaps, count = differences(before, after, keys)
+            wrong, numbers = wrong + bool(gaps), numbers + count
             print(
-                f"{'DIFFERENT' if found else 'equal':9}  {case.name}  ({count} numbers compared)", flush=True
+                f"{'DIFFERENT' if gaps else 'equal':9}  {case.name}  ({count} numbers compared)", flush=True
             )
-            for line in found[:5]:
-                print(f"           {line}", flush=True)
+            for place, gap in sorted(gaps.items(), key=lambda item: -item[1])[:5]:
+                print(f"           {gap:.0e} apart: {place}", flush=True)
     print(f"{wrong} cases differ from {given.against}; {numbers} numbers were compared")
     harness.require(numbers > 0 and not wrong, "runs are not equal")
 

@@ -232,12 +232,15 @@ def environment(**more: str | None) -> dict[str, str]:
     return {name: value for name, value in {**os.environ, **fixed, **more}.items() if value is not None}
 
 
-def child(*arguments: object, **more: str | None) -> Child:
-    """Run Python with these arguments; ``more`` are variables of its environment."""
+def child(*arguments: object, tree: Path | None = None, **more: str | None) -> Child:
+    """Run Python with these arguments, by the code of a tree if one is given; ``more`` are variables of its environment."""
+    if tree is not None:
+        more["PYTHONPATH"] = str(tree)
     command = [sys.executable, *map(str, arguments)]
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         began = time.perf_counter()
-        process = subprocess.Popen(command, stdout=out, stderr=err, env=environment(**more))
+        # Python looks into the working directory before PYTHONPATH.
+        process = subprocess.Popen(command, stdout=out, stderr=err, env=environment(**more), cwd=tree)
         _, status, usage = os.wait4(process.pid, 0)
         wall_s, process.returncode = time.perf_counter() - began, os.waitstatus_to_exitcode(status)
         out.seek(0)
