@@ -13,7 +13,8 @@ Algorithm = Annotated[
     str,
     typer.Option(
         "--algorithm",
-        help="greedy; paper: DyGNeX-G; ilp: DyGNeX-L; psg: one group per GPU and iteration; psg-sorted.",
+        help="greedy; paper: DyGNeX-G; ilp: DyGNeX-L; auto: ilp below 100 groups, else greedy; psg: one group per GPU and "
+        "iteration; psg-sorted.",
     ),
 ]
 Alpha = Annotated[
@@ -82,6 +83,6 @@ def schedule(
             with whole_file(out) as temporary:
                 temporary.write_text(json_text.dumps(solved.schedule.iterations()), encoding="utf-8")
         figures = solved.figures()
-        print_json(figures) if json else print_table(f"{algorithm} for {times}", figures)
+        print_json(figures) if json else print_table(f"{solved.algorithm} for {times}", figures)
 
     finish(body, debug=debug)

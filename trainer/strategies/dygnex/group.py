@@ -60,7 +60,7 @@ class GroupOptions(Section):
         description="fixed: the groups of a step follow from their sizes, and results are equal to the bit for any ranks and "
         "timing; schedule: the schedule decides, as in the paper.",
     )
-    algorithm: Literal["greedy", "paper", "ilp", "psg", "psg-sorted"] = Field(
+    algorithm: Literal["greedy", "paper", "ilp", "auto", "psg", "psg-sorted"] = Field(
         "greedy",
         description="Of the schedule, see freshet-trainer schedule; composition fixed takes the longest first.",
     )

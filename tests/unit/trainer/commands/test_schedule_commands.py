@@ -46,6 +46,18 @@ def test_schedule_prints_its_keys_and_writes_the_schedule(tmp_path: Path, algori
     assert list(tmp_path.glob("*.tmp")) == []
 
 
+@pytest.mark.parametrize(("groups", "chosen"), [(99, "ilp"), (100, "greedy")])
+def test_auto_solves_the_integer_program_below_a_hundred_groups(
+    tmp_path: Path, groups: int, chosen: str
+) -> None:
+    """DyGNeX appendix G."""
+    times = times_file(tmp_path, np.linspace(1.0, 3.0, groups).tolist())
+    code, result, _ = invoke("schedule", "--times", times, "--gpus", 4, "--algorithm", "auto")
+    assert (code, result["algorithm"]) == (0, chosen)
+    code, simulated, _ = invoke("simulate", "--times", times, "--gpus", "4", "--algorithm", "auto")
+    assert (code, simulated["points"][0]["algorithm"]) == (0, chosen)
+
+
 def test_schedule_keeps_neighbouring_groups_on_one_gpu(tmp_path: Path) -> None:
     times = times_file(tmp_path, np.linspace(1.0, 3.0, 64).tolist())
     options = ("--times", times, "--gpus", 4, "--seed", 3)

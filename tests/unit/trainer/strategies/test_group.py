@@ -107,7 +107,7 @@ def test_a_horizon_of_one_window_learns_what_whole_learns(lane: LaneReader) -> N
         require_equal(found, one, torch.float64)
 
 
-@pytest.mark.parametrize("algorithm", ["greedy", "paper", "psg", "psg-sorted"])
+@pytest.mark.parametrize("algorithm", ["greedy", "paper", "auto", "psg", "psg-sorted"])
 def test_the_schedule_trains_every_group_once_in_every_pass(algorithm: str, lane: LaneReader) -> None:
     def work(ranks: Ranks) -> Any:
         session = session_of(lane, ranks, composition="schedule", algorithm=algorithm)
@@ -206,7 +206,7 @@ def test_ranks_that_would_only_wait_are_told(lane: LaneReader) -> None:
         ({"composition": "free"}, "composition: must be 'fixed' or 'schedule', found 'free'"),
         (
             {"composition": "schedule", "algorithm": "best"},
-            "algorithm: must be 'greedy', 'paper', 'ilp', 'psg' or 'psg-sorted', found 'best'",
+            "algorithm: must be 'greedy', 'paper', 'ilp', 'auto', 'psg' or 'psg-sorted', found 'best'",
         ),
         (
             {"algorithm": "psg"},

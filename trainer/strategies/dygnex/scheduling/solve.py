@@ -28,7 +28,18 @@ ALGORITHMS: dict[str, Algorithm] = {
     "ilp": ilp,
     "psg": _bounded(lambda problem, _: psg(problem)),
     "psg-sorted": _bounded(lambda problem, _: psg_sorted(problem)),
+    "auto": lambda problem, limits: ALGORITHMS[resolved("auto", problem)](problem, limits),
 }
+
+FEW = 100
+"""Groups from which ``auto`` no longer takes the integer program (DyGNeX appendix G)."""
+
+
+def resolved(algorithm: str, problem: Problem) -> str:
+    """The algorithm that schedules a problem: for ``auto`` ``ilp`` below ``FEW`` groups, else ``greedy``."""
+    if algorithm != "auto":
+        return algorithm
+    return "ilp" if len(problem.times_s) < FEW else "greedy"
 
 
 _SMALL = Problem(np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.5]), 2)
@@ -40,7 +51,7 @@ class Solved:
     """A schedule and how it was found.
 
     Attributes:
-        algorithm: Its name.
+        algorithm: Its name; of ``auto``, the one that it chose.
         schedule: The assignment.
         lower_bound_s: Seconds that any schedule of the same problem takes at least.
         solve_s: Seconds that the algorithm took, without compilation.
@@ -97,7 +108,7 @@ def solve(
         limits: Seed, and limits of ``ilp``.
         window: Snapshots of a group; if given, neighbouring groups stay on one GPU where an epoch hardly gets longer.
     """
-    limits = limits or SearchLimits()
+    limits, algorithm = limits or SearchLimits(), resolved(algorithm, problem)
     ready = "greedy" if algorithm == "ilp" else algorithm
     # Kernels are compiled, or loaded from their cache, before time is measured.
     warm_up, _ = ALGORITHMS[ready](_SMALL, limits)
