@@ -84,7 +84,7 @@ class SnapshotExamples(Protocol):
     def part(self, chosen: Int64) -> tuple[QueryBatch, Float32]:
         """Questions of some of this rank's items, and their true answers, float32 (len(chosen) · each,).
 
-        ``chosen`` is int64, ascending, below ``len(self)``.
+        The first question of every item comes first, then every second one. ``chosen`` is int64, ascending, below ``len(self)``.
         """
         ...
 

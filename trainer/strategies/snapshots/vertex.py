@@ -1,6 +1,5 @@
 """``vertex``: vertex-parallel training over a window of snapshots (DistDy)."""
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
@@ -81,6 +80,17 @@ class VertexOptions(Section):
         description="Kept rows of other ranks' nodes, MiB, under halo with their edges; others are fetched or read again. Rows "
         "of the newest step are always kept. 0: all are kept.",
     )
+    training_nodes: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Share of the nodes whose examples are learned, drawn once for each node; 0.7 in DistDy section 5.1. All "
+        "nodes are predicted.",
+    )
+    batch_of: Literal["events", "nodes"] = Field(
+        "events",
+        description="Unit of batch_size; nodes: a step learns all examples of so many sources, as in the paper.",
+    )
 
 
 @STRATEGIES.register
@@ -101,6 +111,7 @@ class VertexStrategy(WindowedStrategy):
         super().__init__(setting)
         self._features = setting.lane.node_features
         self._inference_nodes = options.inference_nodes
+        self._training_nodes, self._batch_of = options.training_nodes, options.batch_of
         budget = int(options.halo_mib * MIB) or None
         self.inputs = InputRows(setting.ranks, self._features, setting.lane.segments, budget)
         self.reach: Reach | None = None
@@ -171,29 +182,44 @@ class VertexStrategy(WindowedStrategy):
         return replace(report, figures=self._row_figures())
 
     def _steps(self, example_sets: Sequence[SnapshotExamples], epoch: int) -> Iterator[Step]:
-        """Steps over batches of all ranks; a rank that has fewer events takes the last ones with an empty batch."""
+        """Steps over batches of all ranks; a rank that has fewer takes the last steps with an empty batch."""
         (examples,) = example_sets
-        items, batch = len(examples), self._batch
         outgrown = self._chooses and self.reach is not None and self.reach.outgrown
-        everyones = self._ranks.gather_numbers([items, outgrown])
+        batches = self._batches(examples, epoch)
+        everyones = self._ranks.gather_numbers([len(batches), outgrown])
         if everyones[:, 1].any():
             self._leave_to_owners()
-        per_rank = everyones[:, 0].tolist()
-        steps = math.ceil(max(per_rank) / batch)
-        order = np.random.default_rng([self._seed, examples.sequence, epoch]).permutation(items)
-        totals = [sum(min(batch, max(0, size - step * batch)) for size in per_rank) for step in range(steps)]
-        together = max(1, self._inference_nodes // (ENDS * batch))
-        for first in range(0, steps, together):
-            parts = [
-                examples.part(np.sort(order[step * batch : (step + 1) * batch]))
-                for step in range(first, min(first + together, steps))
-            ]
+        batches += [np.empty(0, np.int64)] * (int(everyones[:, 0].max()) - len(batches))
+        if not batches:
+            return
+        sizes = self._ranks.gather_numbers([len(batch) for batch in batches])
+        together = max(1, self._inference_nodes // (ENDS * int(sizes.max())))
+        for first in range(0, len(batches), together):
+            parts = [examples.part(batch) for batch in batches[first : first + together]]
             draw = (epoch << 32) + first
             shared = self._share(parts, draw)
-            for (queries, truth), total in zip(parts, totals[first:], strict=False):
+            for (queries, truth), total in zip(parts, sizes.sum(axis=0)[first:].tolist(), strict=False):
                 yield Step(
                     self._step_loss(queries, truth, draw, shared), examples.queries_per_example * total, total
                 )
+
+    def _batches(self, examples: SnapshotExamples, epoch: int) -> list[Int64]:
+        """This rank's items of each step, int64, ascending."""
+        items = np.arange(len(examples))
+        source = items
+        if self._training_nodes < 1 or self._batch_of == "nodes":
+            source = examples.part(items)[0].ends[0][: len(items)]
+        if self._training_nodes < 1:
+            share = np.random.default_rng(self._seed).random(int(source.max(initial=0)) + 1)
+            items = items[share[source] < self._training_nodes]
+        if not len(items):
+            return []
+        unit = np.arange(len(items))
+        if self._batch_of == "nodes":
+            unit = np.unique(source[items], return_inverse=True)[1]
+        draw = np.random.default_rng([self._seed, examples.sequence, epoch])
+        step = np.argsort(draw.permutation(unit.max() + 1))[unit] // self._batch
+        return np.split(items[np.argsort(step, kind="stable")], np.bincount(step).cumsum()[:-1])
 
     @override
     def state(self) -> dict[str, Any]:

@@ -6,11 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rank_equality import begun, learned, require_equal
+from thread_ranks import side_by_side
 from trainer_sessions import examples_of, learn, session_on
 from trainer_streams import make_lane, meetings
 
 from schemas.trainer_config import Optimisation
 from trainer.models.unroll import unroll
+from trainer.ranks import Ranks
 
 MODELS = pytest.mark.parametrize("model", ["sage-linear", "dysat"])
 
@@ -60,3 +63,45 @@ def test_the_steps_of_a_pass_ask_for_inputs_once(
     report = learn(session, examples)
     assert report.steps > 4
     assert asked == -(-report.steps // 2)
+
+
+def test_node_batches_have_all_events_of_their_sources(tmp_path: Path) -> None:
+    """DistDy section 5.1: ten training nodes make a step."""
+    session, examples = session_at(tmp_path, "sage-linear", strategy_params={"batch_of": "nodes"})
+    batches = session.strategy._batches(examples, epoch=1)
+    sources = [set(examples.learned.src[batch].tolist()) for batch in batches]
+    assert sorted(np.concatenate(batches).tolist()) == list(range(len(examples)))
+    assert [len(nodes) for nodes in sources[:-1]] == [10] * (len(sources) - 1)
+    assert len(set.union(*sources)) == sum(map(len, sources)) == len(set(examples.learned.src.tolist()))
+    report = learn(session, examples)
+    assert (report.steps, report.events) == (len(batches), len(examples))
+    assert {*map(len, session.strategy._batches(examples, epoch=2))} != {10}  # events differ by step
+
+
+def test_events_train_if_their_source_is_a_training_node(tmp_path: Path) -> None:
+    """The same nodes in every snapshot and pass."""
+    session, _ = session_at(tmp_path, "sage-linear", sequence=1, strategy_params={"training_nodes": 0.7})
+    trained, idle = set[int](), set[int]()
+    for sequence in range(2, 6):
+        examples = examples_of(session, sequence)
+        for epoch in range(2):
+            taken = np.concatenate(session.strategy._batches(examples, epoch))
+            trained |= set(examples.learned.src[taken].tolist())
+            idle |= set(np.delete(examples.learned.src, taken).tolist())
+        assert learn(session, examples).events == len(taken) < len(examples)
+    assert not trained & idle
+    assert 0.5 < len(trained) / len(trained | idle) < 0.9
+
+
+def test_ranks_learn_from_training_nodes_in_batches_what_one_rank_learns(tmp_path: Path) -> None:
+    lane = make_lane(tmp_path, events=meetings(snapshots=5, a_snapshot=60), parts=3)
+
+    def work(ranks: Ranks) -> Any:
+        params = {"training_nodes": 0.7, "batch_of": "nodes"}
+        return learned(
+            begun(lane, "vertex", "sage-linear", ranks, torch.float64, 0.01, strategy_params=params)
+        )
+
+    one = work(Ranks())
+    for found in side_by_side(3, work):
+        require_equal(found, one, torch.float64)
