@@ -47,7 +47,7 @@ PLAIN = ("hash", "random", "load-aware", "ldg", "greedy-store", "metis", "metis-
 ALGORITHMS: list[tuple[str, str, dict[str, Any]]] = [
     *((name, name, {}) for name in PLAIN),
     ("distdy, stay", "distdy", {"reward": "stay"}),
-    ("distdy, paper", "distdy", {"reward": "paper"}),
+    ("distdy, paper", "distdy", {"preset": "paper"}),
     ("byte-lp", "byte-lp", {}),
     ("byte-lp, sweeps only", "byte-lp", {"refresh": None}),
     ("byte-lp, one heated sweep", "byte-lp", {"refresh": None, "steps": 1}),

@@ -1,16 +1,19 @@
-"""DistDy against plain Python: the whole algorithm node by node, capacities, the bound on nodes; its payoff by brute force."""
+"""DistDy against plain Python: the whole algorithm node by node, and capacities; payoff, weights and optimum by brute force."""
 
 import itertools
+import math
+from collections import Counter
+from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from plain_distdy import PlainDistDy, pair_lists, snapshot
 
 from stream.partition.interface import CapacityError, PartitionError, create
 from stream.partition.vertex.base import sampled_share
-from stream.partition.vertex.distdy import REFERENCE_BYTES, refine
+from stream.partition.vertex.distdy import PAPER, REFERENCE_BYTES, refine, sampling_rates
 from stream.partition.vertex.pair_totals import FRACTION
 
 changes = st.dictionaries(st.integers(0, 11), st.integers(1, 4), max_size=6)
@@ -30,9 +33,10 @@ streams = st.lists(st.tuples(pair_lists(12), changes), min_size=1, max_size=5)
     st.sampled_from([0, 4, 16]),
     st.sampled_from([1, 3, 300]),
     st.sampled_from([0.0, 0.5, 6.0]),
+    st.sampled_from([1, 1, 2, 3]),
 )
 def test_every_owner_equals_the_plain_algorithm(
-    stream, parts, window, width, reward, bound, capacity, sweep_all, cooling, sweeps, move_cost
+    stream, parts, window, width, reward, bound, capacity, sweep_all, cooling, sweeps, move_cost, layers
 ):
     fast = create(
         "distdy",
@@ -46,6 +50,7 @@ def test_every_owner_equals_the_plain_algorithm(
         cooling=cooling,
         sweeps=sweeps,
         move_cost=move_cost,
+        layers=layers,
     )
     plain = PlainDistDy(
         parts,
@@ -58,6 +63,7 @@ def test_every_owner_equals_the_plain_algorithm(
         cooling=cooling,
         sweeps=sweeps,
         move_cost=move_cost,
+        layers=layers,
     )
     delta = None
     for tau, (pairs, features) in enumerate(stream):
@@ -176,6 +182,110 @@ def test_communities_end_on_servers_of_their_own():
 def test_parameters_out_of_range_are_refused(params, message):
     with pytest.raises(PartitionError, match=message):
         create("distdy", parts=3, **params)
+
+
+def samples(neighbours, fanout, layers):
+    """How often each pair is sampled on average, if every node is embedded once: every possible sample is written out."""
+
+    @cache
+    def from_node(v, hops):
+        count, size = Counter(), min(fanout, len(neighbours[v]))
+        possible = list(itertools.combinations(neighbours[v], size))
+        for u in itertools.chain.from_iterable(possible):
+            count[min(u, v), max(u, v)] += 1 / len(possible)
+            for pair, times in from_node(u, hops - 1).items() if hops > 1 else ():
+                count[pair] += times / len(possible)
+        return count
+
+    return sum((from_node(v, layers) for v in range(len(neighbours))), Counter())
+
+
+@settings(max_examples=100, deadline=None)
+@given(pair_lists(6), st.integers(1, 4), st.integers(1, 3))
+def test_a_pair_weighs_as_often_as_the_layers_sample_it(pairs, fanout, layers):
+    """DistDy section 3.4, and its "similar" of several layers."""
+    delta = snapshot(0, 6, pairs)
+    rows, rates = delta.rows, sampling_rates(delta.rows, fanout, layers)
+    sampled = samples([rows.indices[a:b].tolist() for a, b in zip(*rows[:2], strict=True)], fanout, layers)
+    for (u, v), times in sampled.items():
+        assert rates[u] + rates[v] == pytest.approx(times, rel=1e-4)
+    partitioner = create("distdy", parts=2, fanout=fanout, layers=layers)
+    partitioner.update(delta)
+    home = partitioner.home()
+    inside = sum(times for (u, v), times in sampled.items() if home[u] == home[v])
+    if sampled:
+        assert partitioner.quality().utility == pytest.approx(inside / sampled.total(), rel=1e-4)
+
+
+@settings(max_examples=100, deadline=None)
+@given(streams, st.integers(1, 4))
+def test_the_preset_is_the_printed_algorithm(stream, parts):
+    preset, plain, delta = create("distdy", parts=parts, preset="paper", capacity=10_000), None, None
+    printed = {**PAPER, "capacity": [10_000] * parts}
+    plain = PlainDistDy(parts, **printed)
+    for tau, (pairs, features) in enumerate(stream):
+        delta = snapshot(tau, 12, pairs, features, 8, 4, loops=[0], before=delta, touch=[])
+        owners = plain.update(delta)
+        preset.update(delta)
+        assert {v: int(preset.home()[v]) for v in delta.live.tolist()} == owners
+
+
+def best_utility(weights, sizes, capacity, window):
+    """The largest Σ U of (3) under (3a), by trying all assignments of all snapshots.
+
+    ``weights`` is {pair: W} of each snapshot, ``sizes`` (c of each node, C) of each, ``capacity`` D^k.
+    """
+    nodes, servers = len(sizes[0][0]), range(len(capacity))
+    best = {((None,) * nodes, ()): 0.0}  # by the last assignment and the loads of the last w − 1 snapshots
+    for pairs, (extra, full) in zip(weights, sizes, strict=True):
+        further = {}
+        for owner in itertools.product(servers, repeat=nodes):
+            inside = sum(weight for (u, v), weight in pairs.items() if owner[u] == owner[v])
+            for (before, loads), total in best.items():
+                load = [0] * len(capacity)
+                for v, k in enumerate(owner):
+                    load[k] += extra[v] if before[v] == k else full
+                window_loads = (*loads, tuple(load))
+                if any(sum(each[k] for each in window_loads) > capacity[k] for k in servers):
+                    continue
+                state = owner, window_loads[-(window - 1) :]
+                further[state] = max(further.get(state, 0.0), total + inside)
+        best = further
+    return max(best.values())
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([2, 3]), st.booleans())
+def test_utility_is_within_the_competitive_ratio_of_the_offline_optimum(seed, parts, printed):
+    """DistDy Theorem 4.2: 2·max(1, ln 2η), if at least 1/η of the memory is in use at every step."""
+    draws, eta, nodes, window, full = np.random.default_rng(seed), 6.0, 4, 2, REFERENCE_BYTES + 128
+    capacity = [int(draws.uniform(2.5, 5.0) * nodes / parts) * full for _ in range(parts)]
+    settings_ = {"preset": "paper"} if printed else {}
+    partitioner = create(
+        "distdy", parts=parts, window=window, fanout=2, eta=eta, capacity=capacity, **settings_
+    )
+    weights, sizes, used, reached = [], [], [[0] * parts] * (window - 1), 0.0
+    delta, owner = None, [-1] * nodes
+    for tau in range(3):
+        pairs = draws.integers(0, nodes, (draws.integers(2, 7), 2)).tolist()
+        changed = dict(enumerate(draws.integers(2, 5, nodes).tolist()))
+        delta = snapshot(tau, nodes, pairs, changed, 32, 4, loops=range(nodes), before=delta)
+        try:
+            partitioner.update(delta)
+        except CapacityError:
+            assume(False)
+        before, owner = owner, partitioner.home()[:nodes].tolist()
+        rates = sampling_rates(delta.rows, 2, 1)
+        weights.append({(u, v): rates[u] + rates[v] for u, v in {tuple(sorted(p)) for p in pairs} if u != v})
+        sizes.append(([REFERENCE_BYTES + 32 * changed[v] for v in range(nodes)], full))
+        reached += sum(weight for (u, v), weight in weights[-1].items() if owner[u] == owner[v])
+        load = [0] * parts
+        for v, k in enumerate(owner):
+            load[k] += sizes[-1][0][v] if before[v] == k else full
+        used = [*used, load][-window:]
+        assume(eta * sum(map(sum, used)) >= sum(capacity))
+    bound = 2 * max(1.0, math.log(2 * eta))
+    assert best_utility(weights, sizes, capacity, window) <= bound * reached + 1e-9
 
 
 def payoff(owner, case):

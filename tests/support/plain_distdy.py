@@ -67,8 +67,9 @@ class PlainDistDy:
         sweep_all=1.0,
         cooling=16,
         move_cost=0.0,
+        layers=1,
     ):
-        self.move_cost = move_cost
+        self.move_cost, self.layers = move_cost, layers
         self.cooling, self.charges = cooling, reward == "paper"
         self.bound, self.touched = max_imbalance, 0
         self.sweep_all = math.inf if sweep_all is None else sweep_all
@@ -136,15 +137,20 @@ class PlainDistDy:
                 free[k] += c[v]
                 free[m] -= C
 
-        chance = {v: round(min(len(row[v]), self.f) / len(row[v]) * 2**30) for v in live if row[v]}
-        scale = C * self.B / len(live)
+        rate = plain_rates(row, self.f, self.layers)
+        largest = max(rate.values(), default=1.0) if self.layers > 1 else 1.0
+        chance = {v: round(rate[v] / largest * 2**30) for v in live if row[v]}
+        scale = C * self.B / len(live) * largest
 
         def utility():
             """Every pair inside counts at both of its ends, in whole multiples of 2^-30."""
             total = 0
-            for v in live:
+            for v in filter(row.get, live):
                 same = sum(owner[u] == owner[v] for u in row[v])
-                total += int(min(len(row[v]), self.f) * same / len(row[v]) * 2**30 + 0.5) if row[v] else 0
+                if self.layers > 1:
+                    total += chance[v] * same
+                else:
+                    total += int(min(len(row[v]), self.f) * same / len(row[v]) * 2**30 + 0.5)
             return scale * (total / 2**30)
 
         def load():
@@ -174,7 +180,10 @@ class PlainDistDy:
         elif self.touched >= self.sweep_all * len(live):
             due, self.touched = set(live), 0
         pairs = sum(map(len, row.values())) // 2
-        pair = scale * sum(min(len(row[v]), self.f) for v in live) / max(pairs, 1)
+        weight = sum(min(len(row[v]), self.f) for v in live)
+        if self.layers > 1:
+            weight = sum(chance[v] * len(row[v]) for v in chance) / 2**30
+        pair = scale * weight / max(pairs, 1)
         reward = [self.sign * x + self.move_cost * pair for x in self.mu]
         later_reward = [max(self.sign * x, 0.0) + self.move_cost * pair for x in self.mu]
         drops, top = (self.cooling, 2.0 * pair) if len(due) == len(live) else (self.cooling // 4, 1.0 * pair)
@@ -228,6 +237,17 @@ class PlainDistDy:
         self.history = [*self.history, a][1:] if self.w > 1 else []
         self.owner = owner
         return owner
+
+
+def plain_rates(row, fanout, layers):
+    """How often each node with neighbours samples one of them, if every node is embedded once by so many layers."""
+    share = {v: min(len(row[v]), fanout) / len(row[v]) for v in row if row[v]}
+    reached = total = dict.fromkeys(share, 1.0)
+    for _ in range(layers - 1):
+        sent = {v: round(2**20 * reached[v] * share[v]) for v in share}
+        reached = {v: sum(sent[u] for u in row[v]) / 2**20 for v in share}
+        total = {v: total[v] + reached[v] for v in share}
+    return {v: share[v] * total[v] for v in share}
 
 
 def pair_lists(n):

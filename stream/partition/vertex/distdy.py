@@ -25,9 +25,9 @@ prices of storage allow (Alg. 2), then new prices and rewards (Alg. 3). The pape
   takes. That shakes nodes up by itself, so no thresholds are used once there are old nodes. Nodes looked at later, for a moved
   neighbour, are neither paid nor charged there, because charges would spread through the whole graph from any change.
 
-A node is known to the loops by int32 (≥ N, 2): its server, −1 for none, and the chance ``min(d, f) / d`` that a given neighbour
-of it is sampled, in multiples of 1 / ``FRACTION``. Side by side, a neighbour costs one cache miss instead of two, and sums of
-whole numbers don't depend on the order.
+A node is known to the loops by int32 (≥ N, 2): its server, −1 for none, and its ``sampling_rates`` in multiples of
+1 / ``FRACTION`` of the largest (with one layer of 1: the chance ``min(d, f) / d`` that a given neighbour is sampled). Side by
+side, a neighbour costs one cache miss instead of two, and sums of whole numbers don't depend on the order.
 """
 
 import math
@@ -35,7 +35,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from schemas.section import Section
 from stream.arrays.growing import with_room
@@ -61,14 +61,32 @@ _KEPT = 1 << 24
 """Most sums that are kept: 128 MiB."""
 _SETTLED = 8
 """Sums are kept once fewer than one in this many nodes move, because updating them costs a row per move."""
-
+_REACH = 1 << 20
+"""How often nodes are reached is summed in whole multiples of its inverse, so that sums don't depend on the order."""
 
 Bytes = Annotated[int, Field(ge=1, le=2**62)]
+
+PAPER: dict[str, Any] = {
+    "reward": "paper", "cooling": 0, "max_imbalance": None, "sweep_all": 0.0, "capacity": 100_000_000,
+}  # fmt: skip
+"""Options of the preset ``paper``; the capacity is that of cluster 1 in DistDy section 5.1."""
 
 
 class DistDyOptions(VertexPartitionerOptions):
     """Options of ``distdy``."""
 
+    preset: Literal["paper"] | None = Field(
+        None,
+        description="paper: the algorithm as printed, which is reward paper, cooling 0, max_imbalance null, sweep_all 0, and "
+        "capacity 100,000,000. Other keys given beside it count.",
+    )
+    layers: int = Field(
+        1,
+        ge=1,
+        le=4,
+        description="L, layers of the trained network, which samples as many hops. Above 1 each snapshot costs L − 1 passes "
+        "over all pairs.",
+    )
     batch: int = Field(
         512, ge=1, le=2**31, description="B, training nodes per batch; it scales weights and prices alike."
     )
@@ -112,6 +130,12 @@ class DistDyOptions(VertexPartitionerOptions):
         description="Additional gain required of a move from a node's place, in mean weights of a pair; 0: as in the paper.",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_the_preset(cls, content: Any) -> Any:
+        printed = isinstance(content, dict) and content.get("preset") == "paper"
+        return {**PAPER, **content} if printed else content
+
 
 @register
 class DistDy(VertexPartitioner):
@@ -128,7 +152,8 @@ class DistDy(VertexPartitioner):
         self.cooling, self.move_cost = options.cooling, options.move_cost
         self.max_imbalance = options.max_imbalance
         self.sweep_all = math.inf if options.sweep_all is None else options.sweep_all
-        self.fanout, self.batch, self.eta = options.fanout, options.batch, options.eta
+        self.fanout, self.layers = options.fanout, options.layers
+        self.batch, self.eta = options.batch, options.eta
         self.sweeps, self.width, self.reward = options.sweeps, options.width, options.reward
         self._capacity = _capacities(options.capacity, parts)
         self._stored: Int64 = np.zeros((window - 1, parts), np.int64)  # a^k of the last w − 1 snapshots
@@ -141,15 +166,15 @@ class DistDy(VertexPartitioner):
         self._has_moved: Bool = np.empty(0, np.bool_)
         self._in_first: Bool = np.empty(0, np.bool_)
         self._slot: Int32 = np.empty(0, np.int32)
-        # Of the current snapshot: bytes per server, capacities, and C·B/N.
+        # Of the current snapshot: bytes per server, capacities, C·B/N, and the largest sampling rate.
         self._load: Int64 = np.zeros(parts, np.int64)
         self._capacity_used: Int64 = np.zeros(parts, np.int64)
-        self._scale = 0.0
+        self._scale, self._largest_rate = 0.0, 1.0
 
     def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
         live, rows = int(self._nodes_per_part.sum()) + len(delta.entered), delta.rows
         self._known[delta.left, 0] = -1
-        self._known[delta.touched, 1] = self._chance(rows, delta.touched)
+        self._set_rates(rows, delta.touched)
         if live == 0:
             self._load = np.zeros(self.parts, np.int64)
             return np.empty(0, np.int64), np.empty(0, np.int32)
@@ -181,7 +206,7 @@ class DistDy(VertexPartitioner):
         self.totals.advance(delta, self._owner, placed)
         self._owner[placed] = before
         load = start - free
-        scale = full_bytes * self.batch / live  # DistDy section 3.4
+        scale = full_bytes * self.batch / live * self._largest_rate  # DistDy section 3.4
         price = self._prices(
             capacity, np.zeros(self.parts, np.int64), self._base_price(scale * self.totals.inside, load)
         )
@@ -297,11 +322,17 @@ class DistDy(VertexPartitioner):
         super()._begin(delta)
         n = self._num_nodes
         self._known[:n, 0] = self._home
-        self._known[:n, 1] = self._chance(delta.rows, np.arange(n))
+        self._set_rates(delta.rows, np.arange(n))
 
-    def _chance(self, rows: NeighbourRows, nodes: Int64) -> Int32:
-        """Chance that a neighbour of each of these nodes is sampled, in fractions."""
-        return np.rint(FRACTION * sampled_share(rows, nodes, self.fanout)).astype(np.int32)
+    def _set_rates(self, rows: NeighbourRows, touched: Int64) -> None:
+        """Sampling rates of nodes whose rows changed; with several layers of all nodes, which hops reach."""
+        if self.layers == 1:
+            self._known[touched, 1] = np.rint(FRACTION * sampled_share(rows, touched, self.fanout))
+            return
+        rates = sampling_rates(rows, self.fanout, self.layers)
+        self._largest_rate = float(rates.max(initial=0.0)) or 1.0
+        self.totals.rates = np.rint(rates / self._largest_rate * FRACTION).astype(np.int64)
+        self._known[: len(rates), 1] = self.totals.rates
 
     def _most_nodes(self, live: int) -> int:
         """Most nodes per server, for a number of live nodes."""
@@ -354,6 +385,34 @@ def _capacities(capacity: int | list[int] | None, parts: int) -> Int64 | None:
     if len(given) not in (1, parts):
         raise PartitionError(f"distdy takes one capacity or {parts}, found {capacity}")
     return np.broadcast_to(given, parts).copy()
+
+
+def sampling_rates(rows: NeighbourRows, fanout: int, layers: int) -> Float64:
+    """How often each node samples a given neighbour while every node is embedded once by L layers, float64 (N,).
+
+    The paper has one layer (section 3.4), where a node samples min(d, f) of its d neighbours, so each with the chance
+    s = min(d, f)/d, if it is one of the B training nodes of N. A further layer samples the neighbours of every sampled node.
+    So with r_0 = 1 node v is reached r_h(v) = Σ_u r_{h−1}(u)·s_u times after h hops, u its neighbours, and samples each
+    neighbour x_v = s_v·Σ_{h<L} r_h(v) times. The pair uv weighs C·B/N·(x_u + x_v). A node that is sampled twice counts twice,
+    as a pair that is sampled from both ends does in the paper.
+    """
+    share = sampled_share(rows, np.arange(len(rows.start)), fanout)
+    reached = np.ones(len(share))
+    total = reached.copy()
+    for _ in range(layers - 1):
+        reached = _sum_neighbours(rows, np.rint(_REACH * reached * share).astype(np.int64)) / _REACH
+        total += reached
+    return share * total
+
+
+@njit(cache=True, nogil=True)
+def _sum_neighbours(rows: NeighbourRows, values: Int64) -> Int64:
+    """Sum of the neighbours' values of each node, int64 (N,)."""
+    sums = np.zeros(len(values), np.int64)
+    for v in range(len(values)):
+        for i in range(rows.start[v], rows.end[v]):
+            sums[v] += values[rows.indices[i]]
+    return sums
 
 
 def base_partition(

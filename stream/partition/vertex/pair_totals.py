@@ -26,6 +26,10 @@ class PairTotals:
     Args:
         parts: K.
         fanout: f.
+
+    Attributes:
+        rates: int64 (N,), weights of nodes in fractions: a pair weighs the sum of its ends'. None: min(d, f)/d. Whoever sets them
+            does so in every snapshot.
     """
 
     def __init__(self, parts: int, fanout: int) -> None:
@@ -35,6 +39,7 @@ class PairTotals:
         self._sums: Int64 = np.zeros(4, np.int64)
         self._stored: Int64 = np.zeros(parts, np.int64)
         self._tau: int | None = None  # the snapshot whose pairs are counted
+        self.rates: Int64 | None = None
 
     def advance(self, delta: SnapshotDelta, home: Int32, placed: Int64) -> None:
         """Apply changes; repeatable within a snapshot, as owners change.
@@ -82,12 +87,16 @@ class PairTotals:
     @property
     def weight(self) -> float:
         """Weight of all pairs."""
-        return float(self._sums[_WEIGHT])
+        return float(self._sums[_WEIGHT]) if self.rates is None else self._rated(_DEGREE)
 
     @property
     def inside(self) -> float:
         """Weight of the pairs with one owner."""
-        return float(self._sums[_INSIDE]) / FRACTION
+        return float(self._sums[_INSIDE]) / FRACTION if self.rates is None else self._rated(_SAME)
+
+    def _rated(self, column: int) -> float:
+        """Σ of nodes' rates times a column of counts."""
+        return float(self.rates @ self._known[: len(self.rates), column].astype(np.int64)) / FRACTION
 
     @property
     def stored(self) -> Int64:
