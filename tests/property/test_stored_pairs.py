@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from stream.partition.interface import Assignment, Why
 from stream.snapshots.graph import LiveGraph
-from stream.store.lane.diff import WholePairs, pair_changes
+from stream.store.lane.diff import rows_of_all
 from stream.store.lane.placement import Placement
 from stream.store.lane.state import AssignedPairs, OwnedPairs
 
@@ -50,7 +50,7 @@ def reweighted(rows, draws):
 
 def agree(graph, pairs, changes, before, after):
     assert rows_of(changes) == plain_changes(before, after)
-    from_nothing = pair_changes(WholePairs.empty(), pairs.whole(), len(pairs.count))
+    from_nothing = rows_of_all(pairs.whole(), len(pairs.count))
     assert rows_of(from_nothing) == plain_changes({}, after)
     counts = [sum(part == p for part, _ in after) for p in range(len(pairs.count))]
     assert pairs.count.tolist() == counts

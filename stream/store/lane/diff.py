@@ -34,13 +34,6 @@ class WholePairs:
     second: Int32
 
     @classmethod
-    def empty(cls) -> "WholePairs":
-        """No pairs."""
-        return cls(
-            np.empty(0, np.int64), np.empty(0, np.float32), np.empty(0, np.int32), np.empty(0, np.int32)
-        )
-
-    @classmethod
     def by_owner(cls, keys: Int64, weight: Float32, home: Int32) -> "WholePairs":
         """Vertex lanes: each pair with the owners of its ends; ``home`` is int32 (num_nodes,)."""
         src, dst = split_keys(keys)
@@ -112,23 +105,19 @@ def segment_width(features: int, segments: int) -> int:
     return -(-features // segments)
 
 
-def pair_changes(before: WholePairs, after: WholePairs, batches: int) -> PairRows:
-    """Difference of two snapshots' stored pairs by part; O(pairs) by one merge of sorted arrays.
+def rows_of_all(pairs: WholePairs, batches: int) -> PairRows:
+    """All pairs of a snapshot by part, as changes from nothing.
 
     Args:
-        before: The earlier snapshot.
-        after: The later one.
+        pairs: Of the snapshot.
         batches: Number of parts, plus one for discarded pairs in edge lanes.
     """
-    args = (
-        before.keys, before.weight, before.first, before.second,
-        after.keys, after.weight, after.first, after.second,
-    )  # fmt: skip
-    total = _pair_changes(*args, np.empty(0, np.int32), np.empty(0, np.int8), *(a[:0] for a in args[:2]))
-    part, op = np.empty(total, np.int32), np.empty(total, np.int8)
-    keys, weight = np.empty(total, np.int64), np.empty(total, np.float32)
-    _pair_changes(*args, part, op, keys, weight)
-    return by_part(part, op, keys, weight, batches)
+    twice = pairs.second >= 0
+    part, keys, weight = (
+        np.concatenate([column, other[twice]])
+        for column, other in ((pairs.first, pairs.second), (pairs.keys,) * 2, (pairs.weight,) * 2)
+    )
+    return by_part(part, np.ones(len(part), np.int8), keys, weight, batches)
 
 
 def is_smaller_whole(changes: PairRows, pairs: int) -> bool:
@@ -227,21 +216,4 @@ def pair_change(key, old, new, reweighted, w, n, part, op, keys, weight):  # typ
         if fill:
             part[n], op[n], keys[n], weight[n] = p, 0 if was_stored else 1, key, w
         n += 1
-    return n
-
-
-@njit(cache=True, nogil=True)
-def _pair_changes(bk, bw, b1, b2, ak, aw, a1, a2, part, op, keys, weight):  # type: ignore[no-untyped-def]  # compiled
-    # Called twice: with empty outputs it counts, with outputs of that size it fills them.
-    i = j = n = 0
-    while i < len(bk) or j < len(ak):
-        was = i < len(bk) and (j == len(ak) or bk[i] <= ak[j])
-        stays = j < len(ak) and (i == len(bk) or ak[j] <= bk[i])
-        key = bk[i] if was else ak[j]
-        old = (b1[i], b2[i]) if was else (np.int32(-1), np.int32(-1))
-        new = (a1[j], a2[j]) if stays else (np.int32(-1), np.int32(-1))
-        w = aw[j] if stays else np.float32(0)
-        n = pair_change(key, old, new, was and stays and bw[i] != w, w, n, part, op, keys, weight)
-        i += was
-        j += stays
     return n

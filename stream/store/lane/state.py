@@ -48,7 +48,7 @@ from stream.store.lane.diff import (
     full_rows,
     is_smaller_whole,
     pair_change,
-    pair_changes,
+    rows_of_all,
     segment_changes,
     segment_width,
 )
@@ -477,7 +477,7 @@ class LaneState:
         self._pairs.restore(tables["pair_parts"]["part"].to_numpy())
 
     def _all_pairs(self) -> PairRows:
-        return pair_changes(WholePairs.empty(), self._pairs.whole(), self.batches)
+        return rows_of_all(self._pairs.whole(), self.batches)
 
     def _placed(self) -> tuple[Int64, Int32, Int8]:
         """All placements as the rows of a new lane: (node, part, why)."""

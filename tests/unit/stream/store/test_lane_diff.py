@@ -8,7 +8,7 @@ from stream.store.lane.diff import (
     WholePairs,
     cut_segments,
     full_rows,
-    pair_changes,
+    rows_of_all,
     segment_changes,
     segment_width,
 )
@@ -42,23 +42,12 @@ def rows_by_part(changes, batches):
 
 
 @pytest.mark.parametrize("batches", [1, 2, 5])
-def test_pair_changes_lead_from_one_snapshot_to_the_next_and_no_row_is_idle(batches):
+def test_all_pairs_lie_with_each_of_their_parts_in_order(batches):
     rng = np.random.default_rng(batches)
     for _ in range(20):
-        before, after = random_pairs(rng, batches), random_pairs(rng, batches)
-        changes = pair_changes(stored(before), stored(after), batches)
-        for part, rows in enumerate(rows_by_part(changes, batches)):
-            old = {pair: w for pair, (w, parts) in before.items() if part in parts}
-            new = {pair: w for pair, (w, parts) in after.items() if part in parts}
-            expected = [(-1, *pair, 0.0) for pair in old if pair not in new]
-            expected += [(1, *pair, w) for pair, w in new.items() if pair not in old]
-            expected += [(0, *pair, w) for pair, w in new.items() if pair in old and old[pair] != w]
-            assert rows == sorted(expected)
-
-
-def test_an_unchanged_snapshot_stores_nothing():
-    pairs = stored(random_pairs(np.random.default_rng(0), 3))
-    assert len(pair_changes(pairs, pairs, 3).keys) == 0
+        pairs = random_pairs(rng, batches)
+        for part, rows in enumerate(rows_by_part(rows_of_all(stored(pairs), batches), batches)):
+            assert rows == sorted((1, *pair, w) for pair, (w, parts) in pairs.items() if part in parts)
 
 
 def test_a_pair_lies_with_both_owners_once_if_they_are_the_same():
