@@ -10,7 +10,9 @@ protocol, without baselines and rankings. Columns:
 - *memory*: mails and walks a rank has, at most, the largest of ranks; *events*: events and graph, on every rank;
 - *CPU s*: of training, per epoch, of the slowest rank; *MiB sent*: payload that a rank sent per epoch.
 
-``--hubs`` are of sep, ``--batch`` has the events of a step, of all ranks together or, with ``--share each``, of each.
+``--hubs`` are of the rules of SEP, ``--batch`` has the events of a step, of all ranks together or, with ``--share each``, of
+each. ``--shuffle-every 0`` combines the parts once (SPEED's Fig. 7). ``sep-two-pass`` sees the first 70 % before, as under
+``evaluate``.
 """
 
 import itertools
@@ -25,6 +27,7 @@ import harness
 from schemas.config import Lane
 from schemas.trainer_config import TrainerConfig
 from stream.decode.files import read_events
+from stream.partition.offline import training_params
 from stream.store.lane.reader import LaneReader
 from trainer.evaluation.evaluate import _Run, all_inserts
 from trainer.evaluation.protocol import OfflineProtocol
@@ -32,6 +35,8 @@ from trainer.evaluation.split import split_by_time
 from trainer.ranks import Ranks
 from trainer.scoring.metrics import Figures
 from trainer.strategies.speed.pac import PacStrategy
+
+SHARES = (0.7, 0.15, 0.15)
 
 
 class Run(_Run):
@@ -78,11 +83,13 @@ def work(store: Path, lane_name: str, seed: int, given: Any) -> dict[str, Any]:
     ranks, lane, epochs = Ranks.from_environment("cpu"), LaneReader(store, lane_name), given.epochs
     config = TrainerConfig.model_validate({
         "model": given.model, "strategy": "pac", "lane": lane_name, "seed": seed,
-        "strategy_params": {"synchronise": given.synchronise, "batch": given.share},
+        "strategy_params": {
+            "synchronise": given.synchronise, "batch": given.share, "shuffle_every": given.shuffle_every or None
+        },
         "optimisation": {"epochs": epochs, "batch_size": given.batch},
     })  # fmt: skip
-    inserts = all_inserts(lane)
-    split = split_by_time(inserts.visible_us, (0.7, 0.15, 0.15))
+    inserts = all_inserts(lane.log)
+    split = split_by_time(inserts.visible_us, SHARES)
     run = Run(config, lane, ranks, split, seed, OfflineProtocol(lane, inserts, split, seed), None)
     run.prepare()
     figures = run.figures()  # of the first rank
@@ -120,8 +127,8 @@ def mean_and_deviation(values: list[float | None]) -> str:
 
 def rows(given: Any) -> Iterator[list[str]]:
     for data, lane in itertools.product(given.data, given.lanes):
-        for hubs in given.hubs if lane == "sep" else [0.0]:
-            name = f"sep {100 * hubs:g} %" if lane == "sep" else lane
+        for hubs in given.hubs if lane.startswith("sep") else [0.0]:
+            name = f"{lane} {100 * hubs:g} %" if lane.startswith("sep") else lane
             with harness.scratch() as folder:
                 store = store_of(data, folder / "store", lane, hubs, given)
                 for ranks in given.ranks:
@@ -140,8 +147,10 @@ def rows(given: Any) -> Iterator[list[str]]:
 def store_of(data: Path, store: Path, lane: str, hubs: float, given: Any) -> Path:
     events = read_events(harness.existing(data))
     t = events.events["t"].to_numpy()
+    until_us = int(split_by_time(t[events.events["op"].to_numpy() == 1], SHARES).train_until_us)
     interval_us = int(-(-(t.max() - t.min()) // given.snapshots))
-    params = {"hubs": hubs} if lane == "sep" else {}
+    params = {"hubs": hubs} if lane.startswith("sep") else {}
+    params = training_params(lane, params, int(t.min()), until_us)
     return harness.built(
         store, events, interval_us, [Lane(name=lane, algorithm=lane, parts=given.parts, params=params)]
     )
@@ -151,7 +160,7 @@ def main() -> None:
     given = harness.options(
         __doc__, data=[harness.DATA / "collegemsg.parquet"], model="tgn-history", lanes=["sep"], hubs=[0.05],
         ranks=[1, 2, 4], parts=8, epochs=1, batch=200, share={"choices": ["divided", "each"], "default": "divided"},
-        snapshots=25, synchronise="latest", seeds=1,
+        snapshots=25, synchronise="latest", shuffle_every=16, seeds=1,
     )  # fmt: skip
     titles = (
         "data, model | lane | ranks | seeds | AP | inductive | cut | events per rank, std | nodes per rank"

@@ -8,6 +8,7 @@ import torch
 from schemas.errors import FreshetError
 from schemas.trainer_config import Budget, TrainerConfig
 from stream.partition.interface import create_for_lane
+from stream.partition.offline import training_params
 from stream.service.failure import Failure
 from trainer.models.interface import MODELS
 from trainer.session.session import new_model
@@ -75,7 +76,8 @@ def require_evaluable(config: TrainerConfig, ranks: int) -> None:
     require_trainable(config, ranks)
     parts = config.parts or ranks
     with _key("lane"):
-        create_for_lane(config.lane, config.lane_params, parts=parts, seed=config.seed, window=config.window)
+        params = training_params(config.lane, config.lane_params, 0, 0)
+        create_for_lane(config.lane, params, parts=parts, seed=config.seed, window=config.window)
 
 
 @contextmanager

@@ -202,24 +202,30 @@ def create_for_lane(
     """``create`` for a stream, which has no whole that a partitioner could see first.
 
     Raises:
-        PartitionError: As of ``create``, or the partitioner is for files only.
+        PartitionError: As of ``create``, or the partitioner needs a training part and ``given`` does not end it.
     """
     partitioner = create(name, given, parts=parts, seed=seed, window=window)
-    if _is_for_files(PARTITIONERS.find(name)):
+    if sees_training_part(name) and training_until_us(partitioner) is None:
         raise PartitionError(
-            f"{name} is for files only, because it sees a whole file before its first snapshot. "
-            f"Choose one of {', '.join(sorted(lane_algorithms()))}"
+            f"{name} needs its training part before its first snapshot, and a lane has no whole file. Give training_until in "
+            f"its parameters, or choose one of {', '.join(sorted(lane_algorithms()))}"
         )
     return partitioner
 
 
 def lane_algorithms() -> dict[str, type[OnlinePartitioner]]:
-    """Those of ``algorithms()`` that a stream can have: the others have a true class attribute ``files_only``."""
-    return {name: algorithm for name, algorithm in algorithms().items() if not _is_for_files(algorithm)}
+    """Those of ``algorithms()`` that a lane can have without a training part."""
+    return {name: algorithm for name, algorithm in algorithms().items() if not sees_training_part(name)}
 
 
-def _is_for_files(algorithm: type[OnlinePartitioner]) -> bool:
-    return getattr(algorithm, "files_only", False)
+def sees_training_part(name: str) -> bool:
+    """Whether the partitioner ``name`` has the option ``training_until``, and sees that part before its first update."""
+    return "training_until" in PARTITIONERS.find(name).Options.model_fields
+
+
+def training_until_us(partitioner: OnlinePartitioner) -> int | None:
+    """The last time of the part that a partitioner sees before its first update, microseconds; None: it sees none."""
+    return getattr(partitioner, "training_until_us", None)
 
 
 def foreign_state(name: str, missing: KeyError) -> PartitionError:

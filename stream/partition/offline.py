@@ -3,7 +3,7 @@
 import contextlib
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -21,7 +21,9 @@ from stream.partition.interface import (
     CapacityError,
     Kind,
     OnlinePartitioner,
+    PartitionError,
     Why,
+    sees_training_part,
 )
 from stream.partition.quality import share
 from stream.partition.vertex.foreign_rows import foreign_parts
@@ -35,10 +37,31 @@ reproduces its published discards (``docs/partitioning.md``)."""
 
 @runtime_checkable
 class WholeFile(Protocol):
-    """A partitioner that sees a whole file before its first update."""
+    """A partitioner that sees a whole file, or its training part, before its first update."""
 
     def foresee(self, src: Int64, dst: Int64, t: Int64, num_nodes: int) -> None:
         """Take in all inserts: dense ids and µs, (E,) each, and the number of distinct nodes."""
+
+
+def training_params(name: str, params: Mapping[str, Any], begin_us: int, until_us: int) -> dict[str, Any]:
+    """Parameters of a partitioner for a file with a training part: those given, and what follows from the part.
+
+    Args:
+        name: A key of ``algorithms()``.
+        params: As given by the user.
+        begin_us: First time of the training part, microseconds.
+        until_us: Its last time.
+
+    Raises:
+        PartitionError: The name is unknown, or the user gives the end of the training part.
+    """
+    if not sees_training_part(name):
+        return dict(params)
+    if "training_until" in params:
+        raise PartitionError(f"training_until of {name} follows from the split. Leave it out")
+    span_s = (until_us - begin_us) / US_PER_S
+    constant = span_s / _TIME_CONSTANTS_A_SPAN if span_s > 0 else None
+    return {"time_constant": constant, **params, "training_until": until_us / US_PER_S}
 
 
 _CALLED = {"foreign_parts": "lambda"}

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from bad_connections import bad_connections
 from log_lines import error_of, log_lines
@@ -309,6 +311,39 @@ def test_evaluate_on_two_ranks_tests_the_events_of_both(tmp_path: Path) -> None:
     for baseline in ("edgebank_ap", "recency_ap", "recency_popularity_ap", "random_ap"):
         assert found[0][baseline] == pytest.approx(found[1][baseline], abs=1e-4)
     assert found[1]["ap"] > 0.5
+
+
+def test_pac_learns_by_two_passes_over_the_training_part_whatever_comes_later(tmp_path: Path) -> None:
+    """Two files that differ in who meets after the training part: each epoch on two ranks has the same loss and cut."""
+    import pyarrow.parquet as pq
+
+    events = meetings(snapshots=10, a_snapshot=80, nodes=60, features=False)
+    table = events.select(["src", "dst", "op"]).append_column(
+        "t", [[t / 1e6 for t in events["t"].to_pylist()]]
+    )
+    border = np.quantile(events["t"].to_numpy()[events["op"].to_numpy() == 1], 0.6)
+    later = np.flatnonzero(events["t"].to_numpy() > border)
+    src = table["src"].to_numpy().copy()
+    src[later] = np.random.default_rng(5).permutation(src[later])
+    config = configure(
+        tmp_path, interval_s=1.0, store=None, lane="sep-two-pass", lane_params={"hubs": 0.05}, parts=4,
+        model="tgn", model_params={"memory": 8, "time_width": 8}, strategy="pac",
+    )  # fmt: skip
+    epochs, results = [], []
+    for name, column in (("a", table["src"]), ("b", pa.array(src))):
+        pq.write_table(table.set_column(0, "src", column), tmp_path / f"{name}.parquet")
+        arguments = ["--data", str(tmp_path / f"{name}.parquet"), "--split", "0.6,0.2,0.2", "--ranks", "2"]
+        with started("evaluate", "--config", str(config), *arguments, "--json") as process:
+            out, err = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, err
+        results.append(json.loads(out))
+        epochs.append([
+            (line["loss"], line["discarded"]) for line in log_lines(err) if line["event"] == "epoch"
+        ])  # fmt: skip
+    assert epochs[0] == epochs[1]
+    assert len(epochs[0]) == 2
+    assert epochs[0][0][1] > 0
+    assert results[0]["ap"] != results[1]["ap"]
 
 
 SNAPSHOT_FIGURES = {"sequence", "tau", "events", "loss", "ap", "recency_ap"}

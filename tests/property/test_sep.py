@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import defaultdict
 from dataclasses import astuple
 
 import numpy as np
@@ -283,9 +284,42 @@ def test_parameters_out_of_range_are_refused(params, message):
         create("sep-centrality", parts=2, **params)
 
 
+@pytest.mark.parametrize("parts", [4, 64])
+@pytest.mark.parametrize("later_seed", [1, 2])
+def test_pass_one_is_over_the_training_part_and_no_later_event_changes_what_it_placed(parts, later_seed):
+    """The training part ends at second 299, within snapshot 2; nodes from 40 on come after it."""
+    draws, later = np.random.default_rng(0), np.random.default_rng(later_seed)
+    ends = np.minimum(draws.integers(0, 40, (300, 2)), draws.integers(0, 40, (300, 2)))
+    ends = np.concatenate([[[0, 39]], ends[1:], later.integers(0, 60, (300, 2))])
+    events = [(1, int(i), int(j), t) for t, (i, j) in enumerate(ends)]
+    params = {"parts": parts, "seed": 3, "hubs": 0.2, "time_constant": 50.0}
+    fast = create("sep-two-pass", **params, training_until=299.0)
+    for rows in (slice(0, 200), slice(200, 600)):
+        fast.foresee(ends[rows, 0].copy(), ends[rows, 1].copy(), np.arange(600)[rows] * 1_000_000, 60)
+    plain = PlainSep(**params, balance_weight=1.0)
+    plain.pass_one(events[:300])
+    plain.all_nodes = 40
+    plain.cent = defaultdict(float, plain.cent)  # nodes that come later have none
+    placed = []
+    for tau, begin in enumerate(range(0, 600, 120)):
+        here = events[begin : begin + 120]
+        if tau == 4:
+            state, fast = fast.state(), create("sep-two-pass", **params, training_until=299.0)
+            fast.restore(state)
+        seen = max(max(i, j) for _, i, j, _ in events[: begin + 120]) + 1
+        parts_of_events = fast.update(snapshot(tau, seen, here)).event_part.tolist()
+        assert parts_of_events == plain.update(here, seen)
+        placed += parts_of_events
+    alone = create("sep-two-pass", **params)
+    alone.foresee(ends[:300, 0].copy(), ends[:300, 1].copy(), np.arange(300) * 1_000_000, 40)
+    assert placed[:300] == alone.update(snapshot(0, 40, events[:300])).event_part.tolist()
+    assert fast.quality().shared_share <= 0.2
+    assert all(len(plain.A[v]) == 1 for v in range(40, 60) if v in plain.A)
+
+
 def test_two_passes_without_the_first_are_refused():
     partitioner = create("sep-two-pass", parts=2)
-    with pytest.raises(PartitionError, match="needs the whole file before its first snapshot"):
+    with pytest.raises(PartitionError, match="needs the file or its training part before its first snapshot"):
         partitioner.update(snapshot(0, 2, [(1, 0, 1, 0)]))
 
 

@@ -50,6 +50,16 @@ def evaluate(
             help="Judge another model by its scores (Parquet or CSV) for the test events and --negatives.",
         ),
     ] = None,
+    masked_nodes: Annotated[
+        float,
+        typer.Option(
+            "--masked-nodes",
+            metavar="SHARE",
+            min=0,
+            max=0.9,
+            help="Share of all nodes, drawn by the seed among those of validation and test, that are hidden from training.",
+        ),
+    ] = 0.0,
     matrix: Annotated[
         Path | None,
         typer.Option(
@@ -104,6 +114,7 @@ def evaluate(
             "negatives": negatives,
             "scores": scores,
             "columns": columns,
+            "masked_nodes": masked_nodes,
         }
         result = in_ranks(
             None if ranks is None else RankRange(ranks, ranks),
@@ -120,6 +131,8 @@ def evaluate(
         raise typer.BadParameter("--format and --figure go with --matrix")
     if matrix is not None and (out is None or file is not None or data is not None):
         raise typer.BadParameter("--matrix needs --out FILE, and has --config and --data in its file")
+    if matrix is not None and masked_nodes:
+        raise typer.BadParameter("--masked-nodes goes with --config and --data")
     finish(body, debug=debug)
 
 

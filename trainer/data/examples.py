@@ -117,6 +117,7 @@ class Examples:
         candidates: ``num_candidates`` per own event of the ranked sample.
         num_candidates: Candidates per event.
         excluded: Events without figures, by reason, of all ranks.
+        masked: bool (E,): an end of the event is hidden from training; None: no node is.
     """
 
     tau: int
@@ -133,6 +134,7 @@ class Examples:
     candidates: Queries
     num_candidates: int
     excluded: dict[str, int]
+    masked: Bool | None = None
     queries_per_example: ClassVar[int] = 2
     """Questions per learned event: itself and a negative."""
 

@@ -1,27 +1,35 @@
 """Offline evaluation on a file or a store: train, choose an epoch by validation, test, as in the TGN line of work."""
 
 import copy
+import json
+import math
 import resource
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
 import torch
 from numpy.typing import NDArray
 
 from schemas.config import Lane
-from schemas.events import US_PER_S
+from schemas.events import US_PER_S, Op
 from schemas.trainer_config import TrainerConfig
+from stream.arrays.kinds import Int64
+from stream.partition.offline import training_params
 from stream.service.failure import Failure
 from stream.service.scratch import scratch_folder
 from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
+from stream.store.lane.writer import LaneWriter
 from stream.store.log.event_columns import event_columns
 from stream.store.log.reader import LogReader
 from stream.store.store_events import is_store, read_source
@@ -31,7 +39,7 @@ from trainer.evaluation.classification import event_labels, label_cautions, node
 from trainer.evaluation.foreign_scores import ForeignScores, evaluate_scores
 from trainer.evaluation.progress import Progress
 from trainer.evaluation.protocol import OfflineProtocol
-from trainer.evaluation.split import Split, split_by_time
+from trainer.evaluation.split import Split, draw_masked, split_by_time, without_training_of
 from trainer.evaluation.stored_negatives import StoredNegatives, write_negatives
 from trainer.ranks import Ranks
 from trainer.scoring.metrics import Figures, flat_figures, warn_of
@@ -109,29 +117,75 @@ def peak_mib() -> float:
     return peak / (2**20 if sys.platform == "darwin" else 2**10)
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The data of an evaluation, as on the command line.
+
+    Attributes:
+        data: Parquet, CSV or TSV; or a store's folder or address.
+        as_of: A moment of the store; None: all sealed snapshots.
+        columns: The file's names of an event's columns, as in the option; None: the standard names.
+        shares: Of training, validation and test.
+        masked_share: Share of the nodes that are hidden from training.
+    """
+
+    data: str | Path
+    as_of: str | None
+    columns: str | None
+    shares: tuple[float, float, float]
+    masked_share: float
+
+
 def build_store_of(
-    config: TrainerConfig,
-    data: str | Path,
-    as_of: str | None,
-    folder: str,
-    parts: int,
-    ranks: Ranks,
-    columns: str | None = None,
-) -> bool:
-    """Make a store of a file, or of a store's events, on rank 0 while the others wait; a collective.
+    config: TrainerConfig, source: Source, folder: str, parts: int, ranks: Ranks
+) -> tuple[Split, Int64] | None:
+    """Make a store of the data, on rank 0 while the others wait; a collective.
 
     Args:
         config: Its ``lane`` is the algorithm of the store's one lane.
-        data: Parquet, CSV or TSV; or a store's folder or address.
-        as_of: A moment of the store; None: all sealed snapshots.
+        source: The data.
         folder: Of the new store.
         parts: Of the lane.
         ranks: All ranks.
-        columns: The file's names of an event's columns, as in the option; None: the standard names.
 
     Returns:
-        False on other ranks if rank 0 failed, which raises the error.
+        The split, and dense ids of the masked nodes, int64. None on other ranks if rank 0 failed, which raises the error.
     """
+    error: Exception | None = None
+    said = ""
+    if ranks.rank == 0:
+        try:
+            split, masked = _build(config, source, folder, parts)
+            said = json.dumps([*split.borders, masked.tolist()])
+        except Exception as caught:  # noqa: BLE001  raised below, after the others know
+            error = caught
+    said = ranks.text_from_first(said).strip()
+    if error is not None:
+        raise error
+    if not said:
+        return None
+    train_until, validate_until, nodes = json.loads(said)
+    return Split(train_until, validate_until), np.array(nodes, np.int64)
+
+
+def _build(config: TrainerConfig, source: Source, folder: str, parts: int) -> tuple[Split, Int64]:
+    """The store's log and its one lane; see ``build_store_of``."""
+    about_nodes = TASKS.find(config.task).subject == "nodes"
+    read = read_source(str(source.data), source.as_of, source.columns)
+    interval_us = round(config.interval_s * US_PER_S) if config.interval_s else None
+    if interval_us is None and is_store(str(source.data)):
+        interval_us = LogReader(str(source.data)).header.interval_us
+    events, hidden = read.events, pa.array([], read.events["src"].type)
+    is_insert = pc.equal(events["op"], int(Op.INSERT))
+    split = None if about_nodes else split_by_time(events["t"].filter(is_insert).to_numpy(), source.shares)
+    if split is not None and source.masked_share:
+        hidden = draw_masked(events.filter(is_insert), split, source.masked_share, config.seed)
+        events = without_training_of(hidden, events, split)
+    build_store(replace(read, events=events), folder, interval_us=interval_us)
+    log = LogReader(folder)
+    # tasks about nodes have questions in every snapshot, whatever its number of events
+    split = split or split_by_time(snapshot_ends(log), source.shares, "snapshots")
+    begin_us = pc.min(events["t"]).as_py()
     lane = Lane(
         name=config.lane,
         algorithm=config.lane,
@@ -139,39 +193,28 @@ def build_store_of(
         window=config.window,
         edge_life=config.edge_life,
         seed=config.seed,
-        params=config.lane_params,
+        params=training_params(config.lane, config.lane_params, begin_us, math.floor(split.train_until_us)),
     )
-    interval_us = round(config.interval_s * US_PER_S) if config.interval_s else None
-    error: Exception | None = None
-    if ranks.rank == 0:
-        try:
-            source = read_source(str(data), as_of, columns)
-            if interval_us is None and is_store(str(data)):
-                interval_us = LogReader(str(data)).header.interval_us
-            build_store(source, folder, interval_us=interval_us, lanes=[lane])
-        except Exception as caught:  # noqa: BLE001  raised below, after the others know
-            error = caught
-    (failed,) = ranks.any(error is not None)
-    if error is not None:
-        raise error
-    return not failed
+    with LaneWriter(folder, lane) as writer:
+        writer.catch_up()
+    return split, np.flatnonzero(pc.is_in(log.external_ids(), hidden).to_numpy())
 
 
-def all_inserts(lane: LaneReader) -> Inserts:
+def all_inserts(log: LogReader) -> Inserts:
     """The insert events of all snapshots, in log order."""
     parts = [
-        insert_events(event_columns(lane.log.events(snapshot.tau), snapshot.tau, lane.header.interval_us, 0))
-        for snapshot in lane.log.snapshots
+        insert_events(event_columns(log.events(snapshot.tau), snapshot.tau, log.header.interval_us, 0))
+        for snapshot in log.snapshots
     ]
     columns = ("src", "dst", "visible_us", "late")
     parts.append(NO_EVENTS)  # so that an empty log has columns of the right types
     return Inserts(*(np.concatenate([getattr(part, name) for part in parts]) for name in columns))
 
 
-def snapshot_ends(lane: LaneReader) -> NDArray[np.int64]:
+def snapshot_ends(log: LogReader) -> Int64:
     """The last microsecond of every snapshot that has events, int64."""
-    taus = np.array([manifest.tau for manifest in lane.manifests], np.int64)
-    return (taus + 1) * lane.header.interval_us - 1
+    taus = np.array([snapshot.tau for snapshot in log.snapshots], np.int64)
+    return (taus + 1) * log.header.interval_us - 1
 
 
 log = structlog.get_logger()
@@ -191,6 +234,7 @@ TABLE = {
     "hits_at_10": ("hits_at_10", "all", "model"),
     "inductive_ap": ("ap", "inductive", "model"),
     "transductive_ap": ("ap", "transductive", "model"),
+    "masked_ap": ("ap", "masked", "model"),
     "historical_ap": ("ap", "historical", "model"),
     **{
         f"{scorer}_historical_ap": ("ap", "historical", scorer)
@@ -223,6 +267,7 @@ def evaluate(
     negatives: str | None = None,
     scores: str | None = None,
     columns: str | None = None,
+    masked_nodes: float = 0.0,
 ) -> dict[str, Any] | None:
     """Evaluate the configured model on a file of events; a collective.
 
@@ -244,6 +289,7 @@ def evaluate(
         scores: A file of another model's scores for the test events and these negatives: it is judged, on one rank,
             and nothing is trained.
         columns: The file's names of an event's columns, as in the option ``--columns``; None: the standard names.
+        masked_nodes: Share of the nodes, in [0, 1), that are hidden from training; drawn once, from ``seed``.
 
     Returns:
         On rank 0 the keys of docs/cli.md, means over seeds, ``<figure>_spread`` (standard deviation) with more than one
@@ -258,34 +304,34 @@ def evaluate(
     task = TASKS.find(config.task)
     if negatives is not None and task.subject != "pairs":
         raise Failure(f"--negatives is about pairs, but task {config.task} asks about nodes. Leave it out")
+    if masked_nodes and task.subject != "pairs":
+        raise Failure(f"--masked-nodes is about pairs, but task {config.task} asks about nodes. Leave it out")
     parts = config.parts or ranks.size
     with ExitStack() as stack:  # mapped files stay readable for ranks that have not finished
         made = str(stack.enter_context(scratch_folder("evaluate"))) if ranks.rank == 0 else ""
         folder = ranks.text_from_first(made)
-        if not build_store_of(config, data, as_of, folder, parts, ranks, columns):
+        built = build_store_of(
+            config, Source(data, as_of, columns, shares, masked_nodes), folder, parts, ranks
+        )
+        if built is None:
             return None
+        split, masked = built
         lane = LaneReader(folder, config.lane)
         cautions: list[dict[str, Any]] = []
         labels = event_labels(lane) if classifies(task) else None
-        inserts = all_inserts(lane)
-        # tasks about nodes have questions in every snapshot, whatever its number of events
-        split = (
-            split_by_time(snapshot_ends(lane), shares, "snapshots")
-            if task.subject == "nodes"
-            else split_by_time(inserts.visible_us, shares)
-        )
+        inserts = all_inserts(lane.log)
         if labels is not None:
             every = np.concatenate(list(labels.values()))
             require_both_kinds(every, inserts.visible_us, split)
             cautions = label_cautions(every, inserts.visible_us, split)
         stored = _stored(negatives, lane, inserts, split, config.seed, ranks) if negatives else None
         if scores is not None:
-            protocol = OfflineProtocol(lane, inserts, split, 0, stored)
+            protocol = OfflineProtocol(lane, inserts, split, 0, stored, masked)
             predictions = evaluate_scores(ForeignScores(scores), protocol, ranks, config.history_moment)
             return _foreign(scores, predictions, lane, inserts)
         runs = []
         for seed in range(config.seed, config.seed + seeds):
-            links = OfflineProtocol(lane, inserts, split, seed, stored) if is_split(task) else None
+            links = OfflineProtocol(lane, inserts, split, seed, stored, masked) if is_split(task) else None
             runs.append(_Run(config, lane, ranks, split, seed, links, labels).figures())
         no_negative = links.no_negative if links is not None else {}
         tested = int(np.count_nonzero(split.test(inserts.visible_us)))
@@ -310,6 +356,8 @@ def evaluate(
         "ranks": ranks.size,
         "epochs": config.optimisation.passes,
         **_summary(runs),
+        "inductive_protocol": "masked" if masked_nodes else "new",
+        **({"masked_nodes": len(masked)} if masked_nodes else {}),
         "seeds": seeds,
         "parts": parts,
         "snapshots": len(lane.manifests),

@@ -1,11 +1,12 @@
 """The offline protocol: the events, their negatives, and the knowledge before each event."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from schemas.events import US_PER_S
-from stream.arrays.kinds import Bool
+from stream.arrays.kinds import Bool, Int64
 from stream.store.lane.reader import LaneReader
 from trainer.data.examples import Examples, Sampling
 from trainer.data.history import History, Inserts, Moment
@@ -30,6 +31,7 @@ class OfflineProtocol:
         split: By time.
         seed: Of the negatives.
         stored: Negatives for figures; None: they are drawn.
+        masked: int64, nodes that are hidden from training; None: none.
 
     Attributes:
         split: By time.
@@ -44,9 +46,10 @@ class OfflineProtocol:
         split: Split,
         seed: int,
         stored: StoredNegatives | None = None,
+        masked: Int64 | None = None,
     ) -> None:
         self.split = split
-        self._lane, self._stored = lane, stored
+        self._lane, self._stored, self._masked = lane, stored, masked
         trained, tested = split.train(inserts.visible_us), split.test(inserts.visible_us)
         self._borders = [int(np.count_nonzero(inserts.visible_us <= border)) for border in split.borders]
         snapshots = np.unique(inserts.visible_us[tested] // lane.header.interval_us)
@@ -75,7 +78,13 @@ class OfflineProtocol:
         """Examples of a view's newest snapshot."""
         known = np.isin(np.arange(view.num_nodes), self._trained_nodes)
         stored = self._stored.negatives_of(view.taus[-1]) if self._stored is not None else None
-        return examples_of(view, strategy, history, known, self._sampling, epoch, stored)
+        examples = examples_of(view, strategy, history, known, self._sampling, epoch, stored)
+        if self._masked is None:
+            return examples
+        of_src, of_dst = (
+            np.isin(ends, self._masked) for ends in (examples.inserts.src, examples.inserts.dst)
+        )
+        return replace(examples, masked=of_src | of_dst)
 
     def every_snapshot(self, moment: Moment = "batch") -> Iterator[Examples]:
         """Examples of all snapshots and all events, as an event model meets them, without learning."""

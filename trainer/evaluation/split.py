@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from stream.arrays.kinds import Bool, Int64
 from stream.service.failure import Failure
@@ -80,3 +82,48 @@ def split_by_time(t: Int64, shares: tuple[float, float, float], what: str = "ins
             "stay together). Choose other shares with --split"
         )
     return split
+
+
+_MASKED = 0x3A5C
+"""Stream of random numbers of masked nodes."""
+
+
+def draw_masked(inserts: pa.Table, split: Split, share: float, seed: int) -> pa.Array:
+    """Draw the nodes that are hidden from training, as TGN's code does (Rossi et al. 2020, ``get_data``).
+
+    Args:
+        inserts: Insert events with ``src, dst, t``.
+        split: By time.
+        share: Of all nodes; they are drawn among those with an event after the training part.
+        seed: Of the draw.
+
+    Returns:
+        Their external ids, ascending.
+    """
+    later = inserts.filter(pc.greater(inserts["t"], split.train_until_us))
+    count = int(share * len(_ends(inserts)))
+    candidates = _ends(later)
+    drawn = np.random.default_rng([seed, _MASKED]).permutation(len(candidates))[:count]
+    return candidates.take(pa.array(np.sort(drawn)))
+
+
+def without_training_of(nodes: pa.Array, events: pa.Table, split: Split) -> pa.Table:
+    """The events except those of some nodes, given by external ids, in the training part.
+
+    Raises:
+        Failure: No insert is left in the training part.
+    """
+    training = pc.less_equal(events["t"], split.train_until_us)
+    hidden = pc.or_(pc.is_in(events["src"], nodes), pc.is_in(events["dst"], nodes))
+    kept = events.filter(pc.invert(pc.and_(training, hidden)))
+    if not pc.any(pc.and_(pc.equal(kept["op"], 1), pc.less_equal(kept["t"], split.train_until_us))).as_py():
+        raise Failure(
+            f"no training event is left without the {len(nodes)} masked nodes. Choose a smaller --masked-nodes"
+        )
+    return kept
+
+
+def _ends(events: pa.Table) -> pa.Array:
+    """Distinct nodes of events, ascending."""
+    nodes = pc.unique(pa.chunked_array([*events["src"].chunks, *events["dst"].chunks], events["src"].type))
+    return nodes.take(pc.sort_indices(nodes))

@@ -36,6 +36,7 @@ class Predictions:
         event: int64 (n,), each event's place among its snapshot's inserts.
         sampled: bool (n,): random weights predicted the event, too; otherwise their columns are NaN.
         opposed: bool (n,): the event has a negative; the others are in no figure.
+        masked: bool (n,): an end of the event was hidden from training.
     """
 
     positive: Float64
@@ -47,6 +48,7 @@ class Predictions:
     event: Int64
     sampled: Bool
     opposed: Bool
+    masked: Bool
 
     @property
     def scored(self) -> int:
@@ -101,7 +103,13 @@ class Predictions:
         rest = tuple(scorer for scorer in SCORERS if scorer != "random")
         for scorers, known in ((("random",), self.opposed & self.sampled), (rest, self.opposed)):
             columns = [SCORERS.index(scorer) for scorer in scorers]
-            for subset, here in (("all", known), ("inductive", self.fresh), ("transductive", ~self.fresh)):
+            subsets = {
+                "all": known,
+                "inductive": self.fresh,
+                "transductive": ~self.fresh,
+                "masked": self.masked,
+            }
+            for subset, here in subsets.items():
                 rows = here & known
                 yield subset, scorers, (self.positive[rows][:, columns], self.negative[rows][:, columns])
         yield "historical", SCORERS, (self.historical_positive, self.historical_negative)
@@ -197,6 +205,7 @@ def side_by_side(
         ranks=np.stack([ranks_among(true[:, s], candidates[:, :, s]) for s in range(len(SCORERS))], axis=1),
         event=event,
         sampled=examples.in_sample[event],
+        masked=np.zeros(len(event), np.bool_) if examples.masked is None else examples.masked[event],
     )
 
 

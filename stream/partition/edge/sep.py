@@ -2,7 +2,8 @@
 
 ``sep-centrality`` takes a sealed snapshot as its batch. Pass 1 adds the snapshot's inserts to the nodes' centralities and takes
 the top k of the nodes seen so far as hubs; pass 2 assigns the inserts in log order. It uses nothing from a later snapshot.
-``sep-two-pass`` takes pass 1 over the whole file first, as in the paper. Readings, as in ``docs/partitioning.md``:
+``sep-two-pass`` takes pass 1 over a whole file first, or over its training part, as in the paper. Readings, as in
+``docs/partitioning.md``:
 
 - At most ⌊k·seen⌋ nodes are ever in more than one part, so ``RF ≤ k·P + (1 − k)`` (Theorem 1) holds at every moment. A former
   hub keeps its parts until a snapshot in which a hub may need its place, and returns to its home before that snapshot's first
@@ -69,7 +70,7 @@ _LARGEST_EXPONENT = 500.0
 
 
 class SepOptions(HubOptions):
-    """Options of ``sep-centrality`` and ``sep-two-pass``; ``time_constant`` is SPEED's 1/β."""
+    """Options of ``sep-centrality``; ``time_constant`` is SPEED's 1/β."""
 
     balance_weight: float = Field(
         1.0, gt=0, description="λ of SPEED's equation 6, at most 1 unless hubs is 1."
@@ -83,6 +84,17 @@ class SepOptions(HubOptions):
                 "copied, and the bound on copies would not hold"
             )
         return self
+
+
+class SepTwoPassOptions(SepOptions):
+    """Options of ``sep-two-pass``."""
+
+    training_until: float | None = Field(
+        None,
+        ge=0,
+        description="Last time of the training part, over which pass 1 is taken, in seconds. null: the whole file, which a lane "
+        "does not have. evaluate sets it to the end of the training split.",
+    )
 
 
 @register
@@ -104,24 +116,28 @@ class SepCentrality(StreamPartitioner):
         self._marked = parts <= MARKED_PARTS and self.balance_weight <= 1
         self._masks: UInt64 = np.empty((0, -(-parts // 64)), np.uint64)
         self.centrality: Float64 = np.empty(0, np.float64)
-        self._hub: Bool = np.empty(0, np.bool_)  # of the last snapshot, or of the whole file
+        self._hub: Bool = np.empty(0, np.bool_)  # of the last snapshot, or of pass 1
         self._origin: int | None = None  # t0 of the forward decay, µs
-        self._foreseen = 0  # nodes of the whole file, of ``sep-two-pass``
+        self._foreseen = 0  # nodes of pass 1, of ``sep-two-pass``
 
     def _place(self, delta: SnapshotDelta) -> Placed:
         self._seen = delta.num_nodes
         if not self._foreseen:
             self._add(delta.op, delta.src, delta.dst, delta.t)
         seen = max(delta.num_nodes, self._foreseen)
-        budget = int(self.hubs * seen)
+        candidates = self._foreseen or seen
+        budget = int(self.hubs * candidates)
         leaving = np.empty(0, np.int64)
-        if not self._foreseen or len(self._hub) < self._num_nodes:
-            self._hub = most_central(self.centrality[: self._num_nodes], budget, self.seed)
+        if not self._foreseen or not len(self._hub):
+            self._hub = np.zeros(self._num_nodes, np.bool_)
+            self._hub[:candidates] = most_central(self.centrality[:candidates], budget, self.seed)
             leaving = self._without_room(delta, self._hub, budget)
             if self._marked:
                 marks = self._masks[: self._num_nodes].reshape(-1)
                 marks &= ~HUB
                 marks[self._hub] |= HUB
+        elif len(self._hub) < self._num_nodes:  # nodes after pass 1 are no hubs
+            self._hub = np.pad(self._hub, (0, self._num_nodes - len(self._hub)))
         left = self._send_home(leaving)
         placed = self._assign_all(delta, seen)
         if not len(leaving):
@@ -218,22 +234,35 @@ class SepCentrality(StreamPartitioner):
 
 @register
 class SepTwoPass(SepCentrality):
-    """SPEED's two passes; parameters are those of ``SepCentrality``. For files only, because a stream has no whole."""
+    """SPEED's two passes over a file or its training part. Later events are placed by pass 2 with the hubs of pass 1.
+
+    Hubs and centralities never change after pass 1, and pass 2 takes one event after the other. So no later event changes
+    the part of an event.
+    """
 
     name: ClassVar[str] = "sep-two-pass"
-    files_only: ClassVar[bool] = True
+    Options: ClassVar[type[Section]] = SepTwoPassOptions
+
+    def __init__(self, setting: PartitionerSetting, options: SepTwoPassOptions) -> None:
+        super().__init__(setting, options)
+        until = options.training_until
+        self.training_until_us = None if until is None else round(until * US_PER_S)
 
     def foresee(self, src: Int64, dst: Int64, t: Int64, num_nodes: int) -> None:
-        """Take pass 1 over all inserts of a file, before its first update.
+        """Take pass 1 over all inserts of a file or its training part, before its first update.
 
-        The hubs are those of the whole file, and all its nodes count as seen. A file may be given in pieces, in order of time.
+        The hubs are those of the part, and all its nodes count as seen. It may be given in pieces, in order of time.
 
         Args:
-            src: int64 (E,) dense ids of the inserts' ends.
+            src: int64 (E,) dense ids of the inserts' ends, numbered by first appearance.
             dst: int64 (E,).
-            t: int64 (E,) microseconds.
+            t: int64 (E,) microseconds. Inserts after ``training_until`` are left out.
             num_nodes: Distinct nodes of the file, or of its pieces so far.
         """
+        if self.training_until_us is not None:
+            part = t <= self.training_until_us
+            src, dst, t = src[part], dst[part], t[part]
+            num_nodes = int(max(src.max(initial=-1), dst.max(initial=-1), self._foreseen - 1)) + 1
         self._grow(num_nodes)
         self._add(None, src, dst, t)
         self._foreseen = num_nodes
@@ -242,7 +271,8 @@ class SepTwoPass(SepCentrality):
     def _place(self, delta: SnapshotDelta) -> Placed:
         if not self._foreseen and (delta.op > 0).any():
             raise PartitionError(
-                f"{self.name} needs the whole file before its first snapshot. Call foresee, or choose sep-centrality"
+                f"{self.name} needs the file or its training part before its first snapshot. Call foresee, or choose "
+                "sep-centrality"
             )
         return super()._place(delta)
 

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from schemas.config import Lane
+from schemas.events import Op
 from schemas.store import LaneHeader, LogHeader, PartSummary
 from stream.arrays.growing import Growing
 from stream.arrays.kinds import Float32, Int8, Int32, Int64
@@ -31,6 +32,7 @@ from stream.partition.interface import (
     Why,
     algorithms,
     create_for_lane,
+    training_until_us,
 )
 from stream.partition.vertex.foreign_rows import ForeignRows
 from stream.snapshots.delta import NeighbourRows, SnapshotDelta
@@ -53,7 +55,9 @@ from stream.store.lane.diff import (
     segment_width,
 )
 from stream.store.lane.placement import Placement, Transition, edge_batch_count
+from stream.store.log.event_columns import event_columns
 from stream.store.log.index import groups
+from stream.store.log.reader import LogReader
 
 ASSIGNMENT_ROW = 8 + 4 + 1
 """Bytes of a row (node, part, why)."""
@@ -383,6 +387,31 @@ class LaneState:
         )
         self._totals = PartTotals(header.parts)
         self._foreign = ForeignRows(header.parts)
+
+    def foresee(self, log: LogReader) -> None:
+        """Let the partitioner see the inserts of its training part, if it needs one; only in a fresh state.
+
+        Args:
+            log: Sealed up to the end of the part.
+
+        Raises:
+            PartitionError: The log no longer keeps its first snapshots.
+        """
+        until_us = training_until_us(self.partitioner)
+        if until_us is None:
+            return
+        if log.snapshots.first:
+            raise PartitionError(
+                f"lane {self.header.lane}: {self.header.algorithm} needs its whole training part, but the log has dropped its "
+                "first snapshots. Choose sep-centrality, or keep all snapshots"
+            )
+        for snapshot in log.snapshots:
+            if snapshot.tau * self.header.interval_us > until_us:
+                return
+            events = event_columns(log.events(snapshot.tau), snapshot.tau, self.header.interval_us, 0)
+            inserts = events.op == int(Op.INSERT)
+            columns = events.src[inserts], events.dst[inserts], events.visible_t[inserts]
+            self.partitioner.foresee(*columns, snapshot.num_nodes)  # type: ignore[attr-defined]  # it has the option
 
     def begin(self, base: pa.Table | None) -> None:
         """Apply the log's base, from before its first kept snapshot; only in a fresh state.

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from schemas.config import Lane
 from schemas.store import FileRef, LaneManifest, QualityRecord, SealedSnapshot
+from stream.partition.interface import training_until_us
 from stream.store.crash import crash_point
 from stream.store.errors import CorruptError, LaneBusyError, RetainedError, StoreError
 from stream.store.files.records import Numbered, put_or_agree, put_record
@@ -27,7 +28,7 @@ from stream.store.lane.layout import (
     state_name,
 )
 from stream.store.lane.reader import LaneReader, manifest_taus
-from stream.store.lane.state import VALUE, LaneState, LaneStep, lane_header
+from stream.store.lane.state import VALUE, LaneState, LaneStep, lane_header, new_partitioner
 from stream.store.lane.sweep import newest_states, old_states, sweep_lane
 from stream.store.lane.tables import (
     assignment_batches,
@@ -124,7 +125,9 @@ class LaneWriter:
                 sweep_lane(self.root, self._reader)
             else:  # in a bucket only the first manifest shuts out a former writer
                 self._clean_up.add(partial(sweep_lane, self.root, self._reader))
-            self._state: LaneState | None = self._restored()
+            self._begun_at = self._reader.log.snapshots.first
+            self._training_until_us = training_until_us(new_partitioner(self.header))
+            self._state: LaneState | None = None if self._waits() else self._restored()
         except BaseException:
             self.lock.release()
             raise
@@ -148,6 +151,8 @@ class LaneWriter:
     def catch_up(self, *, stop: Callable[[], bool] = lambda: False) -> int:
         """Commit a lane snapshot for every sealed snapshot of the log that has none.
 
+        A partitioner with a training part begins once the log has sealed all of that part.
+
         Args:
             stop: Called before each; True ends early.
 
@@ -163,7 +168,7 @@ class LaneWriter:
         if not self._open:
             raise StoreError(f"the writer of {self.root} is closed. Open the lane again")
         self._reader.refresh()  # a manifest may exist although putting it failed at its last step
-        missing = self._missing()
+        missing = [] if self._waits() else self._missing()
         if missing:  # a commit can be read just before it is durable, and a lane must not outlive its log
             self._log_commits.sync()
         done = 0
@@ -302,6 +307,13 @@ class LaneWriter:
         self._counted[file] = done, snapshots, events
         return snapshots, events
 
+    def _waits(self) -> bool:
+        """Whether the lane cannot begin, because the log has not sealed all of the training part."""
+        if self._training_until_us is None or self.manifests:
+            return False
+        sealed = self._reader.log.snapshots
+        return not sealed or (sealed[-1].tau + 1) * self.header.interval_us <= self._training_until_us
+
     def _missing(self) -> list[SealedSnapshot]:
         """The log's snapshots that the lane lacks."""
         snapshots, done = self._reader.log.snapshots, len(self.manifests)
@@ -348,6 +360,7 @@ class LaneWriter:
                     f"the folder {STATE} from a copy, or remove the lane with freshet-stream compact --remove-lane "
                     f"{self.header.lane}. The job then builds it again from what the log keeps"
                 )
+            state.foresee(log)
             state.begin(log.base())
         for manifest in manifests[following:]:
             state.advance(manifest.tau, log.events(manifest.tau))

@@ -47,10 +47,10 @@ class PacOptions(EventOptions):
     """Options of ``pac``, besides those of ``sequential``."""
 
     synchronise: Synchronise = Field("latest", description="Merge of a shared node's copies.")
-    shuffle_every: int = Field(
+    shuffle_every: int | None = Field(
         16,
         ge=1,
-        description="Snapshots between shuffles of the parts; evaluate also shuffles at every epoch.",
+        description="Snapshots between shuffles of the parts; evaluate also shuffles at every epoch. null: one combination.",
     )
     batch: Literal["divided", "each"] = Field(
         "divided",
@@ -117,7 +117,8 @@ class PacStrategy(RememberingStrategy):
             return
         self.remember(tau, view.events(tau), view.num_nodes)
         before = self._groups.owner
-        round_number = self._passes * _ROUNDS + self._snapshots // self._pac.shuffle_every
+        every = self._pac.shuffle_every
+        round_number = 0 if every is None else self._passes * _ROUNDS + self._snapshots // every
         self._groups.place(view.owner(tau), view.shared(), round_number)
         for cursor in self.memories.every:
             if isinstance(cursor.stream, ShardedStream):

@@ -18,6 +18,8 @@ from stream.partition.interface import (
     create,
     create_for_lane,
     register,
+    sees_training_part,
+    training_until_us,
 )
 from stream.partition.vertex.hash import Hash
 from stream.snapshots.graph import LiveGraph
@@ -30,9 +32,9 @@ PARTS = [1, 2, 5, 64, 100]
 
 
 def begun(algorithm, **options):
-    """A partitioner before its first snapshot; those for files have seen ``stream()``, whichever snapshots follow."""
+    """A partitioner before its first snapshot; if it sees a training part, that is ``stream()``, whatever follows."""
     partitioner = create(algorithm, **options)
-    if getattr(partitioner, "files_only", False):
+    if sees_training_part(algorithm):
         inserts = [np.stack([d.src, d.dst, d.t])[:, d.op > 0] for d in stream()]
         partitioner.foresee(*np.concatenate(inserts, axis=1), stream()[-1].num_nodes)
     return partitioner
@@ -255,11 +257,14 @@ def test_an_unknown_name_is_refused_with_the_known_ones():
         create("metsi", parts=2)
 
 
-def test_those_for_files_are_refused_to_lanes_with_the_others():
+def test_a_lane_needs_the_end_of_the_training_part_or_a_partitioner_without_one():
     with pytest.raises(
-        PartitionError, match=r"sep-two-pass is for files only, .* Choose one of .*, sep, sep-cent"
+        PartitionError,
+        match=r"sep-two-pass needs its training part .* training_until .* of .*, sep, sep-cent",
     ):
         create_for_lane("sep-two-pass", {}, parts=2, seed=0, window=4)
+    until = create_for_lane("sep-two-pass", {"training_until": 1.5}, parts=2, seed=0, window=4)
+    assert training_until_us(until) == 1_500_000
     assert create_for_lane("sep-centrality", {"hubs": 0.1}, parts=2, seed=0, window=4).hubs == 0.1
 
 

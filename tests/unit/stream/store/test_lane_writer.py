@@ -1,6 +1,7 @@
 """The writer of a lane: what it refuses, what it stores, and how it goes on after a failure."""
 
 import errno
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -14,9 +15,11 @@ from schemas.events import event_schema
 from schemas.store import LaneManifest, LogHeader
 from stream.partition.interface import Assignment, PartitionError, Why
 from stream.partition.vertex.hash import Hash
+from stream.store.compact.store import Keep, compact
 from stream.store.errors import ConfigMissingError, LaneBusyError, MismatchError, StoreError
 from stream.store.lane.reader import LaneReader
 from stream.store.lane.writer import LaneWriter
+from stream.store.log.reader import LogReader
 from stream.store.log.writer import LogWriter
 from stream.store.places.folder import FolderStaging
 from stream.store.verify.store import verify
@@ -246,3 +249,44 @@ def test_edge_lanes_tell_the_part_of_every_edge_event_and_keep_discarded_pairs(p
         assert stored == manifest.live_edges
     assert discarded > 0
     assert Why.NEW in reader.changes(reader.manifests[0], [0, 1, 2]).why
+
+
+def test_a_lane_with_a_training_part_begins_once_the_log_has_sealed_it(tmp_path):
+    """Whether the log grew meanwhile, and whether a state is lost, its files are those of a lane that came last."""
+    whole, growing = make_store(tmp_path / "whole"), tmp_path / "growing"
+    two_pass = lane("sep-two-pass", params={"training_until": 4.5, "hubs": 0.2})
+    header, events = LogReader(whole).header, random_events()
+    tau = events["t"].to_numpy() // SECOND
+
+    def seal(*snapshots: int) -> None:
+        with LogWriter.open(growing, header) as log:
+            log.commit(seal=[(k, events.filter(pa.array(tau == k))) for k in snapshots])
+
+    def caught_up(store: Path) -> int:
+        with LaneWriter(store, two_pass) as writer:
+            return writer.catch_up()
+
+    seal(0, 1, 2, 3)
+    with LaneWriter(growing, two_pass) as writer:
+        assert (writer.catch_up(), writer.lag) == (0, 4)
+        seal(4)
+        assert writer.catch_up() == 5
+    seal(5, 6)
+    for state in (growing / "lanes" / "sep-two-pass").rglob("*state*.arrow"):
+        state.write_bytes(b"lost")
+    assert caught_up(growing) == 2
+    seal(7)
+    assert (caught_up(growing), caught_up(whole)) == (1, 8)
+    ours, theirs = (
+        {path: content for path, content in lane_files(store, "sep-two-pass").items() if "state" not in path}
+        for store in (growing, whole)
+    )
+    assert ours == theirs
+    assert ours
+
+
+def test_a_training_part_that_the_log_has_dropped_is_refused(tmp_path):
+    store = make_store(tmp_path, lane("hash"))
+    compact(store, Keep(snapshots=3))
+    with pytest.raises(PartitionError, match="needs its whole training part, but the log has dropped"):
+        LaneWriter(store, lane("sep-two-pass", params={"training_until": 4.5}))

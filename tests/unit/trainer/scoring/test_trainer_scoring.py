@@ -138,7 +138,7 @@ def test_figures_that_cannot_be_computed_are_absent_and_joined_predictions_keep_
     rng = np.random.default_rng(0)
     table = rng.random((6, len(SCORERS)))
     new, every = np.zeros(6, np.bool_), np.ones(6, np.bool_)
-    one = Predictions(table, 1 - table, new, table[:0], table[:0], table[:0], np.arange(6), every, every)
+    one = Predictions(table, 1 - table, new, *[table[:0]] * 3, np.arange(6), every, every, new)
     figures = one.figures()
     assert ("ap", "all", "model") in figures
     assert ("ap", "transductive", "recency") in figures
@@ -151,7 +151,9 @@ def test_the_tenth_of_all_is_a_hit_and_what_ties_with_it_is_none() -> None:
     ranks = np.tile(np.array([[1.0], [10.0], [10.5], [11.0]]), (1, len(SCORERS)))
     some = np.ones((4, len(SCORERS)))
     new, every = np.zeros(4, np.bool_), np.ones(4, np.bool_)
-    figures = Predictions(some, some, new, some[:0], some[:0], ranks, np.arange(4), every, every).figures()
+    figures = Predictions(
+        some, some, new, some[:0], some[:0], ranks, np.arange(4), every, every, new
+    ).figures()
     assert figures["hits_at_10", "all", "model"] == 0.5
     assert figures["mrr", "all", "model"] == pytest.approx((1 + 1 / 10 + 1 / 10.5 + 1 / 11) / 4)
 
@@ -183,6 +185,7 @@ def test_scores_that_are_no_numbers_have_no_figure_and_the_others_keep_theirs() 
         np.arange(3),
         np.ones(3, np.bool_),
         np.ones(3, np.bool_),
+        np.zeros(3, np.bool_),
     )
     figures = predictions.figures()
     of_the_model = {key[:2] for key in figures if key[2] == "model"}
@@ -212,7 +215,15 @@ def test_figures_of_samples_are_unbiased_and_their_errors_are_how_far_they_lie()
             for table in (positive, negative)
         ]
         return Predictions(
-            *here, fresh, positive[chosen], negative[chosen], rank[ranked], every, sampled, every >= 0
+            *here,
+            fresh,
+            positive[chosen],
+            negative[chosen],
+            rank[ranked],
+            every,
+            sampled,
+            every >= 0,
+            every < 0,
         )
 
     full, keys = (

@@ -70,6 +70,20 @@ def test_owners_stay_when_nodes_are_forgotten_and_others_come() -> None:
     assert groups.owner[:4].tolist() == before
 
 
+@pytest.mark.parametrize(("every", "combinations"), [(1, 6), (2, 4), (None, 1)])
+def test_parts_are_combined_again_and_again_or_once(
+    store: Path, every: int | None, combinations: int
+) -> None:
+    """Over three snapshots and two passes, as in SPEED's Fig. 7."""
+    rank, rounds = Rank(store, Ranks(), "tgn", "pac", STILL, shuffle_every=every), set()
+    for _ in range(2):
+        rank.session.rewind()
+        for sequence in range(3):
+            rank.examples(sequence)
+            rounds.add(rank.strategy._groups.round_number)
+    assert len(rounds) == combinations
+
+
 def test_rows_held_fall_with_ranks_and_copies_are_given_back(store: Path) -> None:
     def held(ranks: Ranks) -> list[int]:
         rank = Rank(store, ranks, "tgn", "pac", STILL)
