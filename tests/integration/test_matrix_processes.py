@@ -92,3 +92,27 @@ def test_a_cell_tells_how_far_it_is_and_reads_columns_of_other_names(tmp_path: P
     assert 0 < row["ap"] <= 1
     assert told
     assert re.fullmatch(r"epoch 1 of 1, snapshot 1 of \d+", told[0])
+
+
+def test_pac_cells_train_on_two_passes_over_the_training_part_on_one_rank_and_on_two(tmp_path: Path) -> None:
+    events = meetings(snapshots=6, a_snapshot=60, nodes=60, features=False)
+    table = events.select(["src", "dst", "op"]).append_column(
+        "t", [[t / 1e6 for t in events["t"].to_pylist()]]
+    )
+    pq.write_table(table, tmp_path / "events.parquet")
+    model = {"model": "tgn", "model_params": {"memory": 8, "time_width": 8}, "strategy": "pac"}
+    matrix = Matrix.model_validate(
+        {
+            "data": [{"file": str(tmp_path / "events.parquet")}],
+            "models": [{"name": "tgn", "config": model}],
+            "lanes": [{"lane": "sep-two-pass", "config": {"lane_params": {"hubs": 0.05}, "parts": 2}}],
+            "ranks": [1, 2],
+            "split": "0.6,0.2,0.2",
+            "config": {"interval_s": 1.0, "optimisation": {"epochs": 1, "batch_size": 16}},
+        }
+    )
+    one, two = (evaluated(cell, lambda sentence: None) for cell in cells(matrix))
+    assert (one["error"], two["error"]) == (None, None)
+    assert one["discarded"] == 0 < two["discarded"]
+    assert 0 < one["ap"] <= 1
+    assert 0 < two["ap"] <= 1

@@ -14,10 +14,13 @@ from structlog.testing import capture_logs
 from trainer_invoked import RUNNER, _no_logs, invoke, write  # noqa: F401  a fixture
 from trainer_streams import make_lane, meetings
 
+from schemas.config import Lane
 from schemas.events import US_PER_S
 from schemas.trainer_config import TrainerConfig
 from stream.partition.interface import create
 from stream.service.failure import Failure
+from stream.store.from_file import build_store
+from stream.store.lane.reader import LaneReader
 from trainer.cli import app
 from trainer.evaluation.split import parse_shares, split_by_time
 from trainer.models.interface import MODELS
@@ -50,6 +53,17 @@ def test_run_prints_its_keys_and_goes_on_where_it_stopped(tmp_path: Path) -> Non
     for command in (("run", "--until-idle", "0.1"), ("export", "--out", str(tmp_path / "vectors.arrow"))):
         code, _, error = invoke(*command, "--config", file)
         assert (code, f"checkpoint {path} is damaged" in error) == (1, True), error
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_run_trains_by_pac_on_a_lane_of_two_passes_over_its_training_part(tmp_path: Path) -> None:
+    two_pass = Lane(name="speed", algorithm="sep-two-pass", parts=2, params={"training_until": 2.5})
+    build_store(meetings(features=False), tmp_path / "store", interval_us=US_PER_S, lanes=[two_pass])
+    model = {"model": "tgn", "model_params": {"memory": 8, "time_width": 8}}
+    file = write(tmp_path, store=str(tmp_path / "store"), lane="speed", strategy="pac", **model)
+    code, result, error = invoke("run", "--config", file, "--until-idle", "0.1")
+    assert (code, result.get("snapshots")) == (0, 6), error
+    assert LaneReader(tmp_path / "store", "speed").header.algorithm == "sep-two-pass"
 
 
 @pytest.mark.usefixtures("clean_environment")
@@ -146,6 +160,11 @@ def test_evaluate_takes_a_store_as_of_a_moment(tmp_path: Path) -> None:
     [
         ({"lane": "metisse"}, [], "unknown partitioner 'metisse'; expected one of"),
         ({"lane": "sep"}, [], "an edge partitioner. Name a vertex lane"),
+        (
+            {"lane": "sep-two-pass", "lane_params": {"training_until": 3}},
+            [],
+            "key lane: training_until of sep-two-pass follows from the split. Leave it out",
+        ),
         ({}, ["--split", "0.5,0.5"], "--split must be three numbers like 0.7,0.15,0.15, found '0.5,0.5'"),
         ({}, ["--split", "0.5,0.5,0.5"], "add up to 1"),
         ({}, ["--split", "nan,0.5,0.5"], "add up to 1"),
