@@ -115,12 +115,12 @@ def without_training_of(nodes: pa.Array, events: pa.Table, split: Split) -> pa.T
     """
     training = pc.less_equal(events["t"], split.train_until_us)
     hidden = pc.or_(pc.is_in(events["src"], nodes), pc.is_in(events["dst"], nodes))
-    kept = events.filter(pc.invert(pc.and_(training, hidden)))
-    if not pc.any(pc.and_(pc.equal(kept["op"], 1), pc.less_equal(kept["t"], split.train_until_us))).as_py():
+    rest = events.filter(pc.invert(pc.and_(training, hidden)))
+    if not pc.any(pc.and_(pc.equal(rest["op"], 1), pc.less_equal(rest["t"], split.train_until_us))).as_py():
         raise Failure(
             f"no training event is left without the {len(nodes)} masked nodes. Choose a smaller --masked-nodes"
         )
-    return kept
+    return rest
 
 
 def _ends(events: pa.Table) -> pa.Array:
