@@ -30,6 +30,11 @@ class Optimisation(Section):
         description="Passes over a new snapshot's events; evaluate: passes over the training split. null: 2. For event models "
         "under run, null: 2, then 1 after 10,000 learned events, at twice the rate unless learning_rate is set.",
     )
+    patience: int | None = Field(
+        None,
+        ge=1,
+        description="evaluate: training ends after so many epochs in a row without a better validation. null: after all.",
+    )
     batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         256,
         description="Events per step. vertex: per rank; pac: of all ranks, or as its option batch says; whole: at least so "

@@ -251,7 +251,7 @@ METRICS = {metric for metric, _, _ in TABLE.values()}
 """Metrics of the built-in tasks; every figure of other tasks is reported."""
 
 ABOUT_RUN = (
-    "seed", "best_epoch", "discarded", "train_s", "wait_s", "comm_seconds", "sent_bytes", "epoch_s",
+    "seed", "best_epoch", "epochs", "discarded", "train_s", "wait_s", "comm_seconds", "sent_bytes", "epoch_s",
     "peak_mib", "rank_graph_bytes", "rank_mapped_bytes", "training",
 )  # fmt: skip
 
@@ -273,8 +273,8 @@ def evaluate(
 
     The file becomes a store in a temporary folder, with one lane by the algorithm that ``lane`` names. Every epoch
     passes over the training events in log order and then predicts the validation events; the weights of the best
-    epoch predict the test events. Negatives are uniform over the file's destinations; those to learn from, over the
-    destinations of the training split.
+    epoch predict the test events. With ``patience`` epochs end early. Negatives are uniform over the file's destinations;
+    those to learn from, over the destinations of the training split.
 
     Args:
         config: ``interval_s``, ``parts``, ``model``, ``optimisation`` … as for training.
@@ -354,7 +354,7 @@ def evaluate(
         "model": config.model,
         "strategy": config.strategy,
         "ranks": ranks.size,
-        "epochs": config.optimisation.passes,
+        "epochs": float(np.mean([run["epochs"] for run in runs])),
         **_summary(runs),
         "inductive_protocol": "masked" if masked_nodes else "new",
         **({"masked_nodes": len(masked)} if masked_nodes else {}),
@@ -412,6 +412,8 @@ class _Run:
             if score > best or best == NONE:  # without a validation figure, the last epoch
                 best, chosen = score, epoch
                 weights, state = self._copy()
+            elif epoch - chosen == self.config.optimisation.patience:
+                break
         self.snapshot_trainer.require_learned()
         self._put_back(weights, state)
         return {
@@ -419,6 +421,7 @@ class _Run:
             **self._test_figures(),
             **self._validated(best),
             "best_epoch": chosen,
+            "epochs": len(seconds),
             "discarded": sum(report.discarded for report in self.reports) / len(seconds),
             **work(self.reports, self.ranks),
             "epoch_s": sum(seconds) / len(seconds),

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from schemas.trainer_config import Optimisation
 from trainer.evaluation.classification import LabelledEvents, classify
-from trainer.evaluation.evaluate import evaluate
+from trainer.evaluation.evaluate import NONE, _Run, evaluate
 from trainer.evaluation.split import Split
 from trainer.ranks import Ranks
 from trainer.strategies.events.sequential import SequentialStrategy
@@ -22,15 +22,17 @@ EPOCHS = 4
 SNAPSHOT_MODEL = {"model": "sage-linear", "strategy": "vertex", "model_params": {}, "window": 3}
 
 
-def judged(data: str, epochs: int, **more: object) -> tuple[dict, list[float]]:
+def judged(
+    data: str, epochs: int, patience: int | None = None, **more: object
+) -> tuple[dict, list[float | None]]:
     """The run of one seed, and the validation's average precision after each epoch."""
-    optimisation = Optimisation(epochs=epochs, batch_size=50, learning_rate=0.05)
+    optimisation = Optimisation(epochs=epochs, patience=patience, batch_size=50, learning_rate=0.05)
     with capture_logs() as logs:
         result = evaluate(
             config_for(optimisation=optimisation, **more), data, Ranks(), shares=SHARES, seeds=1
         )
     assert result is not None
-    return result["runs"][0], [line["validation_ap"] for line in logs if line["event"] == "epoch"]
+    return result["runs"][0], [line.get("validation_ap") for line in logs if line["event"] == "epoch"]
 
 
 @pytest.mark.parametrize(
@@ -47,6 +49,30 @@ def test_the_best_epoch_is_tested_as_if_training_had_ended_with_it(
     assert run["validation_ap"] == validation[best]
     ended, _ = judged(data, best + 1, **more)
     assert [run[name] for name in FIGURES] == [ended[name] for name in FIGURES]
+
+
+@pytest.mark.parametrize(
+    ("patience", "validation", "best"),
+    [
+        (2, [0.1, 0.5, 0.4, 0.5], 1),  # an equal figure is no better one
+        (2, [0.1, 0.5, 0.4, 0.6, 0.5, 0.5], 3),
+        (3, [0.1, 0.5, 0.4, 0.4, 0.6, 0.7], 5),
+        (None, [0.5, 0.4, 0.4, 0.4, 0.4, 0.4], 0),
+        (1, [NONE] * 6, 5),  # without a figure no epoch is better or worse
+    ],
+)
+def test_training_ends_after_epochs_without_a_better_validation(
+    patience: int | None,
+    validation: list[float],
+    best: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data, scores = write_events(tmp_path / "events.parquet"), iter(validation)
+    monkeypatch.setattr(_Run, "_agree", lambda run, figures: next(scores))
+    run, shown = judged(data, 6, patience, **SNAPSHOT_MODEL)
+    assert shown == [None if score == NONE else score for score in validation]
+    assert (run["epochs"], run["best_epoch"]) == (len(validation), best)
 
 
 def test_the_test_goes_on_with_the_memory_that_training_and_validation_left(
