@@ -75,8 +75,8 @@ format: $(STAMP) ## Put code into form and mend what can be mended mechanically
 	@$(BIN)/ruff check --fix --quiet .
 	@$(BIN)/ruff format .
 
-# What scripts share, parts of `make gpu`, and a matrix for `evaluate`.
-NO_BENCH := benchmarks/harness.py benchmarks/node_streams.py benchmarks/snapshot_accuracy.py $(wildcard benchmarks/gpu*.py)
+# What scripts share, claims that other scripts have, parts of `make gpu`, and a matrix for `evaluate`.
+NO_BENCH := benchmarks/harness.py benchmarks/claims.py benchmarks/node_streams.py benchmarks/snapshot_accuracy.py $(wildcard benchmarks/gpu*.py)
 
 bench: $(STAMP) ## Run the benchmarks; each prints a table
 	@for script in $(filter-out $(NO_BENCH),$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python "$$script"; done
