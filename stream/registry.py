@@ -121,7 +121,7 @@ class Registry(Generic[T]):
         check: Raises if an entry point leads to something of another kind.
 
     Attributes:
-        registered: Classes of this package by name; once their modules are imported.
+        registered: Classes by name that were decorated: of this package, once their modules are imported, and of others.
     """
 
     def __init__(
@@ -221,7 +221,11 @@ class Registry(Generic[T]):
     def _plugins(self) -> Plugins:
         for module in self._modules:
             import_module(module)
-        return plugins(self._group, frozenset(self.registered), self._require)
+        # A class of another package may have the decorator, too: its name is not taken by this package.
+        builtin = frozenset(
+            name for name, plugin in self.registered.items() if plugin.__module__ in self._modules
+        )
+        return plugins(self._group, builtin, self._require)
 
     def _require(self, candidate: Any) -> None:
         self._check(candidate)

@@ -256,7 +256,8 @@ class Decoder:
             raise
         except Exception as error:  # noqa: BLE001  a format's code may raise anything on content
             if len(values) == 1:
-                sentence = f"the code of format {self._format.name} failed: {_raised(error)}"
+                cause = _raised(error, type(self._format).__module__)
+                sentence = f"the code of format {self._format.name} failed: {cause}"
                 return _DecodedMessages(
                     [], [refused_alike(np.zeros(1, np.int64), Reason.DECODER_ERROR, sentence)], 1
                 )
@@ -296,9 +297,11 @@ class Decoder:
         return answers
 
 
-def _raised(error: Exception) -> str:
-    """An error and the line of code that it comes from, for a sentence."""
-    *_, (frame, line) = walk_tb(error.__traceback__)
+def _raised(error: Exception, module: str) -> str:
+    """An error and the last line of a module on its way, or the line that raised it, for a sentence."""
+    lines = list(walk_tb(error.__traceback__))
+    of_module = [(frame, line) for frame, line in lines if frame.f_globals.get("__name__") == module]
+    frame, line = (of_module or lines)[-1]
     place = f"{Path(frame.f_code.co_filename).name}:{line}"
     return f"{type(error).__name__}: {one_line(error)[:200]} ({place})"
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from installed import install, look_again
 
-from stream.partition.interface import PartitionError, algorithms, broken_algorithms, create
+from stream.partition.interface import PARTITIONERS, PartitionError, algorithms, broken_algorithms, create
 from stream.partition.vertex.hash import Hash
 
 GOOD = """
@@ -39,6 +39,20 @@ def test_an_installed_partitioner_is_found_and_made(site: Path) -> None:
     made = create("theirs", parts=2)
     assert isinstance(made, Hash)
     assert made.name == "theirs"
+
+
+def test_an_installed_one_may_have_the_decorator_of_the_tree(
+    site: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    algorithms()
+    monkeypatch.setattr(PARTITIONERS, "registered", dict(PARTITIONERS.registered))
+    source = "from stream.partition.interface import PARTITIONERS\n" + GOOD.replace(
+        "class", "@PARTITIONERS.register\nclass"
+    )
+    install(site, "good-parts", source, {"theirs": "good_parts:Theirs"})
+    for _ in range(2):
+        assert create("theirs", parts=2).name == "theirs"
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(

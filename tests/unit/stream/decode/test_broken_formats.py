@@ -38,6 +38,15 @@ def test_the_sentence_names_the_error_and_its_line() -> None:
     assert sentence.startswith("the code of format broken failed: KeyError: 'rows' (broken_format.py:")
 
 
+def test_the_line_is_the_formats_own_if_a_library_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    failing = decoder(topic={"format": NAME})
+    monkeypatch.setattr("broken_format.JsonFormat.read", lambda *_: pa.array([10**20], pa.int64()))
+    batch = failing.decode(poll([GOOD]))
+    (sentence,) = batch.rejects["sentence"].to_pylist()
+    assert "OverflowError" in sentence
+    assert "(broken_format.py:" in sentence
+
+
 def test_neighbours_are_prepared_even_if_preparing_one_message_fails() -> None:
     given_ = decoder(topic={"format": NAME})
     prepared: list[int] = []
