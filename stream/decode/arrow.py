@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, pairwise
 from typing import Self
@@ -15,6 +15,7 @@ import pyarrow.types as pt
 from schemas.errors import one_line
 from schemas.events import MAX_ID_BYTES, IdKind, Op, Reason, event_schema
 from schemas.fields import PathKeys
+from stream.arrays.kinds import Int64
 from stream.decode.columns import NULL_KINDS, canonical, decoded, nulls
 from stream.decode.confluent import HEADER_BYTES
 from stream.decode.mapping import NATIVE, Mapping
@@ -259,6 +260,30 @@ def _ops(column: pa.Array, *, mapping: Mapping) -> pa.Array:
     place = pc.index_in(column, pa.array(words, column.type)).fill_null(len(words))
     ops = pa.array([*map(int, meanings), _UNKNOWN_OP], pa.int8()).take(place)
     return pc.if_else(column.is_null(), pa.scalar(int(Op.INSERT), pa.int8()), ops)
+
+
+def event_rows(
+    batch: pa.RecordBatch, messages: Int64, ids: IdKind, unit: TimeUnit, mapping: Mapping
+) -> DecodedRows:
+    """Columns of one row per message, as rows of events.
+
+    Args:
+        batch: Columns under the names of a message's fields, which the topic's ``fields`` may lead to.
+        messages: int64, the index of each row's message among those read.
+        ids: Kind of node ids of the graph.
+        unit: The topic's time unit, for numeric times.
+        mapping: Places of the fields in the topic's messages.
+
+    Raises:
+        RefusedError: A column is missing, or of a wrong type.
+    """
+    place = batch.schema.get_field_index("op")
+    has_words = not mapping.mapped and place >= 0 and pt.is_string(batch.schema.field(place).type)
+    mapping = replace(mapping, own_ops=True) if has_words else mapping
+    mapped_batch = mapped(batch, mapping)
+    return DecodedRows(
+        canonical(mapped_batch, ids, unit, shown=mapping.column, time_texts=mapping.time_texts), messages
+    )
 
 
 _LONGEST_WORD = 4 * (MAX_ID_BYTES + 1)

@@ -3,7 +3,6 @@
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from io import BytesIO
 from threading import Lock
 from typing import Any, ClassVar
@@ -18,15 +17,13 @@ from schemas.events import IdKind, event_schema
 from schemas.fields import PathKeys
 from schemas.section import Section
 from stream.arrays.kinds import Int64
-from stream.decode.arrow import mapped, views
-from stream.decode.columns import canonical
+from stream.decode.arrow import event_rows, views
 from stream.decode.confluent import HEADER_BYTES, schema_ids
 from stream.decode.formats.avro_schema import UNKNOWN_SCHEMA, AvroSchema
 from stream.decode.formats.interface import FORMATS, MessageFormat, Read
 from stream.decode.formats.plain import refuses_columns
 from stream.decode.formats.schema_registry import RegistryClient, UnknownSchemaError
-from stream.decode.mapping import Mapping
-from stream.decode.reading import DecodedRows, Limits, RefusedError, in_order, refused_alike
+from stream.decode.reading import Limits, RefusedError, in_order, refused_alike
 from stream.decode.times import TimeUnit
 from stream.service.heartbeat import beat
 
@@ -236,23 +233,6 @@ class AvroFormat(AvroMessages):
     def schema(cls, ids: IdKind | None) -> dict[str, Any]:
         """The Avro schema that Freshet itself writes; without a kind, ids are longs."""
         return event_record(ids or "int", "Event")
-
-
-def event_rows(
-    batch: pa.RecordBatch, messages: Int64, ids: IdKind, unit: TimeUnit, mapping: Mapping
-) -> DecodedRows:
-    """Columns of one row per message, as rows of events.
-
-    Raises:
-        RefusedError: A column is missing, or of a wrong type.
-    """
-    place = batch.schema.get_field_index("op")
-    has_words = not mapping.mapped and place >= 0 and pa.types.is_string(batch.schema.field(place).type)
-    mapping = replace(mapping, own_ops=True) if has_words else mapping
-    mapped_batch = mapped(batch, mapping)
-    return DecodedRows(
-        canonical(mapped_batch, ids, unit, shown=mapping.column, time_texts=mapping.time_texts), messages
-    )
 
 
 def event_record(ids: IdKind, name: str) -> dict[str, Any]:

@@ -20,8 +20,9 @@ from schemas.events import IdKind, Op, Reason
 from schemas.fields import PathKeys
 from schemas.section import Section
 from stream.arrays.kinds import Bool, Int8, Int64
+from stream.decode.arrow import event_rows
 from stream.decode.encode import encode_json
-from stream.decode.formats.avro import AvroMessages, AvroReader, Columns, event_record, event_rows
+from stream.decode.formats.avro import AvroMessages, AvroReader, Columns, event_record
 from stream.decode.formats.interface import FORMATS, MessageFormat, Read
 from stream.decode.formats.plain import JsonFormat
 from stream.decode.json_messages import NOT_JSON, read_json

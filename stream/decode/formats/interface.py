@@ -103,17 +103,18 @@ class MessageFormat(ABC):
 
         ``prepare`` has seen them. Messages from the first one beyond ``at_once`` are left, but never the first of all;
         None: all are read. A format whose rows cost no more than their messages need not look at it. Each message that
-        is read has rows or a refusal, in the order of the messages.
+        is read has rows or a refusal, in the order of the messages. ``stream.decode.arrow.event_rows`` makes rows of columns.
         """
 
     @abstractmethod
     def encode(self, events: pa.RecordBatch) -> Iterator[tuple[bytes, int | None]]:
-        """Canonical events as messages, in order; reading them gives the events back.
+        """Canonical events (``schemas.events.event_schema``) as messages, in order; reading them gives the events back.
 
         Yields:
             Each message with its row, None if it has several.
 
         Raises:
+            Failure: A message of this format cannot express an event.
             stream.decode.encode.EventTooLongError: One event alone is longer than a message may be.
             UnavailableError: See ``prepare``.
         """

@@ -1,6 +1,7 @@
 """The recipes of CONTRIBUTING, followed to the letter: each toy is written, named, and trained through the daemon."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -9,13 +10,20 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import decoding
 import offline_protocol
+import pyarrow as pa
 import pytest
 import small_trainers
+import streaming
+from installed import install
 from prometheus_client import generate_latest
 from trainer_streams import SECOND, make_lane, meetings
 
 from schemas.config import Lane
+from schemas.events import event_schema
+from stream.decode.formats.interface import FORMATS
+from stream.service.failure import Failure
 from stream.store.from_file import build_store
 from trainer.continual.journal import ScoreFile
 from trainer.evaluation.evaluate import evaluate
@@ -35,7 +43,7 @@ def recipe(kind: str) -> tuple[str, str, list[str]]:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     section = text.split(f"### Add a {kind}\n")[1].split("\n### ")[0]
     (source,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    (module,) = re.findall(r"such as \*(trainer/[\w/]+\.py)\*", section)
+    (module,) = re.findall(r"such as \*((?:stream|trainer)/[\w/]+\.py)\*", section)
     edited = re.findall(
         r"^\d\. (?:Name the module in|Give it a row in).*`([\w/]+\.\w+)`", section, re.MULTILINE
     )
@@ -92,6 +100,56 @@ def test_the_toy_strategy_of_another_package_shows_its_own_figure(
     found = evaluate(offline_protocol.config_for(**keys), data, shares=offline_protocol.SHARES)
     assert found is not None
     assert found["training"]["step_nodes"] > 1
+
+
+def test_the_toy_format_gives_back_what_it_writes_and_refuses_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FORMATS, "registered", dict(FORMATS.registered))
+    (tmp_path / "their_format.py").write_text(recipe("message format")[1], encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "their_format", raising=False)
+    toy = decoding.message_format(import_module("their_format").ToySemicolons.name)
+    row = {"op": 1, "src": 1, "dst": 2, "t": 1_100_000_000_250_000, "weight": 0.5}
+    events = pa.RecordBatch.from_pylist([row], schema=event_schema("int"))
+    ((message, _),) = toy.encode(events)
+    assert message == b"1;2;1100000000.25;0.5"
+    wrong = [b"1;2;x;1", b"1;2;3", b"\xff;1;2;3", b"%d;1;2;3" % 10**20]
+    batch = decoding.decode(message, *wrong, topic={"format": toy.name})
+    assert batch.events.select(events.schema.names).equals(events)
+    assert decoding.reasons(batch) == ["not_four_values"] * len(wrong)
+    mapped = {"src": "dst", "dst": "src", "t": "t"}
+    batch = decoding.decode(message, topic={"format": toy.name, "fields": mapped})
+    assert [batch.events[name].to_pylist() for name in ("src", "dst", "weight")] == [[2], [1], [1.0]]
+    batch = decoding.decode(message, topic={"format": toy.name, "fields": {**mapped, "weight": "amount"}})
+    assert decoding.reasons(batch) == ["missing_field"]
+    for other in ({"op": -1}, {"label": 3}):
+        with pytest.raises(Failure, match="has inserts with a weight only"):
+            list(toy.encode(pa.RecordBatch.from_pylist([row | other], schema=events.schema)))
+
+
+@pytest.mark.slow
+@pytest.mark.integration
+def test_the_toy_format_of_another_package_is_read_from_a_live_topic(kafka: str, tmp_path: Path) -> None:
+    site, topic = tmp_path / "site", streaming.fresh_topic(kafka)
+    site.mkdir()
+    source = recipe("message format")[1]
+    entry = {"toy-semicolons": "their_formats:ToySemicolons"}
+    install(site, "their-formats", source, entry, group="freshet.formats")
+    streaming.send(kafka, topic, [b"1;2;1100000000;3", b"1;2", b"2;3;1100000001;4"])
+    content = streaming.configuration(tmp_path / "store", kafka, {"name": topic, "format": "toy-semicolons"})
+    path = str(streaming.written(tmp_path, content))
+    done = subprocess.run(
+        [sys.executable, "-m", "stream.start", "run", "--config", path, "--until-idle", "1", "--json"],
+        env={**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{ROOT}"},
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["events"] == 2
+    assert result["refused_by_reason"]["not_four_values"]["count"] == 1
+    assert streaming.log_table(tmp_path / "store")["weight"].to_pylist() == [3.0, 4.0]
+    assert "ignored" not in done.stderr
 
 
 @pytest.mark.slow
