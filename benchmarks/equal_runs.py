@@ -94,7 +94,7 @@ def cases() -> list[Case]:
         Case("evaluate sage-linear vertex, 2 ranks", SAGE, ranks=2),
         Case("evaluate tgn-history sequential", HISTORY),
         Case("evaluate tgn-history pac, 2 ranks", HISTORY, ranks=2),
-        Case("evaluate tgn sequential, node classification", {**HISTORY, "task": "node-classification"}),
+        Case("evaluate tgn sequential, edge classification", {**HISTORY, "task": "edge-classification"}),
     ]
 
 

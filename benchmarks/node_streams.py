@@ -1,13 +1,15 @@
-"""Streams for node regression, made of published data sets, for snapshot_accuracy.py and hybrid.py.
+"""Streams for tasks about nodes, made of published data sets, for snapshot_accuracy.py and hybrid.py.
 
 Each becomes a Parquet file that ``freshet-trainer evaluate`` takes: rows with ``dst`` are edges, rows without set the features
 of ``src``, so that a node's newest value is its feature 0. What goes with a file (length of a snapshot, edge life, target) is
-in STREAMS.
+in STREAMS. A stream for node classification also has a file NAME.labels.parquet.
 
 - slashdot: DynaHB's protocol (section 6.1). 200 intervals of the file, of which the last 80 have the replies; an edge lives for
   30 of them; all nodes are known from the first one on, as the published code has it; the target is log(1 + in-degree).
 - england_covid, twitter_tennis, chickenpox: of PyTorch Geometric Temporal. The target is a node's next value, of twitter_tennis
   log(1 + mentions). Edges of the first two live for one snapshot; those of the last never change.
+- patent: the class of a patent (of six) is asked in the snapshot in which it first cites or is cited. It is a feature of the
+  patent from the next snapshot on, so that later ones see the classes of their neighbours.
 """
 
 from collections.abc import Callable
@@ -36,12 +38,14 @@ class Stream:
         make: From the source to the table.
         split: Shares of training, validation and test; the published ones, with some of training to pick the epoch by.
         config: Keys of a trainer's configuration.
+        labels: From the source to the table of labels; None: the stream has none.
     """
 
     source: str
     make: Callable[[Path], pa.Table]
     split: str = "0.6,0.1,0.3"
     config: dict[str, Any] = field(default_factory=dict)
+    labels: Callable[[Path], pa.Table] | None = None
 
 
 def stream_table(edges: Edges, values: NDArray[np.floating], every_s: int) -> pa.Table:
@@ -96,6 +100,33 @@ def chickenpox(path: Path) -> pa.Table:
     return stream_table((src, dst, np.zeros_like(src)), data["fx"], DAY_S)
 
 
+PATENT_S, CLASSES = 9, 6
+"""Length of a snapshot: a hundredth of the stream."""
+
+
+def patent_labels(path: Path) -> pa.Table:
+    """The class of each patent from its first edge on."""
+    edges = pq.read_table(path).sort_by("t")
+    ends = np.stack([edges["src"].to_numpy(), edges["dst"].to_numpy()], axis=1)
+    node, first = np.unique(ends.ravel(), return_index=True)
+    label = np.load(path.with_name("patent_node_labels.npz"))["label"][node] - 1
+    return pa.table({"node": node, "t": edges["t"].to_numpy()[first // 2], "label": label.astype(np.int32)})
+
+
+def patent(path: Path) -> pa.Table:
+    """Citations, and the class of each patent as features of the next snapshot."""
+    edges, labels = pq.read_table(path, columns=["src", "dst", "t"]), patent_labels(path)
+    one_hot = np.eye(CLASSES, dtype=np.float32)[labels["label"].to_numpy()]
+    features = pa.array(one_hot.tolist(), pa.list_(pa.float32()))
+    next_s = (labels["t"].to_numpy() // PATENT_S + 1) * PATENT_S
+    classes = pa.table(
+        {"src": labels["node"], "dst": pa.nulls(len(labels), pa.int64()), "t": next_s, "features": features}
+    )
+    classes = classes.filter(next_s <= edges["t"].to_numpy().max())
+    without = edges.append_column("features", pa.nulls(len(edges), features.type))
+    return pa.concat_tables([classes, without]).sort_by("t")
+
+
 _NEXT_VALUE = {"interval_s": DAY_S, "task_params": {"next": "feature", "of": 0}}
 STREAMS = {
     "slashdot": Stream(
@@ -111,15 +142,27 @@ STREAMS = {
         config={**_NEXT_VALUE, "edge_life": 1},
     ),
     "chickenpox": Stream("dtdg_chickenpox.npz", chickenpox, config=_NEXT_VALUE),
+    "patent": Stream(
+        "patent.parquet",
+        patent,
+        "0.7,0.15,0.15",
+        {"task": "node-classification", "interval_s": PATENT_S, "task_params": {"classes": CLASSES}},
+        patent_labels,
+    ),
 }
 
 
-def written(name: str, folder: Path) -> Path:
-    """The file of a stream, made where it is missing."""
-    path = folder / f"{name}.parquet"
+def written(name: str, folder: Path) -> tuple[Path, dict[str, Any]]:
+    """The file of a stream, made where it is missing, and the keys of a configuration that go with it."""
+    stream, config = STREAMS[name], dict(STREAMS[name].config)
+    path, labels = folder / f"{name}.parquet", folder / f"{name}.labels.parquet"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
+        if stream.labels is not None:
+            pq.write_table(stream.labels(DATA / stream.source), labels)
         temporary = path.with_suffix(".tmp")
-        pq.write_table(STREAMS[name].make(DATA / STREAMS[name].source), temporary)
+        pq.write_table(stream.make(DATA / stream.source), temporary)
         temporary.replace(path)
-    return path
+    if stream.labels is not None:
+        config["task_params"] = {**config["task_params"], "labels": str(labels)}
+    return path, config

@@ -35,8 +35,9 @@ def matrix_of(given: Any) -> Matrix:
     optimisation = {"batch_size": 200, "epochs": given.epochs, "learning_rate": given.rate}
     config = {"strategy": "whole", "window": 4, "strategy_params": {"steps": 1}, "optimisation": optimisation}
     if of_nodes:
-        config["task"], split = "node-regression", STREAMS[name].split
-        source = {"file": str(written(name, given.folder)), "config": STREAMS[name].config}
+        path, keys = written(name, given.folder)
+        config["task"], split = keys.pop("task", "node-regression"), STREAMS[name].split
+        source = {"file": str(path), "config": keys}
     else:
         keys = LINKS[name] | ({"edge_life": given.edge_life} if given.edge_life else {})
         source, split = {"file": str(harness.DATA / f"{name}.parquet"), "config": keys}, "0.7,0.15,0.15"

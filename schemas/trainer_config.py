@@ -211,8 +211,8 @@ class TrainerConfig(Service):
     )
     task: str = Field(
         "link-prediction",
-        description="The learned and judged task: link-prediction; node-classification, of events with labels 0 and 1; "
-        "node-regression, with a snapshot model.",
+        description="The learned and judged task: link-prediction; edge-classification, of events with labels 0 and 1; "
+        "node-classification and node-regression, with a snapshot model.",
     )
     task_params: dict[str, Any] = Field(
         default_factory=dict,

@@ -38,9 +38,10 @@ SCORES = (
 )  # fmt: skip
 OF_TASKS = (
     "auroc", "random_auroc", "activity_auroc", "mse", "random_mse", "zero_mse", "mean_mse", "persistence_mse",
-    "age_persistence_mse",
+    "age_persistence_mse", "accuracy", "random_accuracy", "majority_accuracy", "last_label_accuracy", "macro_f1",
+    "random_macro_f1", "majority_macro_f1", "last_label_macro_f1",
 )  # fmt: skip
-"""Figures of tasks about nodes; absent under other tasks."""
+"""Figures of some tasks; absent under the others."""
 
 
 def train(

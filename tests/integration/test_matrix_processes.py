@@ -31,7 +31,7 @@ def test_a_killed_matrix_leaves_no_process_and_goes_on(
         "models": [
             {
                 "name": "wrong",
-                "config": {"model": "tgn", "strategy": "sequential", "task": "node-classification"},
+                "config": {"model": "tgn", "strategy": "sequential", "task": "edge-classification"},
             },
             {
                 "name": "right",
@@ -67,7 +67,7 @@ def test_a_killed_matrix_leaves_no_process_and_goes_on(
     assert json.loads(out)["failed"] == 1
     assert not list(temporary.glob("freshet-*")), "what the killed one left is swept"
     rows = {row["model"]: row for row in pq.read_table(tmp_path / "r.parquet").to_pylist()}
-    assert "task node-classification needs labels, and no event has one" in rows["wrong"]["error"]
+    assert "task edge-classification needs labels, and no event has one" in rows["wrong"]["error"]
     right = rows["right"]
     assert right["error"] is None
     assert 0 < right["ap"] <= 1

@@ -13,6 +13,7 @@ from drawn_lanes import TURNOVER, TWO_NODES, lane_of, streams
 from exploring import examples_only
 from hypothesis import example, given
 from hypothesis import strategies as st
+from labels_of_nodes import labels_file
 from rank_equality import STILL, begun, learned, pairs, predicted, require_equal
 from thread_ranks import side_by_side
 from trainer_sessions import examples_of
@@ -42,17 +43,17 @@ def by_turns(found: list[tuple[Any, ...]], fast: Callable[[int], bool]) -> list[
 
 
 def on_any_number() -> list[Any]:
-    """Each strategy and model with one task in one type, by turns; the other three are ``slow``.
+    """Each strategy and model with one task in one type, by turns; the other five are ``slow``.
 
     A rank of ``group`` computes what one rank computes, whole groups, so one task and one type say enough of it, and every
     third model.
     """
     together = [pair for pair in pairs("snapshot") if pair[0] != "hybrid"]  # whose ranks learn apart
-    ways = list(itertools.product(("link-prediction", "node-regression"), DTYPES))
+    ways = list(itertools.product(("link-prediction", "node-regression", "node-classification"), DTYPES))
     shared = [pair for pair in together if pair[0] != "group"]
     grouped = [(*pair, *ways[0]) for pair in together if pair[0] == "group"]
     return [
-        *by_turns([(*pair, *way) for pair in shared for way in ways], lambda at: at // 4 % 4 == at % 4),
+        *by_turns([(*pair, *way) for pair in shared for way in ways], lambda at: at // 6 % 6 == at % 6),
         *by_turns(grouped, lambda at: at % 3 == 0),
     ]
 
@@ -68,11 +69,12 @@ def test_snapshot_models_learn_and_embed_alike_on_any_number_of_ranks(
 ) -> None:
     """Weights, too, in float64; in float32 Adam makes a step of its own of a gradient that is zero but for rounding."""
     rate = 0.01 if dtype == torch.float64 else STILL
+    params = {"labels": labels_file()} if task == "node-classification" else {}
     with tempfile.TemporaryDirectory() as folder:
         lane = lane_of(folder, stream, algorithm)
 
         def work(ranks: Ranks) -> Any:
-            return learned(begun(lane, strategy, model, ranks, dtype, rate, task=task))
+            return learned(begun(lane, strategy, model, ranks, dtype, rate, task=task, task_params=params))
 
         one = work(Ranks())
         assert any(" gradient " in key for key in one) or not any(

@@ -42,8 +42,8 @@ def test_floors_of_the_node_streams_are_those_that_are_known(name: str, tmp_path
         "lane": "hash", "task": "node-regression", "model": "tgcn", "strategy": "whole", "window": 1,
         "model_params": {"hidden": 2, "layers": 1, "signature": 0}, "optimisation": {"epochs": 1},
     }  # fmt: skip
-    config = TrainerConfig.model_validate(keys | stream.config)
-    file, shares = written(name, tmp_path), parse_shares(stream.split)
+    (file, own_keys), shares = written(name, tmp_path), parse_shares(stream.split)
+    config = TrainerConfig.model_validate(keys | own_keys)
     result = evaluate(config, file, Ranks(), shares=shares, seeds=1)
     assert result is not None
     for baseline, expected in BASELINES[name].items():

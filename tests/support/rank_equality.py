@@ -85,7 +85,7 @@ def predicted(session: Session, sequence: int, examples: Any) -> dict[str, Tenso
     found = {f"{sequence} embeddings": nodes.detach().clone()}
     if judged is not None and session.ranks.rank == 0:
         # scores, for a rank of two nearly equal ones hangs by rounding, and figures where there are no scores
-        scored = [name for name in ("positive", "negative") if hasattr(judged, name)]
+        scored = [name for name in ("positive", "negative", "scores") if hasattr(judged, name)]
         told = {name: getattr(judged, name) for name in scored} or judged.figures()
         for key, value in told.items():
             found[f"{sequence} figure {key}"] = torch.as_tensor(value).double()

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+from labels_of_nodes import labels_file
 
 from schemas.trainer_config import TrainerConfig
 from trainer.models.interface import MODELS
@@ -76,10 +77,11 @@ def config_for(together: Triple, **more: Any) -> TrainerConfig:
     """
     model, strategy, task = together
     params = {name: LESS[name] for name in MODELS.find(model).Options.model_fields if name in LESS}
+    of_task = {"edge-classification": {"epochs": 2}, "node-classification": {"labels": labels_file()}}
     return TrainerConfig.model_validate(
         {
             "store": "store", "lane": "hash", "window": 2, "model": model, "model_params": params,
-            "strategy": strategy, "task": task, "task_params": {"epochs": 2} if task == "node-classification" else {},
+            "strategy": strategy, "task": task, "task_params": of_task.get(task, {}),
             "optimisation": {"epochs": 1, "batch_size": 32, "learning_rate": 0.01},
             "scoring": {"sample": 60},
             **more,

@@ -31,6 +31,7 @@ class Purpose(IntEnum):
     CANDIDATES = 2
     RANKED_EVENTS = 3
     SAMPLED_EVENTS = 4
+    SAMPLED_LINKS = 5
     TRAINING = 16  # plus the epoch
     LEARNED_EVENTS = 1 << 20  # plus the epoch
 

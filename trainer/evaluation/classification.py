@@ -1,10 +1,10 @@
-"""Dynamic node classification: how well a node's state predicts the label of its next event, by AUROC.
+"""Edge classification: how well a node's state predicts the label of its next event, by AUROC.
 
-The protocol of TGN's line of work (Rossi et al. 2020, section 5.2; Kumar et al. 2019, section 4.5): the model is
-first trained on links, without labels, and then frozen. It passes over the stream once more from the first event, and
-the source of each event is embedded at the event's time from strictly earlier events: it sees neither the event itself nor
-any label. A small perceptron learns the labels of the training events; the epoch is chosen by the AUROC of the validation
-events, and the AUROC of the test events is reported.
+The protocol of TGN's line of work, which calls it dynamic node classification (Rossi et al. 2020, section 5.2; Kumar et al.
+2019, section 4.5): the model is first trained on links, without labels, and then frozen. It passes over the stream once more
+from the first event, and the source of each event is embedded at the event's time from strictly earlier events: it sees neither
+the event itself nor any label. A small perceptron learns the labels of the training events; the epoch is chosen by the AUROC of
+the validation events, and the AUROC of the test events is reported.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -24,8 +24,8 @@ from trainer.evaluation.split import Split
 from trainer.models.interface import Model
 from trainer.scoring.metrics import auroc, cautions
 from trainer.session.session import Session
+from trainer.tasks.edge_classification import AUROCS, Classifier, EventClassifier, first_ranks, labels_of
 from trainer.tasks.link_prediction import sees_encounters
-from trainer.tasks.node_labels import AUROCS, Classifier, NodeClassifier, first_ranks, labels_of
 
 log = structlog.get_logger()
 
@@ -41,12 +41,12 @@ def event_labels(lane: LaneReader) -> dict[int, Int64]:
         by_tau[snapshot.tau], wrong = labels_of(lane, snapshot.tau)
         if len(wrong):  # run leaves it out, but a figure must not be of a part of the data
             raise Failure(
-                f"task node-classification knows labels 0 and 1, found {wrong[0]} among the events of snapshot "
+                f"task edge-classification knows labels 0 and 1, found {wrong[0]} among the events of snapshot "
                 f"{snapshot.tau}. Mend the labels at their source, or choose task link-prediction"
             )
     if not any((labels >= 0).any() for labels in by_tau.values()):
         raise Failure(
-            "task node-classification needs labels, and no event has one. Give a column label of 0 and 1"
+            "task edge-classification needs labels, and no event has one. Give a column label of 0 and 1"
         )
     return by_tau
 
@@ -61,13 +61,13 @@ def require_both_kinds(label: Int64, time_us: Int64, split: Split) -> None:
         ones, zeros = (int((label[part(time_us)] == kind).sum()) for kind in (1, 0))
         if not ones or not zeros:
             raise Failure(
-                f"task node-classification needs labels 0 and 1 among the {name} events, found {ones} of 1 and {zeros} of 0. "
+                f"task edge-classification needs labels 0 and 1 among the {name} events, found {ones} of 1 and {zeros} of 0. "
                 "Choose other shares with --split, or data with labels there"
             )
 
 
 def label_cautions(label: Int64, time_us: Int64, split: Split) -> list[dict[str, Any]]:
-    """Cautions about the figures of ``node_figures``, given labels int64 (n,), −1 for none, and times."""
+    """Cautions about the figures of ``label_figures``, given labels int64 (n,), −1 for none, and times."""
     test, validation = label[split.test(time_us)], label[split.validate(time_us)]
     return [*cautions(test, *AUROCS), *cautions(validation, "validation_auroc")]
 
@@ -144,7 +144,7 @@ def classify(
     train = np.flatnonzero(split.train(events.time_us))
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
-        classifier = NodeClassifier(z.shape[1], history=history)
+        classifier = EventClassifier(z.shape[1], history=history)
         optimiser = torch.optim.Adam(classifier.parameters(), lr=settings.learning_rate)
         best: dict[str, float] = {}
         for _ in range(settings.epochs):
@@ -171,7 +171,7 @@ def activity_auroc(events: LabelledEvents, split: Split) -> float | None:
     return auroc(-had.astype(np.float64), events.label, split.test(events.time_us))
 
 
-def node_figures(
+def label_figures(
     session: Session,
     snapshots: Callable[[], Iterable[Any]],
     labels: dict[int, Int64],

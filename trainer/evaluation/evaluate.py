@@ -35,7 +35,7 @@ from stream.store.log.reader import LogReader
 from stream.store.store_events import is_store, read_source
 from trainer.data.examples import insert_events
 from trainer.data.history import NO_EVENTS, Inserts
-from trainer.evaluation.classification import event_labels, label_cautions, node_figures, require_both_kinds
+from trainer.evaluation.classification import event_labels, label_cautions, label_figures, require_both_kinds
 from trainer.evaluation.foreign_scores import ForeignScores, evaluate_scores
 from trainer.evaluation.progress import Progress
 from trainer.evaluation.protocol import OfflineProtocol
@@ -222,7 +222,7 @@ log = structlog.get_logger()
 WARMED = 32
 """Events of a snapshot used before seconds are counted."""
 
-NODE_FIGURES = ("auroc", "validation_auroc", "random_auroc", "activity_auroc")
+LABEL_FIGURES = ("auroc", "validation_auroc", "random_auroc", "activity_auroc")
 
 NONE = float("-inf")
 """In place of a figure that cannot be computed."""
@@ -332,7 +332,9 @@ def evaluate(
         runs = []
         for seed in range(config.seed, config.seed + seeds):
             links = OfflineProtocol(lane, inserts, split, seed, stored, masked) if is_split(task) else None
-            runs.append(_Run(config, lane, ranks, split, seed, links, labels).figures())
+            run = _Run(config, lane, ranks, split, seed, links, labels)
+            runs.append(run.figures())
+            cautions = cautions or run.cautions
         no_negative = links.no_negative if links is not None else {}
         tested = int(np.count_nonzero(split.test(inserts.visible_us)))
     if ranks.rank != 0:
@@ -390,6 +392,7 @@ class _Run:
         self.snapshot_trainer = SnapshotTrainer(self.session)
         self.reports: list[StepReport] = []
         self.graph_bytes = self.mapped_bytes = 0  # the most so far
+        self.cautions: list[dict[str, Any]] = []  # about the last figures, which are those of the test
         self.progress = Progress(
             shown=ranks.rank == 0, seed=seed, epochs=config.optimisation.passes, snapshots=len(lane.manifests)
         )
@@ -444,7 +447,7 @@ class _Run:
             others = {key: value for key, value in test.items() if key[0] not in METRICS}
             return {name: test[key] for name, key in TABLE.items() if key in test} | flat_figures(others)
         settings = TASKS.options(self.config.task, self.config.task_params)
-        return node_figures(self.session, self._rest, self.labels, self.split, settings, self.seed)
+        return label_figures(self.session, self._rest, self.labels, self.split, settings, self.seed)
 
     def _validated(self, score: float) -> dict[str, float]:
         """The figure of validation by its name; empty without one."""
@@ -515,7 +518,11 @@ class _Run:
 
     def _figures(self, parts: list[Evaluation | None]) -> Figures:
         evaluations = [part for part in parts if part is not None]
-        return self.session.task.join(evaluations).figures() if evaluations else {}
+        if not evaluations:
+            return {}
+        together = self.session.task.join(evaluations)
+        self.cautions = together.cautions
+        return together.figures()
 
     def _example_sets(self, until_us: float, epoch: int) -> Iterator[SnapshotExamples]:
         """Every snapshot that begins by ``until_us``, from the first one."""
@@ -568,7 +575,7 @@ def _foreign(path: str, predictions: Predictions, lane: LaneReader, inserts: Ins
 
 def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     summary: dict[str, Any] = {}
-    figures = dict.fromkeys((*TABLE, *NODE_FIGURES))
+    figures = dict.fromkeys((*TABLE, *LABEL_FIGURES))
     figures |= {key: None for run in runs for key in run if key not in ABOUT_RUN and "validation" not in key}
     for key in (*figures, "discarded", "epoch_s", "train_s", "wait_s", "peak_mib"):
         values = [run[key] for run in runs if key in run]

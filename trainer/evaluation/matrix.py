@@ -48,12 +48,12 @@ from trainer.validation import require_evaluable
 
 Format = Literal["text", "markdown", "latex"]
 
-FIGURES = ("ap", "auroc", "mse")
+FIGURES = ("ap", "macro_f1", "auroc", "mse")
 """Default figures: the first that a cell has."""
 
 BASELINES = (
-    "edgebank", "edgebank_window", "recency", "recency_popularity", "activity", "zero", "mean", "persistence",
-    "age_persistence",
+    "edgebank", "edgebank_window", "recency", "recency_popularity", "activity", "majority", "last_label", "zero", "mean",
+    "persistence", "age_persistence",
 )  # fmt: skip
 """Scorers of an evaluation that do not depend on its model."""
 

@@ -35,6 +35,7 @@ class OfflineProtocol:
 
     Attributes:
         split: By time.
+        seed: Of draws.
         no_negative: Training and test events that are left out, because their source meets every destination at their time.
         test_span_s: Memory of EdgeBank with a window: the length of the test, as its authors have it.
     """
@@ -48,7 +49,7 @@ class OfflineProtocol:
         stored: StoredNegatives | None = None,
         masked: Int64 | None = None,
     ) -> None:
-        self.split = split
+        self.split, self.seed = split, seed
         self._lane, self._stored, self._masked = lane, stored, masked
         trained, tested = split.train(inserts.visible_us), split.test(inserts.visible_us)
         self._borders = [int(np.count_nonzero(inserts.visible_us <= border)) for border in split.borders]

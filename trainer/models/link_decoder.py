@@ -59,3 +59,23 @@ class LinkDecoder(nn.Module):
         table = torch.cat([src * dst, src, dst, encoded.to(src.dtype)], dim=1)
         logits: Tensor = self.perceptron(table).squeeze(1)
         return logits
+
+
+class LinearDecoder(nn.Module):
+    """One layer over z(u), z(v) (ESDG section 6.4).
+
+    Args:
+        width: Of embeddings.
+        hidden: Not used: there is no hidden layer.
+        encounters: Not used: it knows the window's graphs only.
+    """
+
+    def __init__(self, width: int, hidden: int, *, encounters: bool) -> None:
+        super().__init__()
+        del hidden, encounters
+        self.layer = nn.Linear(2 * width, 1)
+
+    def forward(self, src: Tensor, dst: Tensor, encounters: Tensor) -> Tensor:
+        """Logits (q,) of queries; see ``LinkDecoder.forward``."""
+        logits: Tensor = self.layer(torch.cat([src, dst], dim=1)).squeeze(1)
+        return logits

@@ -107,6 +107,30 @@ def auroc(scores: Scores, label: NDArray[np.int64], part: NDArray[np.bool_]) -> 
     return area_under_roc(positive, negative)
 
 
+def classification(scores: Scores, label: NDArray[np.int64]) -> dict[str, float]:
+    """Figures of the classes with the highest scores, and of the scores if there are two classes.
+
+    Args:
+        scores: (n, K), n ≥ 1; of equal ones the first class counts.
+        label: (n,), 0 to K − 1.
+
+    Returns:
+        ``accuracy``; ``macro_f1``, the mean over all classes that occur or are predicted of 2 TP / (2 TP + FP + FN), as
+        scikit-learn has it; for two classes that both occur ``auroc``.
+    """
+    classes, predicted = scores.shape[1], scores.argmax(axis=1)
+    right = np.bincount(label[predicted == label], minlength=classes)
+    either = np.bincount(label, minlength=classes) + np.bincount(predicted, minlength=classes)
+    figures = {
+        "accuracy": float(right.sum() / len(label)),
+        "macro_f1": float((2 * right[either > 0] / either[either > 0]).mean()),
+    }
+    if classes == 2:
+        value = auroc(scores[:, 1] - scores[:, 0], label, np.ones(len(label), np.bool_))
+        figures |= {} if value is None else {"auroc": value}
+    return figures
+
+
 FEW_LABELS = 10
 """One event of n with a label moves an AUROC by up to 1 / n."""
 

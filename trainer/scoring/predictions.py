@@ -19,6 +19,8 @@ log = structlog.get_logger()
 
 SCORERS = ("model", "random", "edgebank", "edgebank_window", "recency", "recency_popularity")
 """Columns of scores; ``random`` is a model with random weights, never trained."""
+THRESHOLDS = {"model": 0.0, "random": 0.0, "edgebank": 0.5, "edgebank_window": 0.5}
+"""Above them a scorer says that an event happens; the other scorers only rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,12 @@ class Predictions:
                     figures[metric, subset, scorer] = value
         for metric, scorer, values in self._of_ranks():
             figures[metric, "all", scorer] = float(values.mean())
+        for scorer, threshold in THRESHOLDS.items():
+            rows, column = self.opposed & (self.sampled | (scorer != "random")), SCORERS.index(scorer)
+            positive, negative = (scores[rows, column] for scores in (self.positive, self.negative))
+            if len(positive) and not np.isnan(positive + negative).any():
+                right = (positive > threshold).mean() + (negative <= threshold).mean()
+                figures["accuracy", "all", scorer] = float(right / 2)
         return _without_nan(figures)
 
     def errors(self) -> Figures:
@@ -160,7 +168,7 @@ def side_by_side(
     Returns:
         On rank 0 the predictions of all ranks, elsewhere None.
     """
-    tables = _gather(
+    tables = gather(
         [
             np.stack(
                 [
@@ -209,8 +217,8 @@ def side_by_side(
     )
 
 
-def _gather(tables: list[Float64], ranks: Ranks) -> list[Float64]:
-    """On rank 0 all ranks' tables, with rows in order of their first column; elsewhere empty. One exchange for all."""
+def gather(tables: list[Float64], ranks: Ranks) -> list[Float64]:
+    """All ranks' tables on rank 0, with rows in order of their first column; elsewhere empty. A collective."""
     kinds = np.repeat(np.arange(len(tables), dtype=np.float64), [len(table) for table in tables])
     numbered_rows = np.column_stack([kinds, np.concatenate(tables)])
     to_first = [numbered_rows.size, *[0] * (ranks.size - 1)]

@@ -203,7 +203,7 @@ def identity(config: TrainerConfig, lane: LaneReader) -> dict[str, Any]:
         "smoothing": config.smoothing.model_dump_json(),
         "history_moment": config.history_moment,
         "task": config.task,
-        "task_params": None if task == type(task)() else task.model_dump_json(),
+        "task_params": task.model_dump_json() if task.model_dump(exclude_defaults=True) else None,
         "seed": config.seed,
     }
 

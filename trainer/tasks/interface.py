@@ -33,7 +33,7 @@ class QueryBatch(Protocol):
         ...
 
     def read(self, head: nn.Module, rows: Sequence[Tensor]) -> Tensor:
-        """Answers (Q,) of a head from the embeddings (Q, width) of each of ``ends``."""
+        """Answers (Q,) of a head, or (Q, K) if an answer is K numbers, from the embeddings (Q, width) of each of ``ends``."""
         ...
 
 
@@ -208,7 +208,7 @@ class Task(Protocol):
         ...
 
     def loss(self, answers: Tensor, truth: Tensor, reduction: Reduction = "sum") -> Tensor:
-        """Sum or mean of the losses of answers (Q,), a scalar."""
+        """Sum or mean of the losses of answers (Q,) or (Q, K), a scalar."""
         ...
 
     def evaluate(
@@ -250,7 +250,12 @@ TASKS: Registry[Any] = Registry(
     "task",
     "task_params",
     "freshet.tasks",
-    ("trainer.tasks.link_prediction", "trainer.tasks.node_labels", "trainer.tasks.node_regression"),
+    (
+        "trainer.tasks.link_prediction",
+        "trainer.tasks.edge_classification",
+        "trainer.tasks.node_classification",
+        "trainer.tasks.node_regression",
+    ),
     error=Failure,
     check=_require_task,
 )

@@ -1,24 +1,27 @@
 """``link-prediction``: pairs that meet next against pairs that do not."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from schemas.events import US_PER_S
 from schemas.section import Section
 from schemas.trainer_config import TrainerConfig
+from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
 from stream.store.log.event_columns import EventColumns
-from trainer.data.examples import Examples, Queries, Sampling, insert_events, prepare
+from trainer.data.examples import Examples, Purpose, Queries, Sampling, insert_events, prepare, spread
 from trainer.data.history import History, Moment
-from trainer.data.negatives import Negatives
+from trainer.data.negatives import Draw, Negatives
 from trainer.data.views import EventsView
-from trainer.models.interface import Head, Kind, Model
-from trainer.models.link_decoder import LinkDecoder
+from trainer.models.interface import MODELS, Head, Kind, Model
+from trainer.models.link_decoder import LinearDecoder, LinkDecoder
 from trainer.ranks import Ranks
 from trainer.scoring.predictions import Predictions, join, scored_queries, side_by_side
 from trainer.tasks.interface import TASKS, QueryAnswering, Reduction, Shares, Subject, learns_all
@@ -32,9 +35,11 @@ class Splits(Protocol):
 
     Attributes:
         test_span_s: Memory of EdgeBank with a window, seconds.
+        seed: Of draws.
     """
 
     test_span_s: float
+    seed: int
 
     def history(self, moment: Moment, kind: Kind) -> History:
         """The empty history before the first event, for a model of a kind."""
@@ -43,6 +48,23 @@ class Splits(Protocol):
     def examples(self, view: EventsView, strategy: Shares, history: History, epoch: int) -> Examples:
         """Examples of a view's newest snapshot."""
         ...
+
+
+class Links(Section):
+    """Options of ``link-prediction``."""
+
+    sample: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="θ, share of a snapshot's events that are learned, drawn evenly over its length; figures are of all. ESDG "
+        "has 0.1.",
+    )
+    decoder: Literal["perceptron", "linear"] = Field(
+        "perceptron",
+        description="Of snapshot models. perceptron: over the products of both ends' embeddings, these, and encounters; linear: "
+        "one layer over both ends' embeddings, as in ESDG.",
+    )
 
 
 @TASKS.register
@@ -55,7 +77,7 @@ class LinkPrediction:
     """
 
     name: ClassVar[str] = "link-prediction"
-    Options: ClassVar[type[Section]] = Section
+    Options: ClassVar[type[Section]] = Links
     subject: ClassVar[Subject] = "pairs"
     query_class: ClassVar[type[Any]] = Queries
     sees_labels: ClassVar[bool] = True
@@ -63,8 +85,14 @@ class LinkPrediction:
     baseline: ClassVar[str] = "recency"
     head: Head = LinkDecoder
 
-    def __init__(self, config: TrainerConfig, lane: LaneReader, options: Section) -> None:
-        self._config = config
+    def __init__(self, config: TrainerConfig, lane: LaneReader, options: Links) -> None:
+        self._config, self._seed, self._share = config, config.seed, options.sample
+        if options.decoder == "linear":
+            if MODELS.find(config.model).kind == "event":
+                raise Failure(
+                    f"key task_params: decoder is of snapshot models, and {config.model} has its own. Leave it out"
+                )
+            self.head = LinearDecoder
         self._sampling = sampling_of(config)
         self.window_s = config.window * lane.header.interval_us / US_PER_S
         """Memory of the baseline EdgeBank with a window, seconds."""
@@ -72,7 +100,7 @@ class LinkPrediction:
 
     def offline(self, splits: Splits) -> "LinkPrediction":
         """The same task in an evaluation."""
-        self._splits, self.window_s = splits, splits.test_span_s
+        self._splits, self._seed, self.window_s = splits, splits.seed, splits.test_span_s
         return self
 
     def rewind(self, model: Model) -> None:
@@ -84,11 +112,21 @@ class LinkPrediction:
     def examples(self, view: EventsView, strategy: QueryAnswering, *, epoch: int = 0) -> Examples:
         """See ``Task.examples``."""
         if self._splits is not None:
-            return self._splits.examples(view, strategy, self.history, epoch)
+            return self._sampled(self._splits.examples(view, strategy, self.history, epoch))
         known = np.arange(view.num_nodes) < self.known_nodes
         examples = examples_of(view, strategy, self.history, known, self._sampling, epoch)
         self.known_nodes = view.num_nodes
-        return examples
+        return self._sampled(examples)
+
+    def _sampled(self, examples: Examples) -> Examples:
+        """The same examples with a share of the events to learn, in every epoch the same."""
+        if self._share == 1:
+            return examples
+        draw = Draw(self._seed, examples.sequence, Purpose.SAMPLED_LINKS)
+        chosen = np.zeros(examples.items, np.bool_)
+        chosen[spread(examples.items, int(np.ceil(self._share * examples.items)), draw)] = True
+        learned, training = (one.select(chosen[one.event]) for one in (examples.learned, examples.training))
+        return replace(examples, learned=learned, training=training)
 
     def remember(self, tau: int, events: EventColumns, num_nodes: int) -> None:
         """See ``Task.remember``."""

@@ -1,7 +1,7 @@
 """``node-regression``: one number per node in the next snapshot, such as its in-degree (DynaHB section 6.1)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch.nn.functional import mse_loss
 
 from schemas.section import Section
 from schemas.trainer_config import TrainerConfig
-from stream.arrays.kinds import Bool, Float32, Float64, Int64
+from stream.arrays.kinds import Float32, Float64
 from stream.service.failure import Failure
 from stream.snapshots.graph import LiveGraph
 from stream.snapshots.pairs import Change
@@ -23,11 +23,11 @@ from stream.store.lane.reader import LaneReader
 from stream.store.log.event_columns import EventColumns
 from stream.store.log.index import groups
 from trainer.data.views import EventsView
-from trainer.device import to_device
 from trainer.models.interface import Head, Model
 from trainer.ranks import Ranks
 from trainer.scoring.metrics import Figures
-from trainer.tasks.interface import TASKS, QueryAnswering, Reduction, Subject, learns_all
+from trainer.tasks.interface import TASKS, QueryAnswering, Reduction, Subject
+from trainer.tasks.nodes import NodeExamples, NodeQueries
 
 
 class Target(Section):
@@ -121,93 +121,6 @@ SCORERS = ("model", "random", "zero", "mean", "persistence", "age_persistence")
 
 KNOWN = 2
 """Known columns of a target: its last value, and that value less the part that is about to expire."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeQueries:
-    """Questions for the targets of nodes.
-
-    Attributes:
-        node: int64 (Q,).
-        known: float32 (Q, KNOWN), of its target before the snapshot.
-    """
-
-    node: Int64
-    known: Float32
-
-    def __len__(self) -> int:
-        return len(self.node)
-
-    @property
-    def ends(self) -> tuple[Int64]:
-        """See ``QueryBatch.ends``."""
-        return (self.node,)
-
-    def read(self, head: nn.Module, rows: Sequence[Tensor]) -> Tensor:
-        """See ``QueryBatch.read``."""
-        (z,) = rows
-        values: Tensor = head(z, to_device(self.known, z.device))
-        return values
-
-
-@dataclass(frozen=True, slots=True)
-class NodeExamples:
-    """A snapshot's targets.
-
-    Attributes:
-        tau: Snapshot.
-        sequence: Its number in the log.
-        end_us: Its last microsecond, when its targets are known.
-        node: int64 (n,), nodes of all ranks that came before the snapshot.
-        known: float32 (n, KNOWN), of their targets before it.
-        target: float32 (n,), after it.
-        mean: Of all targets before this snapshot.
-        owned: bool (n,), nodes that this rank predicts.
-        mine: bool (n,), nodes that it learns from.
-        chosen: bool (n,), nodes of the examples.
-        excluded: See ``SnapshotExamples``.
-    """
-
-    tau: int
-    sequence: int
-    end_us: int
-    node: Int64
-    known: Float32
-    target: Float32
-    mean: float
-    owned: Bool
-    mine: Bool
-    chosen: Bool
-    excluded: dict[str, int] = field(default_factory=dict)
-    queries_per_example: ClassVar[int] = 1
-
-    def __len__(self) -> int:
-        return int(np.count_nonzero(self.mine & self.chosen))
-
-    @property
-    def items(self) -> int:
-        """See ``SnapshotExamples.items``."""
-        return len(self.node)
-
-    @property
-    def times(self) -> Int64:
-        """See ``SnapshotExamples.times``: the end, so that a snapshot on the border of two splits belongs to the later one."""
-        return np.full(len(self.node), self.end_us)
-
-    def of_events(self, chosen: Bool) -> "NodeExamples":
-        """See ``SnapshotExamples.of_events``."""
-        return replace(self, chosen=self.chosen & chosen)
-
-    def part(self, chosen: Int64) -> tuple[NodeQueries, Float32]:
-        """See ``SnapshotExamples.part``."""
-        return self._queries_of(np.flatnonzero(self.mine & self.chosen)[chosen])
-
-    def all_queries(self) -> tuple[NodeQueries, Float32]:
-        """Questions that this rank predicts, and the true answers."""
-        return self._queries_of(np.flatnonzero(self.owned & self.chosen))
-
-    def _queries_of(self, rows: Int64) -> tuple[NodeQueries, Float32]:
-        return NodeQueries(self.node[rows], self.known[rows]), self.target[rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,23 +243,18 @@ class NodeRegression:
         self._begin()
         before, ageing = self._targets.values, self._targets.without_ending(tau)
         self._advance(tau)
-        node = np.arange(len(before))
         target = self._targets.values[: len(before)].copy()
         mean = self._sum / self._count if self._count else 0.0
         self._sum += float(target.sum(dtype=np.float64))
         self._count += len(target)
-        owned = strategy.owned(view.num_nodes)[: len(before)]
-        return NodeExamples(
-            tau=tau,
-            sequence=view.sequence,
-            end_us=(tau + 1) * self._lane.header.interval_us - 1,
-            node=node,
+        return NodeExamples.of(
+            view,
+            strategy,
+            self._lane.header.interval_us,
+            node=np.arange(len(before)),
             known=np.stack([before, ageing], axis=1),
             target=target,
-            mean=mean,
-            owned=owned,
-            mine=np.ones_like(owned) if learns_all(strategy) else owned,
-            chosen=np.ones(len(before), np.bool_),
+            past=np.array([mean]),
         )
 
     def remember(self, tau: int, events: EventColumns, num_nodes: int) -> None:
@@ -372,7 +280,7 @@ class NodeRegression:
         predicted: dict[str, NDArray[np.floating]] = {
             "model": values,
             "zero": np.zeros_like(truth),
-            "mean": np.full_like(truth, examples.mean),
+            "mean": np.full_like(truth, examples.past[0]),
             "persistence": queries.known[:, 0],
             "age_persistence": queries.known[:, 1],
         }

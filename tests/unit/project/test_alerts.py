@@ -329,7 +329,7 @@ FAULTS: list[tuple[Callable[[World], None], dict[str, Any], int, set[str]]] = [
     (model_is_poor, {"exports": {"embeddings": True, "hold": {"below_recency": True}}}, 33,
      {"FreshetBelowRecency", "FreshetExportHeld"}),
     (model_is_not_scored, {}, 17, {"FreshetNotScored"}),
-    (labels_are_wrong, {"task": "node-classification"}, 8, {"FreshetWrongLabels"}),
+    (labels_are_wrong, {"task": "edge-classification"}, 8, {"FreshetWrongLabels"}),
     (rss_grows, {}, 150, {"FreshetMemoryGrows"}),
     (exports_are_refused, {"exports": {"embeddings": True}}, 40, {"FreshetNotPublished"}),
     (stream_is_down, {}, 10, {"FreshetTargetDown"}),

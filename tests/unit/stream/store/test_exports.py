@@ -123,7 +123,7 @@ def test_a_snapshot_that_touches_only_the_first_nodes_is_exported(kind: dict, tm
 
 def test_scores_of_events_are_exported_while_labels_are_asked_for(tmp_path: Path) -> None:
     make_lane(tmp_path / "store")
-    config = config_for(tmp_path, task="node-classification")
+    config = config_for(tmp_path, task="edge-classification")
     run(config)
     lines, found = ScoreFile(config.checkpoint).lines(), exports(config)
     assert [commit.num_scores for commit in found.commits] == [line["scored"] for line in lines]

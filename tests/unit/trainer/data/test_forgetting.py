@@ -11,7 +11,6 @@ from small_trainers import EVENT_MODEL, config_for, lines, run
 from trainer_streams import SECOND, make_lane, meetings
 
 from schemas.events import event_schema
-from schemas.section import Section
 from schemas.trainer_config import TrainerConfig
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
@@ -138,10 +137,10 @@ class Composed:
     """A task of another package: link prediction, but no subclass of it."""
 
     name = "composed"
-    Options, head = Section, LinkPrediction.head
+    Options, head = LinkPrediction.Options, LinkPrediction.head
     subject, query_class = LinkPrediction.subject, LinkPrediction.query_class
 
-    def __init__(self, config: TrainerConfig, lane: LaneReader, options: Section) -> None:
+    def __init__(self, config: TrainerConfig, lane: LaneReader, options: Any) -> None:
         self._links = LinkPrediction(config, lane, options)
 
     def __getattr__(self, name: str) -> Any:

@@ -16,7 +16,7 @@ from trainer.evaluation.evaluate import NONE, _Run, evaluate
 from trainer.evaluation.split import Split
 from trainer.ranks import Ranks
 from trainer.strategies.events.sequential import SequentialStrategy
-from trainer.tasks.node_labels import Classifier
+from trainer.tasks.edge_classification import Classifier
 
 EPOCHS = 4
 SNAPSHOT_MODEL = {"model": "sage-linear", "strategy": "vertex", "model_params": {}, "window": 3}

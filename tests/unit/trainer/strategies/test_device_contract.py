@@ -37,7 +37,7 @@ CHOOSING = {"strategies/dynahb/hybrid.py:HybridPass._step": STEPS["hybrid"]}
 SCORING = {
     "strategies/events/event_stream.py:on_host": 2,  # the scores, of the model and of its first weights
     "strategies/snapshots/windowed.py:WindowedStrategy.answer.<locals>.<listcomp>": 8,
-    "tasks/node_labels.py:first_ranks": 2,
+    "tasks/edge_classification.py:first_ranks": 2,
 }
 """The same, while it is predicted."""
 SMALL = {"memory": 8, "time_width": 8}

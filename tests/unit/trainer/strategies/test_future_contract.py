@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from labels_of_nodes import labels_file
 from trainer_sessions import examples_of
 from trainer_streams import SECOND
 from triples import Triple, config_for, each_model
@@ -97,9 +98,11 @@ class Run:
     found: list[Any]
 
 
-def run(lane: LaneReader, together: Triple) -> Run:
+def run(lane: LaneReader, together: Triple, *, flipped: bool) -> Run:
     """Learn the snapshots that both streams have, and predict the last of them: a look ahead sees most of the future there."""
-    session = Session(config_for(together), lane, Ranks())
+    labels = {"labels": labels_file(flipped_from=FLIPPED)}
+    of_nodes = {"task_params": labels} if flipped and together[2] == "node-classification" else {}
+    session = Session(config_for(together, **of_nodes), lane, Ranks())
     made = Run(session, SnapshotTrainer(session), [])
     for sequence in range(FLIPPED):
         examples = examples_of(session, sequence)
@@ -156,14 +159,16 @@ def require_same_bits(one: list[Any], other: list[Any]) -> None:
 
 @each_model
 def test_changing_the_future_changes_no_bit_before_it(together: Triple, lanes: list[LaneReader]) -> None:
-    one, other = runs = [run(lane, together) for lane in lanes]
+    one, other = runs = [
+        run(lane, together, flipped=flipped) for lane, flipped in zip(lanes, (False, True), strict=True)
+    ]
     require_same_bits(one.found, other.found)
     before = weights(one.session)
 
     examples, flipped = (examples_of(each.session, FLIPPED) for each in runs)
     known, known_there = knowledge(examples), knowledge(flipped)
     common = known.keys() & known_there.keys()
-    assert len(common) >= NODES
+    assert len(common) >= NODES // 2
     assert [known[question] for question in common] == [known_there[question] for question in common]
     require_same_bits(*(scores(each.session, examples) for each in runs))
 

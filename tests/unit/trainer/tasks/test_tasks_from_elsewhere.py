@@ -1,5 +1,6 @@
 """A task that a package adds is learned by its own loss and told by its own figures, offline as well."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ class Sure(LinkPrediction):
 
 
 class _Sureness:
+    cautions: Sequence[Any] = ()
+
     def __init__(self, links: Any) -> None:
         self._links = links
 
@@ -48,6 +51,8 @@ class Counted(NodeRegression):
 
 
 class _Counts:
+    cautions: Sequence[Any] = ()
+
     def __init__(self, errors: NodeErrors) -> None:
         self._errors = errors
 

@@ -1,4 +1,4 @@
-"""Node classification in the continual run: labels are learned after they were predicted, and a restart changes nothing."""
+"""Edge classification in the continual run: labels are learned after they were predicted, and a restart changes nothing."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def labelled(*, flipped_from: int | None = None) -> pa.Table:
 
 def config_in(folder: Path, name: str, **more: object) -> TrainerConfig:
     few = {"task_params": {"epochs": 2}, **more}
-    return config_for(folder, checkpoint=str(folder / name), task="node-classification", **few)
+    return config_for(folder, checkpoint=str(folder / name), task="edge-classification", **few)
 
 
 @KINDS
@@ -94,7 +94,7 @@ def test_a_label_that_is_neither_0_nor_1_counts_as_none_and_the_run_goes_on(tmp_
         make_lane(tmp_path / name / "store", events=events.set_column(place, "label", column))
     once = {"epochs": 1, "batch_size": 16}
     few = {"epochs": 2}
-    config = configure(tmp_path / "wrong", task="node-classification", optimisation=once, task_params=few)
+    config = configure(tmp_path / "wrong", task="edge-classification", optimisation=once, task_params=few)
     assert run_to_end(config, 1)["snapshots"] == 6
     run(config_in(tmp_path / "none", "checkpoints", optimisation=once))
     for name in ("wrong", "none"):

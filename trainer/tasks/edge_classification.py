@@ -1,4 +1,4 @@
-"""``node-classification``: the label of a node's next event, from embeddings learned without labels."""
+"""``edge-classification``: the label of a node's next event, from embeddings learned without labels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ from trainer.ranks import Ranks
 from trainer.scoring.metrics import Figures, auroc, cautions, warn_of
 from trainer.scoring.predictions import Predictions, join
 from trainer.tasks.interface import TASKS, QueryAnswering
-from trainer.tasks.link_prediction import LinkPrediction, Splits, sees_encounters
+from trainer.tasks.link_prediction import LinkPrediction, Links, Splits, sees_encounters
 
 log = structlog.get_logger()
 
@@ -73,7 +73,7 @@ class LabelScores:
         return figures
 
 
-class NodeClassifier(nn.Module):
+class EventClassifier(nn.Module):
     """A perceptron from a source's embedding and, for models with history, the pair's encounters to a label's logit.
 
     Widths 80 and 10 and the dropout are TGN's.
@@ -131,8 +131,8 @@ class NodeClassifier(nn.Module):
             optimiser.step()
 
 
-class Classifier(Section):
-    """Options of ``node-classification``: the perceptron that learns labels from embeddings."""
+class Classifier(Links):
+    """Options of ``edge-classification``: those of links, and the perceptron that learns labels from embeddings."""
 
     epochs: int = Field(
         30, ge=1, description="Passes over the labelled training events; run: over those of a snapshot."
@@ -142,7 +142,7 @@ class Classifier(Section):
 
 
 @TASKS.register
-class NodeLabels(LinkPrediction):
+class EdgeClassification(LinkPrediction):
     """A model learns links and never sees a label; a small perceptron learns the labels from its embeddings.
 
     The perceptron first predicts a snapshot's labelled events, and then learns them. It lives on rank 0; all ranks make
@@ -156,21 +156,21 @@ class NodeLabels(LinkPrediction):
 
     sees_labels: ClassVar[bool] = False
     classifies: ClassVar[bool] = True
-    name: ClassVar[str] = "node-classification"
+    name: ClassVar[str] = "edge-classification"
     Options: ClassVar[type[Section]] = Classifier
 
     def __init__(self, config: TrainerConfig, lane: LaneReader, options: Classifier) -> None:
         super().__init__(config, lane, options)
         self._lane = lane
         self._settings = options
-        self._classifiers: dict[str, tuple[NodeClassifier, torch.optim.Optimizer]] = {}
+        self._classifiers: dict[str, tuple[EventClassifier, torch.optim.Optimizer]] = {}
         self._resumed: dict[str, Any] = {}
         self._warned_or_seen = False  # a label was seen, or a warning about missing labels given
         self._warned_of_wrong = self._warned_of_few = False
 
     def offline(self, splits: Splits) -> LinkPrediction:
         """See ``LinkPrediction.offline``: links only, because ``evaluate`` judges labels after all epochs."""
-        links = LinkPrediction(self._config, self._lane, Section())
+        links = LinkPrediction(self._config, self._lane, self._settings)
         links.loss, links.head, links.sees_labels = self.loss, self.head, self.sees_labels  # type: ignore[misc, method-assign]  # of this one
         return links.offline(splits)
 
@@ -264,9 +264,9 @@ class NodeLabels(LinkPrediction):
 
     def _classifier(
         self, scorer: str, model: Model, width: int
-    ) -> tuple[NodeClassifier, torch.optim.Optimizer]:
+    ) -> tuple[EventClassifier, torch.optim.Optimizer]:
         if scorer not in self._classifiers:
-            classifier = NodeClassifier(width, history=sees_encounters(model))
+            classifier = EventClassifier(width, history=sees_encounters(model))
             optimiser = torch.optim.Adam(classifier.parameters(), lr=self._settings.learning_rate)
             if scorer in self._resumed:
                 resumed = self._resumed.pop(scorer)

@@ -1,4 +1,4 @@
-"""Dynamic node classification: no label and no later event is seen before it is judged."""
+"""Edge classification: no label and no later event is seen before it is judged."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from trainer.evaluation.evaluate import evaluate
 from trainer.evaluation.split import Split
 from trainer.ranks import Ranks
 from trainer.scoring.metrics import auroc
-from trainer.tasks.node_labels import Classifier
+from trainer.tasks.edge_classification import Classifier
 
 EVENTS = 1200
 
@@ -58,7 +58,7 @@ def judged_and_told(folder: Path, table: pa.Table, **more: object) -> tuple[dict
         "lane": "hash",
         "model": "tgn",
         "strategy": "sequential",
-        "task": "node-classification",
+        "task": "edge-classification",
         "model_params": {"memory": 8, "time_width": 8},
         "optimisation": Optimisation(epochs=1, batch_size=50, learning_rate=0.01),
         "task_params": {"epochs": 10, "batch_size": 50, "learning_rate": 0.01},
