@@ -13,8 +13,8 @@ Algorithm = Annotated[
     str,
     typer.Option(
         "--algorithm",
-        help="greedy; paper: DyGNeX-G; ilp: DyGNeX-L; auto: ilp below 100 groups, else greedy; psg: one group per GPU and "
-        "iteration; psg-sorted.",
+        help="greedy; paper: DyGNeX-G; ilp: DyGNeX-L; auto: ilp below 100 groups, greedy from there on; psg: one group per GPU "
+        "and iteration; psg-sorted.",
     ),
 ]
 Alpha = Annotated[

@@ -28,8 +28,8 @@ class PairTotals:
         fanout: f.
 
     Attributes:
-        rates: int64 (N,), weights of nodes in fractions: a pair weighs the sum of its ends'. None: min(d, f)/d. Whoever sets them
-            does so in every snapshot.
+        rates: int64 (N,), weights of nodes in fractions: a pair weighs the sum of its ends'. None: min(d, f)/d. They
+            are set in every snapshot or never.
     """
 
     def __init__(self, parts: int, fanout: int) -> None:
@@ -87,16 +87,16 @@ class PairTotals:
     @property
     def weight(self) -> float:
         """Weight of all pairs."""
-        return float(self._sums[_WEIGHT]) if self.rates is None else self._rated(_DEGREE)
+        return float(self._sums[_WEIGHT]) if self.rates is None else self._rated(self.rates, _DEGREE)
 
     @property
     def inside(self) -> float:
         """Weight of the pairs with one owner."""
-        return float(self._sums[_INSIDE]) / FRACTION if self.rates is None else self._rated(_SAME)
+        return float(self._sums[_INSIDE]) / FRACTION if self.rates is None else self._rated(self.rates, _SAME)
 
-    def _rated(self, column: int) -> float:
+    def _rated(self, rates: Int64, column: int) -> float:
         """Σ of nodes' rates times a column of counts."""
-        return float(self.rates @ self._known[: len(self.rates), column].astype(np.int64)) / FRACTION
+        return float(rates @ self._known[: len(rates), column].astype(np.int64)) / FRACTION
 
     @property
     def stored(self) -> Int64:
