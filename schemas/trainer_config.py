@@ -33,7 +33,7 @@ class Optimisation(Section):
     patience: int | None = Field(
         None,
         ge=1,
-        description="evaluate: training ends after so many epochs in a row without a better validation. null: after all.",
+        description="evaluate: training ends after this many epochs in a row without a better validation. null: after all.",
     )
     batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         256,
