@@ -28,8 +28,11 @@ def signatures(nodes: Int64, width: int, seed: int) -> Float32:
     """
     bits = mix64_array(nodes.astype(np.uint64) ^ mix64_array(np.array([seed + 1], np.uint64)))
     size = np.float32(1) / np.float32(np.sqrt(max(width, 1)))
-    set_bits = (bits[:, None] >> np.arange(width, dtype=np.uint64)) & np.uint64(1)
-    return np.where(set_bits, size, -size)
+    octets = bits.astype("<u8", copy=False)[:, None].view(np.uint8)
+    signs = np.unpackbits(octets, axis=1, count=width, bitorder="little").astype(np.float32)
+    signs *= 2 * size
+    signs -= size
+    return signs
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +66,14 @@ class NodeEdges:
         return self.nodes.nbytes + self.indptr.nbytes + self.indices.nbytes
 
     def find(self, nodes: Int64) -> tuple[Bool, Int64, Int64]:
-        """Which nodes have edges here, bool (n,), and int64 (n,) each: where a node's begin, and how many it has, 0 for none."""
-        place, known = locate(self.nodes, nodes)
-        first = np.where(known, self.indptr[place], 0).astype(np.int64)
-        # Without any node, every place is 0 and is its own end.
-        end = self.indptr[np.minimum(place + 1, len(self.nodes))]
-        return known, first, np.where(known, end - first, 0)
+        """Which nodes have edges here, bool (n,), and int64 (n,) each: where its edges begin, and how many it has, 0 for none."""
+        place, known = locate(
+            self.nodes, nodes.astype(np.int32)
+        )  # otherwise all nodes would be copied as int64
+        if not len(self.nodes):
+            return known, place, place
+        first = self.indptr[place].astype(np.int64)
+        return known, first, (self.indptr[place + 1] - first) * known
 
     def merged(self, nodes: Int64, degree: Int64, neighbours: Int32) -> "NodeEdges":
         """With the edges of other nodes, int64 (m,), ascending; their degrees, int64 (m,), and neighbours."""
@@ -113,9 +118,11 @@ def sample_neighbours(
     Returns:
         indptr int64 (n + 1,) and the neighbours int64 (indptr[-1],), in the edges' order within a node.
     """
-    other, first, degrees = foreign.find(nodes)
-    _, local_first, local_degrees = local.find(nodes)
-    first, degrees = np.where(other, first, local_first), np.where(other, degrees, local_degrees)
+    _, first, degrees = local.find(nodes)
+    other = np.zeros(len(nodes), np.bool_)
+    if len(foreign.nodes):
+        other, foreign_first, foreign_degrees = foreign.find(nodes)
+        first, degrees = np.where(other, foreign_first, first), np.where(other, foreign_degrees, degrees)
     indptr = _ends(degrees if fanout is None else np.minimum(degrees, fanout))
     out = np.empty(indptr[-1], np.int64)
     indices = (local.indices, foreign.indices)
