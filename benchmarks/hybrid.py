@@ -4,6 +4,7 @@
   batches of (largest rank / mean rank), and the same of all batches together. On a ``load-aware`` lane and on a ``hash`` one.
 - generator: edges per second of the processor that one thread makes into batches, and the share of training's time that it
   waited for them.
+- reach: shares of live nodes and their edges that the states of ``dcrnn`` (K = 2) depend on, mean of five batches.
 - memory: bytes that a step keeps for its backward pass, of a batch of 20 % × 5 % and of a full batch.
 """
 
@@ -137,6 +138,35 @@ def generator(store: Path, name: str) -> Iterator[list[str]]:
         yield [name, task, *rates, share, f"{statistics.median(took):.2f}", counts]
 
 
+def reach(store: Path, name: str) -> Iterator[list[str]]:
+    for task in ("node-regression", "link-prediction"):
+        session, book, newest = followed(store, Ranks(), task=task)
+        maker = opened(session, book, newest)
+        for size, layers in ((0, 1), (2, 1), (8, 1), (0, 2)):
+            shares = []
+            length = max(1, round(maker._sizes[size][0] * HORIZON))
+            for first in range(2, 12, 2):
+                recipe = Recipe(size, maker.taus[first], length, maker.taus[first + length], first)
+                snapshots, nodes = maker.past.part(first, length).snapshots, maker.make(recipe).nodes
+                reached = np.zeros(len(snapshots[-1].home), np.bool_)
+                reached[nodes[nodes < len(reached)]] = True
+                counts = np.zeros((2, 2))  # live nodes and edges: those reached, all
+                for snapshot in reversed(
+                    snapshots
+                ):  # a state needs the one before it two hops around, in each layer
+                    for _ in range(2 * layers):
+                        reached[
+                            snapshot.neighbours(np.flatnonzero(reached[: len(snapshot.home)]), None, 0)[1]
+                        ] = True
+                    live, degrees = snapshot.local.nodes, np.diff(snapshot.local.indptr)
+                    counts += [[each[reached[live]].sum(), each.sum()] for each in (degrees > 0, degrees)]
+                shares.append(counts[:, 0] / counts[:, 1])
+            of_nodes, of_edges = np.mean(shares, axis=0)
+            size_of = "{:g} % × {:g} %".format(*(100 * share for share in maker._sizes[size]))
+            yield [name, task, size_of, str(layers), f"{of_nodes:.2f}", f"{of_edges:.2f}"]
+        session.close()
+
+
 def memory(store: Path, name: str) -> Iterator[list[str]]:
     for model in ("tgcn", "wdgcn", "evolvegcn-o"):
         kept = []
@@ -161,6 +191,7 @@ PARTS = {
         generator,
         "set | task | M edges/s, smallest | middle | largest size | waiting | s a pass of 32 steps | batches",
     ),
+    "reach": (reach, "set | task | size | layers of `dcrnn` | share of nodes | share of edges"),
     "memory": (memory, "set | model | 20 % × 5 %, MiB | full batch, MiB | share"),
 }
 

@@ -66,6 +66,7 @@ WAYS: dict[str, dict[str, Any]] = {
     FULL: {"snapshots": [1.0], "vertices": [1.0]},
     BASE: {"snapshots": [0.2], "vertices": [1.0]},
     "vertex batches, 5 %": {"snapshots": [1.0], "vertices": [0.05]},
+    "fixed, misses whole": {"snapshots": [0.1], "vertices": [0.1], "snapshot_mib": 1e6},
     **{f"fixed {100 * s:g} % × {100 * v:g} %": {"snapshots": [s], "vertices": [v]} for s, v in FIXED},
     CHANCE: {**SIZES, "adjuster": "chance"},
     LEARNED: {**SIZES, "adjuster": "dqn"},

@@ -47,7 +47,7 @@ class DiffusionCell(CellStage):
         nn.init.ones_(self.of_inputs.bias[: 2 * width])  # gates begin open, as in the authors' code
 
     @override
-    def forward(self, graph: DirectedGraph, x: Tensor, state: Tensor | None) -> Tensor:
+    def forward(self, graph: DirectedGraph | None, x: Tensor, state: Tensor | None) -> Tensor:
         inputs = self.of_inputs(self._diffused(graph, x))
         if state is None:
             state = x.new_zeros(len(x), self.width)
@@ -57,10 +57,10 @@ class DiffusionCell(CellStage):
         candidate = torch.tanh(inputs[:, both:] + self.of_reset(self._diffused(graph, reset * state)))
         return torch.lerp(candidate, state, update)
 
-    def _diffused(self, graph: DirectedGraph, x: Tensor) -> Tensor:
+    def _diffused(self, graph: DirectedGraph | None, x: Tensor) -> Tensor:
         """X and its walks of each length, along edges and against them, side by side."""
         walks = [x]
-        for step in (graph.out_of, graph.into):
+        for step in (graph.out_of, graph.into) if graph is not None else ():
             walked = x
             for _ in range(1, self.terms):
                 walked = aggregate_mean(step, walked)

@@ -153,17 +153,17 @@ class CellStage(Stage):
     """Rows and state of one snapshot at once: the state is convolved, too (DCRNN).
 
     Attributes:
-        hops: Reach of a node's new state.
+        hops: Reach of a node's new state in one snapshot; 0: it looks at no neighbour.
     """
 
     along = "both"
     hops: int
 
-    def forward(self, graph: DirectedGraph, x: Tensor, state: Tensor | None) -> Tensor:
+    def forward(self, graph: DirectedGraph | None, x: Tensor, state: Tensor | None) -> Tensor:
         """The state (n, d') after a snapshot.
 
         Args:
-            graph: Over all nodes of the snapshot.
+            graph: Over all nodes of the snapshot; None only if ``hops`` is 0.
             x: (n, d).
             state: (n, d') after the previous snapshot; None for the first.
         """

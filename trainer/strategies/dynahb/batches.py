@@ -122,6 +122,9 @@ class ExampleSampler:
 
 Shares = Sequence[tuple[float, float]]
 
+WHOLE = -1
+"""Number of a draw that takes all nodes with questions."""
+
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
@@ -132,7 +135,7 @@ class Recipe:
         first: Interval index of its first snapshot.
         length: Its snapshots.
         until: Interval index of its last examples.
-        number: Of the draw.
+        number: Of the draw, or ``WHOLE``.
     """
 
     size: int
@@ -186,6 +189,7 @@ class BatchMaker:
         horizon: Snapshots before the newest.
         features: F.
         budget_bytes: See ``Reach``.
+        snapshot_bytes: See ``fits_whole``.
     """
 
     def __init__(
@@ -197,8 +201,10 @@ class BatchMaker:
         horizon: int,
         features: int,
         budget_bytes: int | None = None,
+        snapshot_bytes: int = 0,
     ) -> None:
         self._model, self._sizes, self._seed = model, sizes, list(seed)
+        self._snapshot_bytes = snapshot_bytes
         self._alone = Ranks(device=ranks.device)
         self.hops = sum(isinstance(stage, GraphStage) for stage in model.stages)
         self.reach = Reach(ranks, model.stages, features, budget_bytes)
@@ -241,15 +247,21 @@ class BatchMaker:
         """The batch of a recipe, the same at any time."""
         first = self.taus.index(recipe.first)
         window = self._example_sampler(first, recipe.length)
-        share = self._sizes[recipe.size][1]
-        draw = np.random.default_rng([*self._seed, recipe.size, recipe.number])
-        count = max(1, round(share * len(window.nodes)))
-        targets = window.nodes[window.sampler.draw(count, draw)]
+        targets = window.nodes
+        if recipe.number != WHOLE:
+            draw = np.random.default_rng([*self._seed, recipe.size, recipe.number])
+            count = max(1, round(self._sizes[recipe.size][1] * len(targets)))
+            targets = targets[window.sampler.draw(count, draw)]
         queries, items = window.questions(targets)
         newest = recipe.length - 1 if recipe.until == self.taus[-1] else -1
         learned = items.get(newest, np.empty(0, np.int64))
         batch = self.batch(self.past.part(first, recipe.length), queries)
         return replace(batch, items=learned, targets=len(targets), size=recipe.size)
+
+    def fits_whole(self, recipe: Recipe) -> bool:
+        """Whether this rank's edges in a batch's snapshots take no more bytes than snapshot batches may."""
+        part = self.past.part(self.taus.index(recipe.first), recipe.length)
+        return sum(snapshot.memory_bytes for snapshot in part.snapshots) <= self._snapshot_bytes
 
     def batch(self, past: Past, queries: list[tuple[int, QueryBatch, Float32]]) -> HybridBatch:
         """A batch of given questions, whose nodes are covered, after snapshots."""

@@ -25,7 +25,7 @@ from trainer.models.unroll import unroll
 from trainer.ranks import Ranks
 from trainer.strategies.dynahb.adjusters import ADJUSTERS, Outcome
 from trainer.strategies.dynahb.averaging import Average, Averager
-from trainer.strategies.dynahb.batches import BatchMaker, HybridBatch, Recipe
+from trainer.strategies.dynahb.batches import WHOLE, BatchMaker, HybridBatch, Recipe
 from trainer.strategies.dynahb.reservoir import BatchGenerator, Reservoir
 from trainer.strategies.figures import TrainingFigure
 from trainer.strategies.interface import STRATEGIES, Needs, OwnKey, Setting, StepReport
@@ -38,7 +38,7 @@ from trainer.strategies.snapshots.windowed import (
     WINDOWS,
     WindowedStrategy,
     before_any,
-    is_cell,
+    convolves_states,
     lane_refusal,
     owned_by_parts,
     stage_refusal,
@@ -158,6 +158,12 @@ class HybridOptions(Section):
     reservoir_mib: float = Field(
         512.0, gt=0, description="Memory of kept batches, MiB; others are made again."
     )
+    snapshot_mib: float = Field(
+        0.0,
+        ge=0,
+        description="MiB of a rank's edges in a batch's snapshots up to which a draw that misses the reservoir learns all nodes "
+        "with questions in them, and leaves its batch for later draws (DynaHB, algorithm 3). 0: it learns the batch.",
+    )
     refresh: float = Field(0.2, ge=0, le=1, description="Share of former batches that a snapshot drops.")
     halo_mib: float = Field(
         0.0,
@@ -183,8 +189,8 @@ class HybridOptions(Section):
 class HybridStrategy(WindowedStrategy):
     """Each rank learns hybrid batches of the nodes that it owns, and weights are averaged.
 
-    A rank follows the whole lane, as under ``group``, so that a batch has all inputs of its embeddings and only weights
-    cross ranks. A batch has some consecutive snapshots of the horizon, and questions after each of them about some of the
+    A rank reads the surroundings of its questions, so that a batch has all inputs of its embeddings and only weights cross
+    ranks. A batch has some consecutive snapshots of the horizon, and questions after each of them about some of the
     rank's nodes, which are drawn by load.
     """
 
@@ -206,7 +212,7 @@ class HybridStrategy(WindowedStrategy):
         self.reservoir = Reservoir(self._sizes, options.newest_share, options.refresh)
         self.maker = BatchMaker(
             self._model, self._sizes, [self._seed, self._ranks.rank], self._ranks, self._horizon,
-            setting.lane.node_features, int(options.halo_mib * MIB) or None,
+            setting.lane.node_features, int(options.halo_mib * MIB) or None, int(options.snapshot_mib * MIB),
         )  # fmt: skip
         self.generator = BatchGenerator(self.maker.make, int(options.reservoir_mib * MIB), options.threads)
         self._view: GraphView | None = None
@@ -220,7 +226,7 @@ class HybridStrategy(WindowedStrategy):
         )
         return (
             stage_refusal(
-                cls.name, model, is_cell,
+                cls.name, model, convolves_states,
                 "has what is a few hops away, but stage {stage} of {model} convolves states and so looks further with every "
                 "snapshot. Choose strategy group or whole",
             )
@@ -471,6 +477,8 @@ class HybridPass:
 
     def _plan(self) -> None:
         recipe, known = self._strategy.reservoir.draw(self.action, self._taus, self._draws)
+        if not known and self._strategy.maker.fits_whole(recipe):
+            recipe = replace(recipe, number=WHOLE)
         self._strategy.generator.want(recipe)
         self._queue.append((recipe, known))
         self._planned += 1

@@ -23,7 +23,7 @@ from stream.arrays.kinds import Bool, Int32, Int64
 from stream.kernels.node_sets import distinct
 from trainer.data.neighbours import runs
 from trainer.device import to_device
-from trainer.models.stages import GraphStage, Stage, TimeStage
+from trainer.models.stages import Carry, CellStage, GraphStage, Stage, TimeStage
 from trainer.models.unroll import Layout
 from trainer.nn.graph import CSRGraph
 from trainer.ranks import Ranks
@@ -255,6 +255,15 @@ class SampledLayout(Layout):
             return rows
         assert level.answered is not None
         return level.request.answer(rows.index_select(0, level.answered), "embeddings")
+
+    @override
+    def along_both(self, stage: CellStage, x: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
+        """Of a cell that looks at no neighbour."""
+        state, states = carry, []
+        for x_t, present in zip(*self.to_nodes(x), strict=True):
+            state = stage(None, x_t, state) * present.unsqueeze(1)
+            states.append(state)
+        return torch.cat(states), state
 
     @override
     def to_nodes(self, x: Tensor) -> tuple[Tensor, Tensor]:

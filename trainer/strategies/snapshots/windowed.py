@@ -156,8 +156,13 @@ def stage_refusal(
 
 
 def is_cell(stage: Stage) -> bool:
-    """Whether a stage convolves states, so that each snapshot waits for the one before and looks one hop further."""
+    """Whether a stage makes states of inputs and states at once, so that each snapshot waits for the one before."""
     return isinstance(stage, CellStage)
+
+
+def convolves_states(stage: Stage) -> bool:
+    """Whether a stage looks further with every snapshot."""
+    return isinstance(stage, CellStage) and stage.hops > 0
 
 
 def summarises(stage: Stage) -> bool:

@@ -22,6 +22,7 @@ from trainer.ranks import Ranks
 from trainer.session.session import Session
 from trainer.session.snapshot_trainer import ExampleWindow
 from trainer.strategies.dynahb import hybrid
+from trainer.strategies.dynahb.batches import HybridBatch, Recipe
 from trainer.strategies.interface import STRATEGIES, StepReport
 from trainer.strategies.snapshots.past import Past
 from trainer.strategies.snapshots.whole import WholeLayout
@@ -29,7 +30,7 @@ from trainer.strategies.snapshots.whole import WholeLayout
 WINDOW, HORIZON, RATE = 3, 6, 0.01
 SIZES = {"snapshots": [0.4, 1.0], "vertices": [0.3, 1.0]}
 WHOLE_BATCH = {"snapshots": [1.0], "vertices": [1.0], "newest_share": 1.0}
-EXACT = ["tgcn", "cdgcn", "wdgcn", "gatlstm", "evolvegcn-o", "tmgcn", "sage-linear", "dysat"]
+EXACT = ["tgcn", "cdgcn", "wdgcn", "gatlstm", "evolvegcn-o", "tmgcn", "sage-linear", "dysat", "dcrnn"]
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +50,10 @@ def session_of(
     task: str = "link-prediction",
     **params: Any,
 ) -> Session:
+    no_neighbour = {"model_params": {"terms": 1}} if model == "dcrnn" else {}
     return begun(
         lane, strategy, model, ranks, dtype, RATE, window=WINDOW, horizon=HORIZON, strategy_params=params,
-        task=task,
+        task=task, **no_neighbour,
     )  # fmt: skip
 
 
@@ -163,14 +165,19 @@ def test_weights_are_equal_on_all_ranks_after_every_snapshot(average: str, lane:
     assert any(not torch.equal(value, one[-1][0][name]) for name, value in one[1][0].items()), "they moved"
 
 
-@pytest.mark.parametrize("average", ["every_steps", "delayed"])
+@pytest.mark.parametrize(
+    ("average", "snapshot_mib"), [("every_steps", 0.0), ("every_steps", 1.0), ("delayed", 0.0)]
+)
 @pytest.mark.parametrize("size", [1, 2])
 def test_without_the_clock_a_run_is_bit_equal_and_so_is_its_continuation(
-    size: int, average: str, lane: LaneReader, monkeypatch: pytest.MonkeyPatch
+    size: int, average: str, snapshot_mib: float, lane: LaneReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With learned sizes, too: a resumed run makes the choices of one that was never interrupted."""
     monkeypatch.setattr(hybrid, "clock", lambda: 0.0)
-    params = {"average": average, "adjuster": "dqn", "every_steps": 2, "steps": 4, "threads": 2, **SIZES}
+    params = {
+        "average": average, "snapshot_mib": snapshot_mib, "adjuster": "dqn", "every_steps": 2, "steps": 4,
+        "threads": 2, **SIZES,
+    }  # fmt: skip
 
     def on_ranks(work: Any) -> list[Any]:
         return [work(Ranks())] if size == 1 else side_by_side(size, work)
@@ -217,6 +224,29 @@ def test_a_batch_asks_about_the_snapshot_after_each_of_its_snapshots(lane: LaneR
     session.close()
     assert {after for _, after in asked_after} == set(range(7))
     assert all(tau == after + 1 for tau, after in asked_after)
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_a_draw_beside_the_reservoir_learns_all_of_its_snapshots_if_they_fit(
+    fits: bool, lane: LaneReader
+) -> None:
+    """DynaHB, algorithm 3: lines 8 to 10."""
+    sizes = {"snapshots": [0.4], "vertices": [0.3], "steps": 24}
+    session = session_of(lane, Ranks(), snapshot_mib=1.0 if fits else 1e-4, **sizes)
+    maker, generator, shares = session.strategy.maker, session.strategy.generator, set[tuple[bool, bool]]()
+    take = generator.take
+
+    def taken(recipe: Recipe, *, known: bool) -> HybridBatch:
+        batch = take(recipe, known=known)
+        first = maker.taus.index(recipe.first)
+        about = [maker._queries[place].nodes for place in range(first, first + recipe.length)]
+        shares.add((known, batch.targets == len(np.unique(np.concatenate(about)))))
+        return batch
+
+    generator.take = taken
+    passes(session, book_of(session))
+    session.close()
+    assert shares == {(True, False), (False, fits)}
 
 
 def test_a_pass_ends_with_its_seconds_and_tells_what_it_did(lane: LaneReader) -> None:
