@@ -53,10 +53,13 @@ class Meeting:
     Args:
         size: Ranks.
         network: None: one that takes no time.
+        turn: Held by the one thread that works while the others wait, so that none takes time of another; None: all work.
     """
 
-    def __init__(self, size: int, network: FakeLink | None = None) -> None:
-        self.size, self.network = size, network
+    def __init__(
+        self, size: int, network: FakeLink | None = None, turn: "threading.Lock | None" = None
+    ) -> None:
+        self.size, self.network, self.turn = size, network, turn
         self._changed = threading.Condition()
         self._gatherings: dict[int, Gathering] = {}
         self._next = [0] * size
@@ -81,10 +84,20 @@ class Meeting:
 
     def take(self, number: int) -> tuple[list[Any], float]:
         """The contributions of all ranks to a collective, and its end by the network's clock."""
+        if self.turn is None:
+            return self._taken(number)
+        self.turn.release()
+        try:
+            return self._taken(number)
+        finally:
+            self.turn.acquire()
+
+    def _taken(self, number: int) -> tuple[list[Any], float]:
         with self._changed:
             gathering = self._gatherings[number]
             there = self._changed.wait_for(
-                lambda: self._broken or len(gathering.brought) == self.size, PATIENCE_S
+                lambda: self._broken or len(gathering.brought) == self.size,
+                PATIENCE_S if self.turn is None else None,  # by turns the last one may be long in coming
             )
             if self._broken:
                 raise threading.BrokenBarrierError
@@ -109,7 +122,7 @@ class Meeting:
     def group(self, members: tuple[int, ...]) -> "Meeting":
         """Where the members of a group meet; a network of its own."""
         with self._changed:
-            return self._groups.setdefault(members, Meeting(len(members), self.network))
+            return self._groups.setdefault(members, Meeting(len(members), self.network, self.turn))
 
     def _end(self, gathering: Gathering) -> float:
         if self.network is not None:
@@ -121,13 +134,21 @@ class Meeting:
 class ThreadLink:
     """A link between threads (``trainer.wire.link.Link``).
 
+    Args:
+        rank: Of the thread.
+        size: Ranks.
+        meeting: Where they meet.
+        worked_s: Seconds that the thread has worked so far, which the virtual clock counts as well.
+
     Attributes:
-        seconds: The virtual clock, one number, which groups share.
+        seconds: Of the virtual clock beside these, one number, which groups share.
         seen: Device of what was given to each collective so far, in order.
     """
 
-    def __init__(self, rank: int, size: int, meeting: Meeting) -> None:
-        self.rank, self.size = rank, size
+    def __init__(
+        self, rank: int, size: int, meeting: Meeting, worked_s: Callable[[], float] = lambda: 0.0
+    ) -> None:
+        self.rank, self.size, self._worked_s = rank, size, worked_s
         self.seconds = [0.0]
         self.seen: list[str] = []
         self._meeting = meeting
@@ -162,12 +183,12 @@ class ThreadLink:
     def within(self, groups: Sequence[Sequence[int]]) -> "ThreadLink":
         ((*members,),) = [group for group in groups if self.rank in group]
         meeting = self._meeting.group(tuple(members))
-        link = ThreadLink(members.index(self.rank), len(members), meeting)
+        link = ThreadLink(members.index(self.rank), len(members), meeting, self._worked_s)
         link.seconds, link.seen = self.seconds, self.seen
         return link
 
     def now(self) -> float:
-        return self.seconds[0]
+        return self.seconds[0] + self._worked_s()
 
     def _begin(
         self, what: str, given: Tensor, value: Any, sent_bytes: int, fill: Callable[[Any], Any]
@@ -187,14 +208,21 @@ class Arrival:
         everyones, ended_s = self._meeting.take(self._number)
         with torch.no_grad():
             self._fill(everyones)
-        self._link.seconds[0] = max(self._link.now(), ended_s)
+        self._link.seconds[0] += max(0.0, ended_s - self._link.now())
 
 
 class ThreadRanks(Ranks):
     """One of several ranks, each a thread."""
 
-    def __init__(self, rank: int, size: int, meeting: Meeting, device: str = "cpu") -> None:
-        self.thread_link = ThreadLink(rank, size, meeting)
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        meeting: Meeting,
+        device: str = "cpu",
+        worked_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self.thread_link = ThreadLink(rank, size, meeting, worked_s)
         super().__init__(rank, size, device, link=self.thread_link)
 
     @property
@@ -208,20 +236,30 @@ class ThreadRanks(Ranks):
 
 
 def side_by_side(
-    size: int, work: Callable[[Any], Any], network: FakeLink | None = None, device: str = "cpu"
+    size: int,
+    work: Callable[[Any], Any],
+    network: FakeLink | None = None,
+    device: str = "cpu",
+    worked_s: Callable[[], float] = lambda: 0.0,
+    turn: "threading.Lock | None" = None,
 ) -> list[Any]:
-    """What ``work`` returns on each of ``size`` ranks."""
-    meeting = Meeting(size, network)
+    """What ``work`` returns on each of ``size`` ranks; ``worked_s`` as for ``ThreadLink``, ``turn`` as for ``Meeting``."""
+    meeting = Meeting(size, network, turn)
     found: list[Any] = [None] * size
     errors: list[BaseException] = []
 
     def one(rank: int) -> None:
         try:
-            found[rank] = work(ThreadRanks(rank, size, meeting, device))
+            if turn is not None:
+                turn.acquire()
+            found[rank] = work(ThreadRanks(rank, size, meeting, device, worked_s))
         except BaseException as error:  # noqa: BLE001  raised below
             if not isinstance(error, threading.BrokenBarrierError):
                 errors.append(error)
             meeting.abort()
+        finally:
+            if turn is not None:
+                turn.release()
 
     threads = [threading.Thread(target=one, args=(rank,)) for rank in range(size)]
     for thread in threads:
