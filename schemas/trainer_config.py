@@ -191,7 +191,9 @@ class TrainerConfig(Service):
         None, description="Folder of the store, or its address s3://bucket/prefix. evaluate needs none."
     )
     lane: Name = Field(
-        "sep", description="Lane to train on; evaluate: the algorithm that partitions the file."
+        "sep",
+        description="Lane to train on; auto, for run: the one of the store that costs least. evaluate: the algorithm that "
+        "partitions the file.",
     )
     parts: int | None = Field(None, ge=1, description="evaluate: parts of the partition; null: one per rank.")
     lane_params: dict[str, Any] = Field(
@@ -222,7 +224,7 @@ class TrainerConfig(Service):
     strategy: str = Field(
         "sequential",
         description="How ranks share the work. Event models: sequential on one rank, pac on several; snapshot models: vertex, "
-        "whole, snapshot, group or hybrid.",
+        "whole, snapshot, group or hybrid. auto, for run: the one with the least predicted seconds, measured as it goes.",
     )
     strategy_params: dict[str, Any] = Field(
         default_factory=dict,

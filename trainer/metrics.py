@@ -14,6 +14,7 @@ from schemas.trainer_config import TrainerConfig
 from schemas.version import version
 from stream.service.failure import Failure
 from trainer.scoring.metrics import Figures
+from trainer.strategies.cost_model import AUTO, CANDIDATES
 from trainer.strategies.figures import TrainingFigure, Values, declared_by
 from trainer.strategies.interface import STRATEGIES
 from trainer.wire.traffic import Traffic
@@ -145,16 +146,20 @@ class TrainerMetrics:
         self._export_held = gauge(
             "trainer_export_held", "1 while exports are held back for what the model predicts"
         )
-        strategy = STRATEGIES.find(config.strategy)
-        self._figures = {figure: self._declared(config.strategy, figure) for figure in declared_by(strategy)}
+        self._strategy = gauge(
+            "trainer_strategy_info", "1, labelled with the strategy that trains", "strategy"
+        )
+        names = CANDIDATES if config.strategy == AUTO else (config.strategy,)
+        declared = {figure: name for name in names for figure in declared_by(STRATEGIES.find(name))}
+        self._figures = {figure: self._declared(name, figure) for figure, name in declared.items()}
         self._build = gauge("build_info", "1, labelled with the version", "version")
         self._config = gauge("config_info", "1, labelled with the configuration's hash", "hash")
         self._digest = config.digest()
         self.graph("")
 
-    def graph(self, name: str) -> None:
-        """Name the graph, the label of every series; empty until the lane is open."""
-        self._graph = name
+    def graph(self, name: str, lane: str | None = None) -> None:
+        """Name the graph, the label of every series, empty until the lane is open; and the lane if ``auto`` chose it."""
+        self._graph, self._lane = name, lane or self._lane
         for gauge, label in (self._build, version()), (self._config, self._digest):
             gauge.clear()
             gauge.labels(name, label).set(1)
@@ -195,6 +200,11 @@ class TrainerMetrics:
         self._checkpoint.labels(self._graph).set(time.time() if checkpoint_s is None else checkpoint_s)
         for gauge in (self._unscored, self._below):
             gauge.labels(self._graph).set(0)
+
+    def strategy(self, name: str) -> None:
+        """The strategy that trains, on rank 0."""
+        self._strategy.clear()
+        self._strategy.labels(self._graph, name).set(1)
 
     def waiting(self, *, yes: bool) -> None:
         """Whether there is nothing to train right now."""

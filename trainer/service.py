@@ -5,6 +5,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import structlog
@@ -18,6 +19,7 @@ from stream.service.logs import take_over
 from stream.store.as_of import AsOf
 from stream.store.errors import LaneBusyError
 from stream.store.lane.reader import LaneReader
+from trainer.continual.auto import lane_of
 from trainer.continual.daemon import Trainer, follow
 from trainer.continual.drift import weighted_mean
 from trainer.continual.follower import Follower
@@ -84,9 +86,10 @@ def train(
             ranks, until_idle_s=until_idle_s, stop=lambda: shutdown.wanted, waiting=progress.waiting
         )
         assert config.store is not None  # the command has checked
-        lane = follower.open_lane(config.store, config.lane)
+        lane = follower.open_lane(config.store, config.lane, partial(lane_of, config, ranks.size))
         if lane is not None:
-            metrics.graph(lane.header.graph)
+            config = config.model_copy(update={"lane": lane.header.lane})
+            metrics.graph(lane.header.graph, lane.header.lane)
             log.info(
                 "training", ranks=ranks.size, device=str(ranks.device), threads=torch.get_num_threads(), model=config.model,
                 strategy=config.strategy, lane=config.lane, graph=lane.header.graph,

@@ -6,24 +6,61 @@ from contextlib import contextmanager
 import torch
 
 from schemas.errors import FreshetError
+from schemas.store import LaneHeader
 from schemas.trainer_config import Budget, TrainerConfig
 from stream.partition.interface import create_for_lane
 from stream.partition.offline import training_params
 from stream.service.failure import Failure
 from trainer.models.interface import MODELS
+from trainer.session.checkpoint import with_strategy
 from trainer.session.session import new_model
+from trainer.strategies.cost_model import AUTO, CANDIDATES
 from trainer.strategies.interface import STRATEGIES, require_together
 from trainer.tasks.interface import TASKS
 
 
-def require_trainable(config: TrainerConfig, ranks: int = 1) -> None:
+def candidates(config: TrainerConfig, ranks: int, lane: LaneHeader | None = None) -> list[str]:
+    """Strategies that ``auto`` may choose for so many ranks, at least one; ``lane`` is None while it is unknown.
+
+    Raises:
+        Failure: There is none; the sentence is that about the last one for models of this kind.
+    """
+    if config.strategy_params:
+        raise Failure(
+            f"key strategy_params: strategy {AUTO} has no parameters. Leave the key out, or name a strategy"
+        )
+    kind, able, refused = MODELS.find(config.model).kind, [], []
+    for name in CANDIDATES:
+        if STRATEGIES.find(name).trains != kind:
+            continue
+        try:
+            require_trainable(with_strategy(config, name), ranks, lane)
+            able.append(name)
+        except Failure as error:
+            refused.append(error)
+    if not able:
+        raise refused[-1]
+    return (
+        able[:1] if kind == "event" else able
+    )  # on one rank pac is sequential, on several there is pac alone
+
+
+def require_trainable(config: TrainerConfig, ranks: int = 1, lane: LaneHeader | None = None) -> None:
     """Check model, task and strategy for so many ranks, their parameters, and the keys that not all of them take.
+
+    Args:
+        config: To be checked.
+        ranks: How many train.
+        lane: The lane; None while it is unknown.
 
     Raises:
         Failure: One is unknown or wrong, or they do not go together.
     """
     with _key("model"):
         MODELS.find(config.model)
+    if config.strategy == AUTO:
+        candidates(config, ranks, lane)
+        return
     with _key("strategy"):
         STRATEGIES.find(config.strategy)
     with _key("task"):
@@ -32,7 +69,7 @@ def require_trainable(config: TrainerConfig, ranks: int = 1) -> None:
     STRATEGIES.options(config.strategy, config.strategy_params)
     with torch.random.fork_rng([]):
         model = new_model(config, task, None, 0)
-    require_together(config.strategy, model, task, config.optimisation, None, ranks)
+    require_together(config.strategy, model, task, config.optimisation, lane, ranks)
     if config.optimisation.batch_size == "auto" and not STRATEGIES.find(config.strategy).resizes:
         raise Failure(
             f"key optimisation.batch_size: strategy {config.strategy} does not change the size of its steps. Give a "
@@ -73,6 +110,11 @@ def require_evaluable(config: TrainerConfig, ranks: int) -> None:
     Raises:
         Failure: As ``require_trainable``, or the partitioner or a parameter of it is unknown or wrong.
     """
+    if config.strategy == AUTO:
+        raise Failure(
+            f"key strategy: {AUTO} chooses while run follows a stream, and evaluate needs a name. Name one of "
+            f"{', '.join(candidates(config, ranks))}"
+        )
     require_trainable(config, ranks)
     parts = config.parts or ranks
     with _key("lane"):

@@ -29,6 +29,7 @@ from trainer_processes import (
 from trainer_streams import held_back, make_lane, meetings
 
 from stream.store.plan import Stream, plan
+from trainer.strategies.cost_model import GAIN
 
 IMPATIENT = Path(__file__).parent / "impatient"
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,6 +77,31 @@ def test_two_ranks_learn_the_same_on_an_older_torch(
     assert process.returncode == 0, err
     assert json.loads(out)["snapshots"] == SNAPSHOTS
     assert [line["tau"] for line in scored(tmp_path)] == [line["tau"] for line in straight]
+
+
+def test_two_ranks_choose_lane_and_strategy_by_what_they_measure_and_resume_with_both(
+    store: Path, tmp_path: Path
+) -> None:
+    keys = {"lane": "auto", "strategy": "auto", "model_params": {"hidden": 8, "signature": 8, "fanouts": [1]}}
+    config = configure(tmp_path, store=str(store), optimisation={"epochs": 1, "batch_size": 1000}, **keys)
+    arguments = "run", "--config", str(config), "--ranks", "2", "--until-idle", "1", "--json"
+    with started(*arguments, "--as-of", "11") as process:
+        _, err = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, err
+    lines = scored(tmp_path)
+    (said,) = [entry for entry in log_lines(err) if entry["event"].startswith("the strategy")]
+    first = next(line for line in lines if "predicted_s" in line)
+    assert [line["strategy"] for line in lines[: first["sequence"]]] == ["snapshot"] * first["sequence"]
+    predicted = first["predicted_s"]
+    assert predicted.keys() == {"snapshot", "vertex"}
+    expected = "vertex" if predicted["vertex"] <= GAIN * predicted["snapshot"] else "snapshot"
+    assert said["strategy"] == expected
+    assert {line["strategy"] for line in lines[first["sequence"] :]} == {expected}
+    assert 0 < said["alpha_s"] < 10
+    assert [entry["lane"] for entry in log_lines(err) if entry["event"] == "the lane is chosen"] == ["hash"]
+    assert run_to_end(config, 2)["snapshots"] == SNAPSHOTS - len(lines)
+    assert scored(tmp_path)[len(lines)]["strategy"] == expected
+    assert "predicted_s" in scored(tmp_path)[len(lines)]
 
 
 @pytest.mark.parametrize("victim", ["rank", "launcher"])

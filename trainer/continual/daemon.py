@@ -13,6 +13,7 @@ from schemas.trainer_config import TrainerConfig
 from stream.service.failure import Failure
 from stream.service.heartbeat import beat
 from stream.store.lane.reader import LaneReader
+from trainer.continual.auto import AutoStrategy
 from trainer.continual.drift import DriftWatch
 from trainer.continual.follower import Follower
 from trainer.continual.forgetting import Forgotten, forget_beyond
@@ -26,6 +27,7 @@ from trainer.scoring.metrics import flat_figures
 from trainer.session.checkpoint import Checkpoints, content_of, identity, newest_checkpoint
 from trainer.session.session import Session
 from trainer.session.snapshot_trainer import SnapshotTrainer
+from trainer.strategies.cost_model import AUTO
 from trainer.strategies.figures import declared_by, shown
 from trainer.validation import require_trainable
 
@@ -89,7 +91,8 @@ class Trainer:
         """Of the last snapshot learned; −1 before the first."""
         self._learned: LaneManifest | None = None  # by this process; the lane may no longer keep it
         require_trainable(config)
-        self.session = Session(config, lane, ranks)
+        self._auto = AutoStrategy(config, lane, ranks) if config.strategy == AUTO else None
+        self.session = Session(config, lane, ranks) if self._auto is None else self._auto.open()
         interval_s = lane.header.interval_us / US_PER_S
         self.pace = Pace(config.optimisation, self.session.model.kind, interval_s)
         self.load = LoadPolicy(config.overload, config.lag.max_snapshots)
@@ -98,6 +101,7 @@ class Trainer:
         self.snapshot_trainer = SnapshotTrainer(self.session, self._saving.due)
         self.checkpoints = Checkpoints(config.checkpoint, config.keep_checkpoints)
         self.scores = ScoreFile(config.checkpoint)
+        self._show_strategy()
         self._resume()
         exported = config.exports.embeddings or config.exports.scores
         self._exporter = Exporter(config, lane, ranks) if exported else None
@@ -113,6 +117,9 @@ class Trainer:
         phases = step.phases
         self.metrics.lag(self._lag(self.sequence))
         step.skipped = self._skip_to(manifest.sequence)
+        if self._auto is not None:
+            with phases("choose"):
+                self._continue_with(self._auto.at_border(self.session, manifest))
         turn = self.pace.turn_for(manifest.num_events)
         self.session.strategy.resize(turn.batch)
         step.passes = self._passes(manifest.sequence, turn.passes)
@@ -131,6 +138,8 @@ class Trainer:
         session.strategy.learner.rate.factor = turn.factor
         with phases("train"):
             step.report = self.snapshot_trainer.learn(step.examples, step.passes)
+            if self._auto is not None:
+                self._auto.learned(session, step.report, step.passes)
         if self._exporter is not None:
             with phases("export"), _written(f"export of snapshot {manifest.tau} to {self.config.store}"):
                 self._export(self._exporter, step, scores_version)
@@ -141,10 +150,11 @@ class Trainer:
             if self.ranks.rank == 0:
                 with _written(str(self.scores.path)):
                     training = shown(declared_by(session.strategy), step.report.figures)
+                    choice = {} if self._auto is None else self._auto.line()
                     write_line(
                         self.scores,
                         step,
-                        training,
+                        training | choice,
                         **self._event_span(manifest),
                         lag=self._lag(self.sequence),
                     )
@@ -176,6 +186,7 @@ class Trainer:
             "log_events_checksum": manifest.log_events_checksum,
             "lessons": self.snapshot_trainer.book.state(),
             "pace": self.pace.state(),
+            **({} if self._auto is None else {"choice": self._auto.state()}),
         }
         with _written(f"checkpoint in {self.config.checkpoint}"):
             self.scores.sync()  # a checkpoint has all lines up to its own
@@ -194,6 +205,9 @@ class Trainer:
         path, state = newest
         sequence = state["sequence"]
         with content_of(path):
+            if self._auto is not None:
+                self._auto.restore(state["choice"])
+                self._continue_with(self._auto.open())
             self.session.restore(state)
             self.session.restore_generators(state)
             self.snapshot_trainer.book.restore(state.get("lessons", {}))
@@ -204,6 +218,17 @@ class Trainer:
             newest_us = self.lane.log.snapshots[sequence].max_t_us
             self.metrics.begins(interval_s, newest_us, path.stat().st_mtime)
             log.info("resumed", checkpoint=str(path), sequence=sequence)
+
+    def _continue_with(self, session: Session) -> None:
+        """Train with this session from now on; without effect if it is the present one."""
+        if session is not self.session:
+            self.session = session
+            self.snapshot_trainer.continue_with(session)
+            self._show_strategy()
+
+    def _show_strategy(self) -> None:
+        if self.ranks.rank == 0:
+            self.metrics.strategy(self.session.config.strategy)
 
     def _skip_to(self, sequence: int) -> int:
         """Remember the events of snapshots that are left out; the model never learns them."""

@@ -54,8 +54,14 @@ class Follower:
         self._silence: OSError | None = None  # why the store could not be read
         self.end_after: int | None = None
 
-    def open_lane(self, store: str, name: str) -> LaneReader | None:
-        """Wait until store and lane exist; None: asked to end, or idle, before."""
+    def open_lane(self, store: str, name: str, choose: Callable[[], str] | None = None) -> LaneReader | None:
+        """Wait until store and lane exist; None: asked to end, or idle, before.
+
+        Args:
+            store: The store.
+            name: The lane's.
+            choose: Gives its name on rank 0 instead, and raises ``ConfigMissingError`` while there is none.
+        """
         logged = ""
         while True:
             beat()
@@ -63,13 +69,14 @@ class Follower:
             reason = ""
             if self._ranks.rank == 0:
                 try:
-                    lane = LaneReader(store, name)
+                    lane = LaneReader(store, name if choose is None else choose())
                 except ConfigMissingError as error:
                     reason = str(error)
             lane_exists, ended = self._ranks.any(lane is not None, self._stop() or self._idle())
             if lane_exists:
                 self._moved = time.monotonic()
-                return lane if lane is not None else LaneReader(store, name)
+                opened = self._ranks.text_from_first(lane.header.lane if lane is not None else "")
+                return lane if lane is not None else LaneReader(store, opened)
             reason = self._ranks.text_from_first(reason).strip()
             self._waiting(f"waiting for lane {name}: {reason}", True)
             if ended:

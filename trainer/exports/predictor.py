@@ -23,8 +23,9 @@ from stream.store.lane.reader import LaneReader
 from trainer.data.examples import Queries
 from trainer.device import to_device
 from trainer.exports.exporter import Touched, embedded, version_of
-from trainer.session.checkpoint import content_of, newest_checkpoint
+from trainer.session.checkpoint import chosen, content_of, lane_of_checkpoint, newest_checkpoint
 from trainer.session.session import Session, join_ranks
+from trainer.strategies.cost_model import AUTO
 from trainer.validation import require_trainable
 
 _FAR_US = 2.0**62
@@ -58,14 +59,19 @@ class Predictor:
             config = load_config(TrainerConfig, Path(config), require_trainable)
         if config.store is None:
             raise Failure("key store is missing. A checkpoint is read with the store that it was trained on")
-        lane = LaneReader(config.store, config.lane)
+        name = lane_of_checkpoint(config) if config.lane == AUTO else config.lane
+        if name is None:
+            raise Failure(f"{config.checkpoint} has no checkpoint. Train with freshet-trainer run first")
+        lane = LaneReader(config.store, name)
         ranks = join_ranks(config)
-        self._session = Session(config.model_copy(update={"compile": False}), lane, ranks)  # it never learns
+        require_trainable(config)  # says more than a checkpoint of another configuration does
         newest = newest_checkpoint(config, lane)
         if newest is None:
             raise Failure(f"{config.checkpoint} has no checkpoint. Train with freshet-trainer run first")
         self.checkpoint, state = newest
         with content_of(self.checkpoint):
+            never_learns = chosen(config, state).model_copy(update={"compile": False})
+            self._session = Session(never_learns, lane, ranks)
             self._session.restore(state)
         self._session.model.eval()
         self._asking = threading.Lock()  # an answer passes through states of model, names and history

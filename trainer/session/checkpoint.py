@@ -30,6 +30,7 @@ from stream.store.files.data import checksum
 from stream.store.files.sweep import CleanUp, new_writer_id
 from stream.store.lane.reader import LaneReader
 from stream.store.places.durable import FolderLock, fsync_ancestors, make_folders, sync_file, sync_folder
+from trainer.strategies.cost_model import AUTO
 from trainer.tasks.interface import TASKS
 
 FORMAT = 2
@@ -206,6 +207,26 @@ def identity(config: TrainerConfig, lane: LaneReader) -> dict[str, Any]:
         "task_params": task.model_dump_json() if task.model_dump(exclude_defaults=True) else None,
         "seed": config.seed,
     }
+
+
+def with_strategy(config: TrainerConfig, name: str) -> TrainerConfig:
+    """A configuration with a strategy that was chosen under ``auto``, which has no parameters."""
+    return config.model_copy(update={"strategy": name, "strategy_params": {}})
+
+
+def chosen(config: TrainerConfig, state: dict[str, Any]) -> TrainerConfig:
+    """A configuration with the strategy that a checkpoint was made by."""
+    return with_strategy(config, state["choice"]["strategy"]) if config.strategy == AUTO else config
+
+
+def lane_of_checkpoint(config: TrainerConfig) -> str | None:
+    """The lane that the newest checkpoint was made on; None without a checkpoint.
+
+    Raises:
+        Failure: It is damaged.
+    """
+    newest = Checkpoints(config.checkpoint, config.keep_checkpoints).newest()
+    return None if newest is None else str(newest[1]["identity"]["lane"])
 
 
 def newest_checkpoint(config: TrainerConfig, lane: LaneReader) -> tuple[Path, dict[str, Any]] | None:

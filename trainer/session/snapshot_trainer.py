@@ -184,6 +184,11 @@ class SnapshotTrainer:
         self._count(report, examples.tau, broken=broken)
         return report
 
+    def continue_with(self, session: Session) -> None:
+        """Train another session from the next snapshot on; former examples are forgotten, failed snapshots still count."""
+        self._session = session
+        self.rewind()
+
     def once(self, examples: SnapshotExamples, epoch: int) -> StepReport:
         """Learn a snapshot in a single pass, numbered ``epoch``, without the check for non-finite weights.
 
