@@ -94,6 +94,7 @@ def test_a_cell_tells_how_far_it_is_and_reads_columns_of_other_names(tmp_path: P
     assert re.fullmatch(r"epoch 1 of 1, snapshot 1 of \d+", told[0])
 
 
+@pytest.mark.slow
 def test_pac_cells_train_on_two_passes_over_the_training_part_on_one_rank_and_on_two(tmp_path: Path) -> None:
     events = meetings(snapshots=6, a_snapshot=60, nodes=60, features=False)
     table = events.select(["src", "dst", "op"]).append_column(

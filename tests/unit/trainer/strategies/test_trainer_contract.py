@@ -174,8 +174,10 @@ def test_a_step_of_vertex_weighs_its_queries_among_those_of_all_ranks(
     examples = [examples_of(session, sequence) for sequence in range(2)][-1]
     items, batch = len(examples), 16
     assert items > 0
-    # Another rank has twice as many queries.
-    monkeypatch.setattr(session.ranks, "gather_numbers", lambda _: np.array([[items, 0], [2 * items, 0]]))
+    # Another rank has twice as many queries: first it says how many batches, then how long each is.
+    sizes = [min(batch, 2 * items - at) for at in range(0, 2 * items, batch)]
+    others = iter([[len(sizes), 0], sizes])
+    monkeypatch.setattr(session.ranks, "gather_numbers", lambda ours: np.array([ours, next(others)]))
     found: list[float] = []
     step = session.strategy.learner.step
 

@@ -55,7 +55,9 @@ def test_accuracy_is_the_share_of_pairs_on_the_right_side() -> None:
         np.array([[pair[side] for pair in one] for one in columns], float).T for side in (0, 1)
     )
     every, none = np.ones(3, np.bool_), np.zeros((0, 6))
-    predictions = Predictions(positive, negative, ~every, none, none, none, np.arange(3), every, every)
+    predictions = Predictions(
+        positive, negative, ~every, none, none, none, np.arange(3), every, every, ~every
+    )
     accuracy = {
         scorer: value for (metric, _, scorer), value in predictions.figures().items() if metric == "accuracy"
     }
