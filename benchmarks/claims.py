@@ -112,7 +112,7 @@ CHECKS = {
     "SPEED 4": Check(cell("collegemsg, tgn-history", "AP"), 0.002),
     "ESDG 1": Check(cell("sx, weekly", "`esdg`, of COO32 / COO64"), 0.01),
     "ESDG 3": Check(cell("sx, weekly", "all rows"), 0.5),
-    "ESDG 6": Check(cell("`tmgcn`", "largest difference, share of the loss"), 0.005),
+    "ESDG 6": Check(cell("`tmgcn`", "largest difference, share of the loss"), 0.01),
     "DyGNeX 1": Check(value("points", 0, "efficiency", times=100), 0.05),
     "DyGNeX 8": Check(cell("300", "worst"), 0.01),
     "DynaHB 1": Check(ratio(cell("snapshot batches", SECONDS), cell("fixed 10 % × 10 %", SECONDS)), 1),
