@@ -11,6 +11,7 @@ lane knows the first snapshot only. ``--params`` go to ``distdy`` besides its pr
 import dataclasses
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def rows(name: str, window: int, given: Any) -> Iterator[list[str]]:
         write_events(file, paper_snapshots(graph), interval_s=INTERVAL_S)
         store = harness.built(folder / "store", file, INTERVAL_S * US_PER_S, made)
         for lane, title in zip(made, given.lanes, strict=True):
-            work = lambda ranks, name=lane.name: sent_mb(store, name, window, given, ranks)  # noqa: E731
+            work = partial(sent_mb, store, lane.name, window, given)
             first, second = zip(*side_by_side(RANKS, work), strict=True)
             yield [title, *(f"{mb:.1f}" for mb in (sum(first), sum(second), max(second)))]
 
