@@ -75,7 +75,7 @@ def compare_file(
     begun: Callable[[str], None],
     progress: Callable[[int, int], None],
 ) -> "list[Compared]":
-    """Run every partitioner on the same snapshots; see ``partition_file``, and ``stream.partition.comparison.compare``."""
+    """Run every partitioner on the same snapshots, as ``stream.partition.comparison.compare`` does."""
     from stream.partition.comparison import compare
 
     check_parts("every partitioner", parts)  # refuses before the file is read

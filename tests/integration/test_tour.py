@@ -37,7 +37,7 @@ class Entered:
         self.on = False
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
-        path = frame.f_code.co_filename
+        path = frame.f_code.co_filename.replace("/freshet_graph/", "/")  # links to the packages
         if self.on and event == "call" and path.startswith(OURS) and not path.startswith(CLUSTER):
             self.files.add(path[len(f"{ROOT}/") :])
 

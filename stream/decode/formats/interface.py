@@ -66,7 +66,7 @@ class MessageFormat(ABC):
     atomic: ClassVar[bool] = False
     """Whether the rows of a message stand or fall together: if one is refused, or is a duplicate, all are."""
     reasons: ClassVar[Mapping[str, str]] = {}
-    """Reasons of refusals besides ``schemas.events.Reason``, each with its meaning; they become labels of a metric."""
+    """Reasons of refusals besides ``schemas.events.Reason``, each with its meaning: labels of a metric."""
 
     def __init__(self, topic: Topic, kafka: Kafka, ids: IdKind, options: Any) -> None:
         problem = self.refuses(topic, kafka)
@@ -108,7 +108,7 @@ class MessageFormat(ABC):
 
     @abstractmethod
     def encode(self, events: pa.RecordBatch) -> Iterator[tuple[bytes, int | None]]:
-        """Canonical events (``schemas.events.event_schema``) as messages, in order; reading them gives the events back.
+        """Canonical events (``schemas.events.event_schema``) as messages, in order; reading gives them back.
 
         Yields:
             Each message with its row, None if it has several.

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import stream
-import trainer
+import freshet_graph
 from schemas.errors import FreshetError
 from stream.partition.interface import PartitionError
 from stream.service.failure import Failure
@@ -28,24 +27,27 @@ PACKAGES = ("schemas", "stream", "trainer")
         ("trainer.cli", {"dgl", "torch", "apache_beam", "kafka", "confluent_kafka", "matplotlib"}),
         # All that a rank needs, and still no DGL, no job runner and no Kafka client.
         (
-            "trainer.service, trainer.evaluation.evaluate; from trainer.strategies.interface import STRATEGIES; "
+            "trainer.service, trainer.evaluation.evaluate; "
+            "from trainer.strategies.interface import STRATEGIES; "
             "from trainer.models.interface import MODELS; from trainer.tasks.interface import TASKS; "
             "MODELS.all(), STRATEGIES.all(), TASKS.all()",
             {"dgl", "apache_beam", "kafka", "confluent_kafka"},
         ),
         # Nor does a reader of a store, or what partitions a file.
         (
-            "stream; stream.open_store; stream.partition_file",
+            "freshet_graph; freshet_graph.open_store; freshet_graph.partition_file",
             {"dgl", "torch", "apache_beam", "kafka", "confluent_kafka", "pandas", "networkx"},
         ),
         (
-            "stream.store.lane.writer, stream.sink; from stream.partition.interface import PARTITIONERS; "
+            "stream.store.lane.writer, stream.sink; "
+            "from stream.partition.interface import PARTITIONERS; "
             "PARTITIONERS.all()",
             {"dgl", "apache_beam", "kafka", "torch"},
         ),
         # Nor does a command that only looks, and a partitioner brings no other one.
         (
-            "stream.store.inspect; from stream.commands.config import EXAMPLE, StreamConfig, require_parts; "
+            "stream.store.inspect; "
+            "from stream.commands.config import EXAMPLE, StreamConfig, require_parts; "
             "EXAMPLE['lanes'][0] = {**EXAMPLE['lanes'][0], 'algorithm': 'hash', 'params': {}}; "
             "require_parts(StreamConfig(**EXAMPLE))",
             {
@@ -68,13 +70,12 @@ def test_nothing_imports_heavy_packages_before_it_uses_them(module: str, never: 
 
 
 def test_what_programs_use_is_found_at_the_top_and_loaded_when_it_is_asked_for() -> None:
-    program = "import sys, trainer; print('torch' in sys.modules)"
+    program = "import sys, freshet_graph; print('torch' in sys.modules)"
     run = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
     )
     assert run.stdout == "False\n"
-    for package in (stream, trainer):
-        assert [getattr(package, name).__name__ for name in package.__all__] == package.__all__
+    assert [getattr(freshet_graph, name).__name__ for name in freshet_graph.__all__] == freshet_graph.__all__
     for package in PACKAGES:
         assert (ROOT / package / "py.typed").exists()
 

@@ -80,7 +80,10 @@ def test_what_is_compiled_is_counted_once() -> None:
 
 
 def test_kernels_kept_under_a_module_that_has_moved_are_compiled_again(tmp_path: Path) -> None:
-    kernel = "from {} import Pair\nfrom stream.kernels import njit\n@njit(cache=True)\ndef add(pair): return pair.a + pair.b\n"
+    kernel = (
+        "from {} import Pair\nfrom stream.kernels import njit\n"
+        "@njit(cache=True)\ndef add(pair): return pair.a + pair.b\n"
+    )
     call = "import kernel; print(kernel.add(kernel.Pair(1, 2)), sum(kernel.add.stats.cache_hits.values()))"
     environment = {**os.environ, FOLDER: str(tmp_path / "kept"), "PYTHONPATH": os.pathsep.join(sys.path)}
 

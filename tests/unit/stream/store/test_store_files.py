@@ -153,7 +153,10 @@ def test_a_lock_dies_with_its_process(tmp_path: Path) -> None:
 
 
 def test_a_crash_point_kills_at_the_pass_that_was_asked_for() -> None:
-    code = "from stream.store.crash import crash_point\nfor i in range(5): print(i, flush=True); crash_point('here')"
+    code = (
+        "from stream.store.crash import crash_point\n"
+        "for i in range(5): print(i, flush=True); crash_point('here')"
+    )
     for wanted, seen in (("here:3", "0\n1\n2\n"), ("here", "0\n"), ("elsewhere", "0\n1\n2\n3\n4\n")):
         done = subprocess.run(
             [sys.executable, "-c", code],

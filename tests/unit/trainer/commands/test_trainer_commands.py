@@ -348,7 +348,8 @@ def test_starting_the_trainer_imports_neither_dgl_nor_torch() -> None:
 
 def test_training_never_imports_dgl() -> None:
     script = (
-        "import sys, trainer.service, trainer.evaluation.evaluate; from trainer.models.interface import MODELS\n"
+        "import sys, trainer.service, trainer.evaluation.evaluate\n"
+        "from trainer.models.interface import MODELS\n"
         "MODELS.all(); print('dgl' in sys.modules)"
     )
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
