@@ -22,13 +22,13 @@ from typing import Any
 import harness
 import torch
 
-from schemas.trainer_config import TrainerConfig
-from stream.decode.files import read_events
-from trainer.continual.auto import load_of, setup_of
-from trainer.ranks import Ranks
-from trainer.session.session import join_ranks
-from trainer.strategies.cost_model import Chooser, Load, Passes, Setup, cost, volume
-from trainer.validation import candidates
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.decode.files import read_events
+from freshet_graph.trainer.continual.auto import load_of, setup_of
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.session.session import join_ranks
+from freshet_graph.trainer.strategies.cost_model import Chooser, Load, Passes, Setup, cost, volume
+from freshet_graph.trainer.validation import candidates
 
 ALPHA_S, BETA_S = 1e-4, 8e-9
 SETS = ["bitcoin_otc", "collegemsg", "email_eu"]

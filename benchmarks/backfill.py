@@ -35,14 +35,14 @@ def measure(file: Path, store: Path) -> dict[str, Any]:
     """One backfill in this process."""
     from unittest.mock import patch
 
-    from schemas.config import StreamConfig
-    from stream.job.backfill import backfill
+    from freshet_graph.schemas.config import StreamConfig
+    from freshet_graph.stream.job.backfill import backfill
 
     began = time.perf_counter()
     rows = sum(batch.num_rows for batch in pq.ParquetFile(file, memory_map=True).iter_batches(1 << 18))
     raw = rows / (time.perf_counter() - began)
     keys = harness.stream_keys(store, "nowhere:9092", {"name": "edges"}, snapshots={"interval_s": 86_400})
-    with patch("stream.job.backfill.topic_bounds", return_value=[]):
+    with patch("freshet_graph.stream.job.backfill.topic_bounds", return_value=[]):
         done = backfill(StreamConfig.model_validate(keys), [file])
     harness.require(done.events == rows > 0, f"{done.events} events of {rows} rows")
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -28,24 +28,24 @@ import pyarrow as pa
 from s3_server import running
 from store_truth import HEADER, Truth, events, refused
 
-from schemas.config import Lane
-from schemas.events import event_schema
-from schemas.exports import ExportCommit
-from schemas.store import Position
-from stream.store.as_of import AsOf
-from stream.store.compact.store import Keep, compact
-from stream.store.errors import ConfigMissingError, LaneBusyError, RetainedError
-from stream.store.exports import ExportReader, ExportWriter
-from stream.store.graph import read_graph
-from stream.store.inspect import inspect
-from stream.store.lane.reader import LaneReader
-from stream.store.lane.writer import LaneWriter
-from stream.store.log.reader import LogReader
-from stream.store.log.writer import LogWriter
-from stream.store.store_events import store_events
-from stream.store.verify.store import verify
-from stream.store.window.view import WindowView
-from trainer.exports.embeddings import load_embeddings
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.events import event_schema
+from freshet_graph.schemas.exports import ExportCommit
+from freshet_graph.schemas.store import Position
+from freshet_graph.stream.store.as_of import AsOf
+from freshet_graph.stream.store.compact.store import Keep, compact
+from freshet_graph.stream.store.errors import ConfigMissingError, LaneBusyError, RetainedError
+from freshet_graph.stream.store.exports import ExportReader, ExportWriter
+from freshet_graph.stream.store.graph import read_graph
+from freshet_graph.stream.store.inspect import inspect
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.lane.writer import LaneWriter
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.log.writer import LogWriter
+from freshet_graph.stream.store.store_events import store_events
+from freshet_graph.stream.store.verify.store import verify
+from freshet_graph.stream.store.window.view import WindowView
+from freshet_graph.trainer.exports.embeddings import load_embeddings
 
 LANES = (
     Lane(name="distdy", algorithm="distdy", parts=3, window=2, base_every=4),

@@ -28,14 +28,14 @@ from typing import Any
 import harness
 from live_rate import LANE, LEFT_OUT
 
-from schemas.trainer_config import TrainerConfig
-from stream.decode.files import read_events
-from stream.store.lane.reader import LaneReader
-from trainer.continual.daemon import Trainer
-from trainer.continual.follower import Follower
-from trainer.metrics import TrainerMetrics
-from trainer.ranks import Ranks
-from trainer.session.session import join_ranks
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.decode.files import read_events
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.continual.daemon import Trainer
+from freshet_graph.trainer.continual.follower import Follower
+from freshet_graph.trainer.metrics import TrainerMetrics
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.session.session import join_ranks
 
 ROWS = ["tgn-history:pac", "sage-linear:vertex:fetch=owner", "sage-linear:vertex", "tgcn:snapshot"]
 KINDS = ("all_reduce", "all_to_all", "broadcast")

@@ -26,13 +26,13 @@ import pyarrow.json as pajson
 from harness import in_turns, medians, require
 from registry_server import serving
 
-from schemas.config import StreamConfig, Topic
-from stream.decode.columns import canonical
-from stream.decode.decoder import Decoder
-from stream.decode.encode import encode_arrow, encode_json
-from stream.microbatch import RawBatch
-from stream.snapshots.event_ids import EventIds
-from stream.synthetic import interactions
+from freshet_graph.schemas.config import StreamConfig, Topic
+from freshet_graph.stream.decode.columns import canonical
+from freshet_graph.stream.decode.decoder import Decoder
+from freshet_graph.stream.decode.encode import encode_arrow, encode_json
+from freshet_graph.stream.microbatch import RawBatch
+from freshet_graph.stream.snapshots.event_ids import EventIds
+from freshet_graph.stream.synthetic import interactions
 
 RUNS = 9
 MESSAGES, ARROW_ROWS = 20_000, 64 * 4096

@@ -25,8 +25,8 @@ import pyarrow.parquet as pq
 import torch
 import yaml
 
-from schemas.config import Lane
-from schemas.events import US_PER_S, event_schema
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.events import US_PER_S, event_schema
 
 SMALL = {"memory": 16, "time_width": 8}
 EVENT_MODELS = {
@@ -105,7 +105,9 @@ def checked_out(commit: str) -> Iterator[Path]:
         tree, git = folder / "tree", ["git", "-C", str(harness.ROOT), "worktree"]
         subprocess.run([*git, "add", "--detach", "--quiet", str(tree), commit], check=True)
         try:
-            where = harness.child("-c", "import trainer; print(trainer.__file__)", tree=tree).out
+            where = harness.child(
+                "-c", "from freshet_graph import trainer; print(trainer.__file__)", tree=tree
+            ).out
             harness.require(where.startswith(str(tree)), f"the former code is not what runs, but {where}")
             yield tree
         finally:

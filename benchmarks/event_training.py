@@ -26,17 +26,17 @@ import pyarrow.parquet as pq
 import torch
 from torch import nn
 
-from schemas.trainer_config import Optimisation
-from stream.store.log.event_columns import EventColumns
-from trainer.data.examples import Examples, Queries
-from trainer.data.history import Encounter, Inserts
-from trainer.models.interface import ModelShape, create_model
-from trainer.ranks import Ranks
-from trainer.scoring.metrics import batched_figures
-from trainer.strategies.events.remembering import EventOptions
-from trainer.strategies.events.sequential import SequentialStrategy
-from trainer.strategies.interface import Setting
-from trainer.tasks.link_prediction import LinkPrediction
+from freshet_graph.schemas.trainer_config import Optimisation
+from freshet_graph.stream.store.log.event_columns import EventColumns
+from freshet_graph.trainer.data.examples import Examples, Queries
+from freshet_graph.trainer.data.history import Encounter, Inserts
+from freshet_graph.trainer.models.interface import ModelShape, create_model
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.scoring.metrics import batched_figures
+from freshet_graph.trainer.strategies.events.remembering import EventOptions
+from freshet_graph.trainer.strategies.events.sequential import SequentialStrategy
+from freshet_graph.trainer.strategies.interface import Setting
+from freshet_graph.trainer.tasks.link_prediction import LinkPrediction
 
 WIDTH, EDGES, RATE = 100, 4, 1e-3
 HOST = torch.device("cpu")

@@ -20,19 +20,19 @@ from typing import Any
 import harness
 from ingest import IDLE_S, configuration, fill, ran
 
-from schemas.config import Runner, StreamConfig
-from schemas.store import CommitRecord
-from stream.cluster.job import ClusterJob
-from stream.store.files.records import read_record
-from stream.store.log.commits import numbers
-from stream.store.log.layout import commit_name, log_folder
+from freshet_graph.schemas.config import Runner, StreamConfig
+from freshet_graph.schemas.store import CommitRecord
+from freshet_graph.stream.cluster.job import ClusterJob
+from freshet_graph.stream.store.files.records import read_record
+from freshet_graph.stream.store.log.commits import numbers
+from freshet_graph.stream.store.log.layout import commit_name, log_folder
 
 
 @contextmanager
 def worker_pool(log: Path) -> Iterator[str]:
     """host:port of a pool that starts a process for each worker."""
     path = os.pathsep.join(filter(None, sys.path))
-    command = [sys.executable, "-m", "stream.cluster.worker_pool", "--port", "0"]
+    command = [sys.executable, "-m", "freshet_graph.stream.cluster.worker_pool", "--port", "0"]
     with log.open("wb") as output:
         pool = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, "PYTHONPATH": path})
     try:
@@ -79,8 +79,8 @@ def measure(
 
 
 def main() -> None:
-    from stream.commands.run import quiet_beam
-    from stream.service.collector import calm_collector
+    from freshet_graph.stream.commands.run import quiet_beam
+    from freshet_graph.stream.service.collector import calm_collector
 
     given = harness.options(__doc__, events=1_000_000, rounds=3, tasks=[1, 2, 4])
     quiet_beam(debug=False)

@@ -32,8 +32,8 @@ import pyarrow as pa
 from hostile import Profile, profiles
 from numba.core.dispatcher import Dispatcher
 
-from stream.decode.decoder import Decoder
-from stream.microbatch import MicroBatch, RawBatch
+from freshet_graph.stream.decode.decoder import Decoder
+from freshet_graph.stream.microbatch import MicroBatch, RawBatch
 
 POLLS = (1, 7, 100, 1_000)
 """Sizes of polls: a message alone, and among many that are decoded together."""

@@ -81,9 +81,11 @@ def everything(parts: Parts, device: str, *, small: bool) -> None:
     smaller = ["--small"] if small else []
     with ThreadPoolExecutor(len(STRATEGIES) + 2) as beside:
         warm, most_s = ["warm", "--json"], 900 if small else 150
-        beside.submit(parts.run, "warm", most_s, parts.some(-1, 1), [python, "-m", "trainer.cli", *warm])
+        beside.submit(
+            parts.run, "warm", most_s, parts.some(-1, 1), [python, "-m", "freshet_graph.trainer.cli", *warm]
+        )
         if find_spec("apache_beam"):
-            stream = [python, "-m", "stream.start", *warm]
+            stream = [python, "-m", "freshet_graph.stream.start", *warm]
             beside.submit(parts.run, "warm", most_s, parts.some(-2, 1), stream)
         right = [python, str(HERE / "gpu_right.py"), "--device", device, "--strategy"]
         for at, strategy in enumerate(STRATEGIES):

@@ -114,7 +114,7 @@ def hardware(device: str) -> str:
 
 def main() -> None:
     device = sys.argv[1]
-    for name in [*PACKAGES, "trainer.service", "trainer.evaluation.evaluate"]:
+    for name in [*PACKAGES, "freshet_graph.trainer.service", "freshet_graph.trainer.evaluation.evaluate"]:
         try:
             print(name, getattr(importlib.import_module(name), "__version__", "is there"), flush=True)
         except ImportError as error:

@@ -16,7 +16,7 @@ import harness
 import torch
 from gpu_common import event_store, graph_store
 
-from trainer.ranks import Ranks
+from freshet_graph.trainer.ranks import Ranks
 
 STRATEGIES: list[tuple[str, str, str, str, dict[str, Any]]] = [
     ("vertex", "sage-linear", "hash", "events", {}),

@@ -19,10 +19,10 @@ from gpu_common import DEVICES, SNAPSHOTS, event_store, fresh_peak, peak_mib, wa
 from harness import settled
 from torch import nn
 
-from trainer.models.interface import MODELS
-from trainer.ranks import Ranks
-from trainer.strategies.interface import STRATEGIES, strategies_for
-from trainer.tasks.link_prediction import predict
+from freshet_graph.trainer.models.interface import MODELS
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.strategies.interface import STRATEGIES, strategies_for
+from freshet_graph.trainer.tasks.link_prediction import predict
 
 BEFORE, AFTER = 1e-4, 5e-3
 WHOLE_BATCHES = {"snapshots": [1.0], "vertices": [1.0], "newest_share": 1.0, "steps": 4}

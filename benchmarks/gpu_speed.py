@@ -57,8 +57,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from trainer.nn.compiled import kernels_fit
-from trainer.ranks import Ranks
+from freshet_graph.trainer.nn.compiled import kernels_fit
+from freshet_graph.trainer.ranks import Ranks
 
 HOST = torch.device("cpu")
 Train = Callable[[int, int, int], None]

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from thread_ranks import side_by_side
 
-from schemas.config import Lane
-from trainer.session.snapshot_trainer import ExampleWindow
+from freshet_graph.schemas.config import Lane
+from freshet_graph.trainer.session.snapshot_trainer import ExampleWindow
 
 GRAPHS = {"sx": ("sx_mathoverflow.parquet", 7 * 86_400), "digg": ("digg_reply.parquet", 6 * 3_600)}
 """Files, and the length of a snapshot in seconds."""

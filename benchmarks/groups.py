@@ -26,9 +26,9 @@ import numpy as np
 import torch
 from harness import DAY_US
 
-from stream.decode.files import read_events
-from trainer.ranks import Ranks
-from trainer.session.snapshot_trainer import ExampleWindow
+from freshet_graph.stream.decode.files import read_events
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.session.snapshot_trainer import ExampleWindow
 
 SETS: dict[str, tuple[str, int | None, int | None]] = {
     "sx": ("sx_mathoverflow", None, None),

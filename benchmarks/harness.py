@@ -32,16 +32,16 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
-from schemas.config import Lane
-from schemas.events import event_schema
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.events import event_schema
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT.parent / "shared" / "data"
 """Folder of real graphs: docs/performance.md."""
 sys.path.append(str(ROOT / "tests" / "support"))  # last: a child may run the code of another tree
 
-STREAM = ("-c", "from stream.start import main; main()")
-TRAINER = ("-m", "trainer.cli")
+STREAM = ("-c", "from freshet_graph.stream.start import main; main()")
+TRAINER = ("-m", "freshet_graph.trainer.cli")
 DAY_US = 86_400_000_000
 PATIENCE_S = 300.0
 FLAT_GROWTH = 1.05
@@ -349,8 +349,8 @@ def lanes(*algorithms: str, parts: int, **more: Any) -> list[Lane]:
 
 def built(store: Path, source: Any, interval_us: int, made: Sequence[Lane], **more: Any) -> Path:
     """A store of events, which are a table or the path of a file."""
-    from stream.decode.files import read_events
-    from stream.store.from_file import build_store
+    from freshet_graph.stream.decode.files import read_events
+    from freshet_graph.stream.store.from_file import build_store
 
     events = read_events(source) if isinstance(source, Path) else source
     build_store(events, store, interval_us=interval_us, lanes=list(made), **more)
@@ -359,17 +359,17 @@ def built(store: Path, source: Any, interval_us: int, made: Sequence[Lane], **mo
 
 def session_of(store: Path | str, ranks: Any = None, **keys: Any) -> Any:
     """A trainer's session over a lane; ``keys`` are those of its configuration."""
-    from schemas.trainer_config import TrainerConfig
-    from stream.store.lane.reader import LaneReader
-    from trainer.ranks import Ranks
-    from trainer.session.session import Session
+    from freshet_graph.schemas.trainer_config import TrainerConfig
+    from freshet_graph.stream.store.lane.reader import LaneReader
+    from freshet_graph.trainer.ranks import Ranks
+    from freshet_graph.trainer.session.session import Session
 
     return Session(TrainerConfig.model_validate(keys), LaneReader(store, keys["lane"]), ranks or Ranks())
 
 
 def snapshot_models() -> list[str]:
     """Names of all registered snapshot models."""
-    from trainer.models.interface import MODELS
+    from freshet_graph.trainer.models.interface import MODELS
 
     return sorted(name for name, made in MODELS.all().items() if getattr(made, "kind", "") == "snapshot")
 
@@ -426,9 +426,9 @@ def broker(data: Path, properties: Mapping[str, str] | None = None) -> Any:
 
 def topics(bootstrap: str, partitions: int, *names: str) -> dict[str, Any]:
     """Make topics; the client's settings."""
-    from schemas.config import Kafka, Topic
-    from stream.kafka.client import client_settings
-    from stream.kafka.topics import ensure_topic
+    from freshet_graph.schemas.config import Kafka, Topic
+    from freshet_graph.stream.kafka.client import client_settings
+    from freshet_graph.stream.kafka.topics import ensure_topic
 
     settings = client_settings(Kafka(bootstrap=bootstrap, topics=[Topic(name=names[0])]))
     for name in names:
@@ -545,7 +545,7 @@ def scored(checkpoint: Path) -> int:
 
 def events_in(store: Path) -> int:
     """Events of a log, its open snapshots included."""
-    from stream.store.log.reader import LogReader
+    from freshet_graph.stream.store.log.reader import LogReader
 
     reader = LogReader(store)
     assert reader.last is not None

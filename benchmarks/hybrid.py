@@ -20,10 +20,10 @@ import torch
 from harness import DAY_US
 from node_streams import STREAMS, slashdot
 
-from trainer.ranks import Ranks
-from trainer.session.snapshot_trainer import ExampleWindow
-from trainer.strategies.dynahb.batches import Recipe
-from trainer.strategies.esdg.blocks import SavedBytes
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.session.snapshot_trainer import ExampleWindow
+from freshet_graph.trainer.strategies.dynahb.batches import Recipe
+from freshet_graph.trainer.strategies.esdg.blocks import SavedBytes
 
 HORIZON, WINDOW, BATCHES = 16, 4, 200
 SETS = {"sx": ("sx_mathoverflow", 7 * DAY_US, 10), "digg": ("digg_reply", DAY_US // 4, 8)}

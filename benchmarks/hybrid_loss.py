@@ -26,9 +26,9 @@ import numpy as np
 import torch
 from hybrid import SETS, followed, store_of
 
-from trainer.ranks import Ranks
-from trainer.strategies.dynahb import hybrid
-from trainer.strategies.dynahb.adjusters import ADJUSTERS, DqnAdjuster, Fixed
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.strategies.dynahb import hybrid
+from freshet_graph.trainer.strategies.dynahb.adjusters import ADJUSTERS, DqnAdjuster, Fixed
 
 SIZES = {"snapshots": [0.1, 0.2, 0.3], "vertices": [0.01, 0.05, 0.1]}
 FIXED = [(0.1, 0.01), (0.1, 0.05), (0.1, 0.1), (0.2, 0.05), (0.3, 0.01), (0.3, 0.1)]

@@ -3,7 +3,8 @@
 A real broker on this machine (deploy/kafka), topics of 4 partitions, filled before anything is timed. Bare loops and the whole
 path (poll, validate, order, dense ids, files, fsync: the job itself) take turns, so that what else the machine does meets all
 of them. The bare loops that ratios are of run in a process as Python starts it; one more runs with the memory settings of the
-job (``stream.service.memory``), which help any reader. Rates are wall time, medians over the rounds, ratios of those; CPU time
+job (``freshet_graph.stream.service.memory``), which help any reader. Rates are wall time, medians over the rounds, ratios of
+those; CPU time
 is that of the process, the client's thread and the commits' included, the broker's not. All events must be in the log.
 """
 
@@ -18,14 +19,14 @@ from typing import Any
 import harness
 import pyarrow as pa
 
-from schemas.config import StreamConfig
-from stream.decode.columns import canonical
-from stream.decode.formats.interface import create_format
-from stream.job.loop import StreamJob
-from stream.kafka.client import client_settings
-from stream.kafka.producer import replay
-from stream.metrics import StreamMetrics
-from stream.synthetic import interactions
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.stream.decode.columns import canonical
+from freshet_graph.stream.decode.formats.interface import create_format
+from freshet_graph.stream.job.loop import StreamJob
+from freshet_graph.stream.kafka.client import client_settings
+from freshet_graph.stream.kafka.producer import replay
+from freshet_graph.stream.metrics import StreamMetrics
+from freshet_graph.stream.synthetic import interactions
 
 PARTITIONS, NODES, SNAPSHOTS, SPAN_S, IDLE_S = 4, 50_000, 20, 1_000_000.0, 0.5
 Rounds = dict[str, list[tuple[float, float]]]
@@ -61,7 +62,7 @@ def bare(bootstrap: str, topic: str, opened: Callable[[list[bytes]], int]) -> fl
     """Events per second of nothing but polling a topic to its end, with the job's own client settings."""
     from kafka import TopicPartition
 
-    from stream.kafka.reader import open_consumer
+    from freshet_graph.stream.kafka.reader import open_consumer
 
     consumer = open_consumer(configuration(Path("unused"), bootstrap, topic).kafka)
     partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
@@ -132,9 +133,9 @@ def rows(found: Rounds) -> Iterator[list[str]]:
 
 
 def main() -> None:
-    from stream.commands.run import quiet_beam
-    from stream.service.collector import calm_collector
-    from stream.service.memory import keep_memory
+    from freshet_graph.stream.commands.run import quiet_beam
+    from freshet_graph.stream.service.collector import calm_collector
+    from freshet_graph.stream.service.memory import keep_memory
 
     given = harness.options(__doc__, json_events=1_000_000, arrow_events=8_000_000, rounds=3)
     keep_memory()

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 from harness import require, service, until
 
-from schemas.config import Kafka, Topic
+from freshet_graph.schemas.config import Kafka, Topic
 
 TOPIC, PARTITIONS, DAY_S, SECONDS_AN_EVENT = "edges", 4, 86_400, 60
 EVENTS_PER_S, EVENTS_A_REPLAY = 400, 2_000
@@ -38,8 +38,8 @@ def edges(seed: int, first: int, rows: int) -> pa.Table:
 
 
 def send(settings: dict[str, Any], address: str, topic: str, events: pa.Table, rate: float = 0) -> None:
-    from stream.decode.formats.interface import create_format
-    from stream.kafka.producer import replay
+    from freshet_graph.stream.decode.formats.interface import create_format
+    from freshet_graph.stream.kafka.producer import replay
 
     named = Topic(name=topic)
     json_ = create_format(named, Kafka(bootstrap=address, topics=[named]), "int")
@@ -65,8 +65,8 @@ def commits_of(folder: Path) -> int:
 
 def contents(store: Path) -> list[Any]:
     """Counts of events and snapshots, and checksums of the log's files, its events and the lane."""
-    from stream.store.lane.reader import LaneReader
-    from stream.store.log.reader import LogReader
+    from freshet_graph.stream.store.lane.reader import LaneReader
+    from freshet_graph.stream.store.log.reader import LogReader
 
     log, lane = LogReader(store), LaneReader(store, "hash")
     rows, files, manifests = hashlib.sha256(), hashlib.sha256(), hashlib.sha256()
@@ -122,7 +122,7 @@ def kill_again_and_again(killed: Path, address: str, data: Path, given: Any) -> 
 
 
 def measure(folder: Path, data: Path, address: str, given: Any) -> None:
-    from stream.store.verify.store import verify
+    from freshet_graph.stream.store.verify.store import verify
 
     settings = harness.topics(address, PARTITIONS, TOPIC)
     harness.topics(address, 1, "warm")

@@ -22,17 +22,17 @@ import numpy as np
 import pyarrow as pa
 from harness import seconds_of
 
-from schemas.config import Lane
-from schemas.events import log_event_schema
-from schemas.store import LaneHeader
-from stream.kernels.node_sets import distinct
-from stream.partition.interface import algorithms
-from stream.snapshots.pairs import pair_keys, split_keys
-from stream.store.lane.reader import LaneReader
-from stream.store.lane.state import LaneState
-from stream.store.lane.writer import LaneWriter
-from stream.store.window.view import WindowView
-from stream.synthetic.interactions import rmat_edges
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.events import log_event_schema
+from freshet_graph.schemas.store import LaneHeader
+from freshet_graph.stream.kernels.node_sets import distinct
+from freshet_graph.stream.partition.interface import algorithms
+from freshet_graph.stream.snapshots.pairs import pair_keys, split_keys
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.lane.state import LaneState
+from freshet_graph.stream.store.lane.writer import LaneWriter
+from freshet_graph.stream.store.window.view import WindowView
+from freshet_graph.stream.synthetic.interactions import rmat_edges
 
 KINDS = ["hash", "random", "ldg", "load-aware", "distdy", "hdrf", "powergraph-greedy", "sep"]
 STEP_KINDS = ["hash", "ldg", "hdrf", "sep"]

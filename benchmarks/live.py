@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from harness import memory_mib, require
 
-from schemas.events import US_PER_S
+from freshet_graph.schemas.events import US_PER_S
 
 TOPIC, VECTORS, PARTITIONS, INTERVAL_S = "live", "vectors", 4, 5.0
 KEPT = 120
@@ -78,7 +78,7 @@ def produce(bootstrap: str, rate: int, seconds: float, sent: Any) -> None:
     """Send events as they happen, in turn over the partitions, so that each of them stays in time order."""
     from confluent_kafka import Producer
 
-    from stream.decode.encode import encode_json
+    from freshet_graph.stream.decode.encode import encode_json
 
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "enable.idempotence": True})
     start_us = time.time_ns() // 1000
@@ -120,7 +120,7 @@ def size_mib(folder: Path) -> float:
 
 def by_tenths(samples: list[dict[str, float]], lines: list[dict[str, Any]]) -> Any:
     """Rows of the table."""
-    from trainer.continual.drift import weighted_mean
+    from freshet_graph.trainer.continual.drift import weighted_mean
 
     tenths = zip(np.array_split(np.array(samples), 10), np.array_split(np.array(lines), 10), strict=True)
     for tenth, (seen, learned) in enumerate(tenths, 1):
@@ -169,7 +169,7 @@ def published(bootstrap: str) -> int:
 
 
 def run(folder: Path, bootstrap: str, given: Any) -> None:
-    from trainer.continual.journal import ScoreFile
+    from freshet_graph.trainer.continual.journal import ScoreFile
 
     harness.topics(bootstrap, PARTITIONS, TOPIC, VECTORS)
     producer, sent = producing(bootstrap, given.rate, given.minutes * 60)

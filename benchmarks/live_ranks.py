@@ -122,9 +122,9 @@ def run(folder: Path, bootstrap: str, given: Any) -> None:
 def check(
     folder: Path, samples: list[float], killed: int, by_ranks: int, sent: int, codes: list[int], given: Any
 ) -> None:
-    from stream.store.log.reader import LogReader
-    from trainer.continual.drift import weighted_mean
-    from trainer.continual.journal import ScoreFile
+    from freshet_graph.stream.store.log.reader import LogReader
+    from freshet_graph.trainer.continual.drift import weighted_mean
+    from freshet_graph.trainer.continual.journal import ScoreFile
 
     lines, straight = (ScoreFile(folder / name).lines() for name in ("live", "straight"))
     sealed = len(LogReader(folder / "store").snapshots)

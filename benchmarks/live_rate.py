@@ -35,14 +35,14 @@ import numpy as np
 import yaml
 from harness import child, evened, require
 
-from schemas.config import Lane
-from schemas.events import US_PER_S
-from schemas.store import LogHeader
-from stream.decode.files import EventFile, read_events
-from stream.store.lane.writer import LaneWriter
-from stream.store.log.writer import LogWriter
-from trainer.continual.drift import weighted_mean
-from trainer.continual.journal import ScoreFile
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.events import US_PER_S
+from freshet_graph.schemas.store import LogHeader
+from freshet_graph.stream.decode.files import EventFile, read_events
+from freshet_graph.stream.store.lane.writer import LaneWriter
+from freshet_graph.stream.store.log.writer import LogWriter
+from freshet_graph.trainer.continual.drift import weighted_mean
+from freshet_graph.trainer.continual.journal import ScoreFile
 
 ROWS = [
     "tgn-history:sequential:1", "tgn-history:pac:2", "tgn:sequential:1", "tgn:pac:2", "sage-linear:vertex:1",
@@ -158,7 +158,7 @@ def plain_loop(file: Path, t_s: np.ndarray, events: int) -> dict[str, Any]:
     import torch
     from event_training import Peer, interactions
 
-    from trainer.scoring.metrics import average_precision
+    from freshet_graph.trainer.scoring.metrics import average_precision
 
     torch.set_num_threads(1)
     src, dst, _, negative = interactions(file)

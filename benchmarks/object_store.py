@@ -24,16 +24,16 @@ from faulty_s3 import Fault, faulty
 from harness import in_turns, medians, seconds_of
 from s3_server import running
 
-from schemas.config import Lane
-from schemas.store import LogHeader
-from stream.store.lane.reader import LaneReader
-from stream.store.lane.writer import LaneWriter
-from stream.store.log.reader import LogReader
-from stream.store.log.writer import LogWriter
-from stream.store.places.place import place_of
-from stream.store.verify import ahead
-from stream.store.verify.store import verify
-from stream.store.window.view import WindowView
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.store import LogHeader
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.lane.writer import LaneWriter
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.log.writer import LogWriter
+from freshet_graph.stream.store.places.place import place_of
+from freshet_graph.stream.store.verify import ahead
+from freshet_graph.stream.store.verify.store import verify
+from freshet_graph.stream.store.window.view import WindowView
 
 SECOND = 1_000_000
 HEADER = LogHeader(graph="g", interval_us=SECOND, ids="int")

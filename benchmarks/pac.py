@@ -24,17 +24,17 @@ from typing import Any
 
 import harness
 
-from schemas.config import Lane
-from schemas.trainer_config import TrainerConfig
-from stream.decode.files import read_events
-from stream.partition.offline import training_params
-from stream.store.lane.reader import LaneReader
-from trainer.evaluation.evaluate import _Run, all_inserts
-from trainer.evaluation.protocol import OfflineProtocol
-from trainer.evaluation.split import split_by_time
-from trainer.ranks import Ranks
-from trainer.scoring.metrics import Figures
-from trainer.strategies.speed.pac import PacStrategy
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.decode.files import read_events
+from freshet_graph.stream.partition.offline import training_params
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.evaluation.evaluate import _Run, all_inserts
+from freshet_graph.trainer.evaluation.protocol import OfflineProtocol
+from freshet_graph.trainer.evaluation.split import split_by_time
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.scoring.metrics import Figures
+from freshet_graph.trainer.strategies.speed.pac import PacStrategy
 
 SHARES = (0.7, 0.15, 0.15)
 

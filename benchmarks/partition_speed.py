@@ -24,12 +24,12 @@ import harness
 import numpy as np
 from harness import seconds_of
 
-from stream.kernels import njit
-from stream.partition.interface import create
-from stream.service.memory import keep_memory
-from stream.snapshots.delta import Csr, SnapshotDelta, delta_of
-from stream.snapshots.prefetch import AHEAD, prefetch
-from stream.synthetic.interactions import A, B, C
+from freshet_graph.stream.kernels import njit
+from freshet_graph.stream.partition.interface import create
+from freshet_graph.stream.service.memory import keep_memory
+from freshet_graph.stream.snapshots.delta import Csr, SnapshotDelta, delta_of
+from freshet_graph.stream.snapshots.prefetch import AHEAD, prefetch
+from freshet_graph.stream.synthetic.interactions import A, B, C
 
 SNAPSHOTS, DAY_S = 50, 86_400.0
 PIECE = 1 << 22

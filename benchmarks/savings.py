@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stream.decode.files import read_events
-from stream.store.savings import measure
+from freshet_graph.stream.decode.files import read_events
+from freshet_graph.stream.store.savings import measure
 
 REAL = ["collegemsg:13", "collegemsg:30", "jodie_wikipedia:13", "email_eu:13", "reality_call:30"]
 WORDS = 128

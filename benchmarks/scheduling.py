@@ -24,13 +24,13 @@ import harness
 import numpy as np
 from plain_schedules import best_epoch
 
-from trainer.strategies.dygnex.scheduling.greedy import greedy
-from trainer.strategies.dygnex.scheduling.ilp import ilp
-from trainer.strategies.dygnex.scheduling.paper import paper
-from trainer.strategies.dygnex.scheduling.schedule import Problem, SearchLimits, lower_bound_s
-from trainer.strategies.dygnex.scheduling.simulation import draw, simulate
-from trainer.strategies.dygnex.scheduling.solve import solve
-from trainer.strategies.dygnex.scheduling.workloads import made_up_times
+from freshet_graph.trainer.strategies.dygnex.scheduling.greedy import greedy
+from freshet_graph.trainer.strategies.dygnex.scheduling.ilp import ilp
+from freshet_graph.trainer.strategies.dygnex.scheduling.paper import paper
+from freshet_graph.trainer.strategies.dygnex.scheduling.schedule import Problem, SearchLimits, lower_bound_s
+from freshet_graph.trainer.strategies.dygnex.scheduling.simulation import draw, simulate
+from freshet_graph.trainer.strategies.dygnex.scheduling.solve import solve
+from freshet_graph.trainer.strategies.dygnex.scheduling.workloads import made_up_times
 
 KINDS = ("linear", "lognormal", "uniform")
 ALPHAS = (0.0, 0.1, 0.5)

@@ -18,8 +18,8 @@ import yaml
 from harness import snapshot_models
 from node_streams import STREAMS, written
 
-from schemas.matrix import Matrix
-from trainer.models.interface import MODELS
+from freshet_graph.schemas.matrix import Matrix
+from freshet_graph.trainer.models.interface import MODELS
 
 LINKS: dict[str, dict[str, Any]] = {
     "collegemsg": {"interval_s": 86_400},

@@ -26,11 +26,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from trainer.models.interface import ModelShape, SnapshotModel, create_model
-from trainer.models.unroll import unroll
-from trainer.nn.aggregate import aggregate_normalised
-from trainer.nn.graph import CSRGraph, DirectedGraph
-from trainer.strategies.snapshots.whole import WholeLayout
+from freshet_graph.trainer.models.interface import ModelShape, SnapshotModel, create_model
+from freshet_graph.trainer.models.unroll import unroll
+from freshet_graph.trainer.nn.aggregate import aggregate_normalised
+from freshet_graph.trainer.nn.graph import CSRGraph, DirectedGraph
+from freshet_graph.trainer.strategies.snapshots.whole import WholeLayout
 
 Step = Callable[[], Any]
 HIDDEN, SIGNATURE = 64, 32

@@ -27,11 +27,11 @@ import torch
 from harness import DAY_US
 from thread_ranks import FakeLink, side_by_side
 
-from trainer.ranks import Ranks
-from trainer.session.snapshot_trainer import ExampleWindow, past_examples
-from trainer.strategies.dygnex.group import GroupOptions, GroupStrategy
-from trainer.strategies.esdg.snapshot import SnapshotOptions, SnapshotStrategy
-from trainer.strategies.interface import Setting
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.session.snapshot_trainer import ExampleWindow, past_examples
+from freshet_graph.trainer.strategies.dygnex.group import GroupOptions, GroupStrategy
+from freshet_graph.trainer.strategies.esdg.snapshot import SnapshotOptions, SnapshotStrategy
+from freshet_graph.trainer.strategies.interface import Setting
 
 EDGE_LIFE, WIDTH = 10, 6
 """ESDG's width of all layers."""

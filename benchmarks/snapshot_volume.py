@@ -35,13 +35,13 @@ import pyarrow as pa
 from harness import DAY_US
 from numpy.typing import NDArray
 
-from schemas.events import Op
-from stream.decode.files import read_events
-from stream.partition.interface import create
-from stream.partition.vertex.foreign_rows import foreign_parts
-from stream.snapshots.delta import SnapshotDelta
-from stream.snapshots.graph import LiveGraph
-from stream.snapshots.sealing import densify, slice_events
+from freshet_graph.schemas.events import Op
+from freshet_graph.stream.decode.files import read_events
+from freshet_graph.stream.partition.interface import create
+from freshet_graph.stream.partition.vertex.foreign_rows import foreign_parts
+from freshet_graph.stream.snapshots.delta import SnapshotDelta
+from freshet_graph.stream.snapshots.graph import LiveGraph
+from freshet_graph.stream.snapshots.sealing import densify, slice_events
 
 try:
     import mtkahypar

@@ -42,7 +42,7 @@ def produce(bootstrap: str, message_format: str, allowed: Any) -> None:
     """Fill the topic as fast as it goes up to the events ``allowed``; event time moves on with the events."""
     from confluent_kafka import Producer
 
-    from stream.decode.encode import encode_arrow, encode_json
+    from freshet_graph.stream.decode.encode import encode_arrow, encode_json
 
     producer = Producer({
         "bootstrap.servers": bootstrap, "linger.ms": 20, "batch.num.messages": 20_000,

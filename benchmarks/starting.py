@@ -14,7 +14,7 @@ import harness
 from confluent_kafka import Producer
 from harness import STREAM
 
-from stream.kafka.embedded import API_VERSION, EmbeddedBroker
+from freshet_graph.stream.kafka.embedded import API_VERSION, EmbeddedBroker
 
 BEAM, TOPIC = "`import apache_beam`", "idle"
 

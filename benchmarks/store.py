@@ -20,16 +20,16 @@ import numpy as np
 import pyarrow as pa
 from harness import event_table, seconds_of
 
-from schemas.config import Lane
-from schemas.store import LogHeader
-from stream.store.compact.store import compact
-from stream.store.files.records import canonical, seal_record
-from stream.store.lane.layout import lane_folder, manifest_name
-from stream.store.lane.reader import LaneReader
-from stream.store.lane.writer import LaneWriter
-from stream.store.log.reader import LogReader
-from stream.store.log.writer import LogWriter
-from stream.store.window.features import FeatureVersions
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.store import LogHeader
+from freshet_graph.stream.store.compact.store import compact
+from freshet_graph.stream.store.files.records import canonical, seal_record
+from freshet_graph.stream.store.lane.layout import lane_folder, manifest_name
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.lane.writer import LaneWriter
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.log.writer import LogWriter
+from freshet_graph.stream.store.window.features import FeatureVersions
 
 EDGES, ROWS, FEATURES, NODES = 1_000_000, 100_000, 128, 500_000
 SPAN, REPEATS = 1_000_000, 21

@@ -17,7 +17,7 @@ from statistics import median
 
 import harness
 
-from stream.decode.files import read_events
+from freshet_graph.stream.decode.files import read_events
 
 STRATEGIES = {"tgn-history": "sequential", "sage-linear": "vertex", "wdgcn": "whole", "tmgcn": "whole"}
 """By model."""

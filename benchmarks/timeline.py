@@ -23,17 +23,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from schemas.config import Lane
-from schemas.trainer_config import Smoothing
-from stream.snapshots.pairs import pair_keys, split_keys
-from stream.store.lane.reader import LaneReader
-from stream.store.window.pairs import PairWindow
-from stream.synthetic.interactions import rmat_edges
-from trainer.data.node_names import NodeNames
-from trainer.timeline.device import DeviceTimeline
-from trainer.timeline.graph import TimelineGraph, TimelineView
-from trainer.timeline.timeline import Timeline
-from trainer.timeline.transfer import MODES, Transfer
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.trainer_config import Smoothing
+from freshet_graph.stream.snapshots.pairs import pair_keys, split_keys
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.window.pairs import PairWindow
+from freshet_graph.stream.synthetic.interactions import rmat_edges
+from freshet_graph.trainer.data.node_names import NodeNames
+from freshet_graph.trainer.timeline.device import DeviceTimeline
+from freshet_graph.trainer.timeline.graph import TimelineGraph, TimelineView
+from freshet_graph.trainer.timeline.timeline import Timeline
+from freshet_graph.trainer.timeline.transfer import MODES, Transfer
 
 CPU = torch.device("cpu")
 DAY_S = 86_400

@@ -28,19 +28,19 @@ import pyarrow as pa
 import snapshot_volume
 from harness import DAY_US, event_table
 
-from schemas.events import US_PER_S, Op
-from schemas.store import LaneHeader
-from stream.decode.files import read_events
-from stream.partition.interface import PartitionError
-from stream.partition.vertex import metis
-from stream.partition.vertex.distdy import REFERENCE_BYTES
-from stream.partition.vertex.foreign_rows import foreign_parts
-from stream.snapshots.sealing import densify, slice_events
-from stream.store.lane.state import LaneState
-from stream.synthetic import PAPER_GRAPHS, paper_snapshots
-from stream.synthetic.event_writer import write_events
-from stream.synthetic.interactions import rmat_edges
-from stream.synthetic.table2 import INTERVAL_S, PaperGraph
+from freshet_graph.schemas.events import US_PER_S, Op
+from freshet_graph.schemas.store import LaneHeader
+from freshet_graph.stream.decode.files import read_events
+from freshet_graph.stream.partition.interface import PartitionError
+from freshet_graph.stream.partition.vertex import metis
+from freshet_graph.stream.partition.vertex.distdy import REFERENCE_BYTES
+from freshet_graph.stream.partition.vertex.foreign_rows import foreign_parts
+from freshet_graph.stream.snapshots.sealing import densify, slice_events
+from freshet_graph.stream.store.lane.state import LaneState
+from freshet_graph.stream.synthetic import PAPER_GRAPHS, paper_snapshots
+from freshet_graph.stream.synthetic.event_writer import write_events
+from freshet_graph.stream.synthetic.interactions import rmat_edges
+from freshet_graph.stream.synthetic.table2 import INTERVAL_S, PaperGraph
 
 PARTS, WINDOW, SEGMENTS, WIDTH, VALUE_BYTES = 4, 4, 4, 32, 4
 PLAIN = ("hash", "random", "load-aware", "ldg", "greedy-store", "metis", "metis-layer")

@@ -20,11 +20,11 @@ import torch
 import yaml
 from thread_ranks import side_by_side
 
-from schemas.config import Lane
-from schemas.events import US_PER_S
-from stream.synthetic import PAPER_GRAPHS, paper_snapshots
-from stream.synthetic.event_writer import write_events
-from stream.synthetic.table2 import INTERVAL_S
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.events import US_PER_S
+from freshet_graph.stream.synthetic import PAPER_GRAPHS, paper_snapshots
+from freshet_graph.stream.synthetic.event_writer import write_events
+from freshet_graph.stream.synthetic.table2 import INTERVAL_S
 
 RANKS = 4
 LANES: dict[str, tuple[str, dict[str, Any]]] = {

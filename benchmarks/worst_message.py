@@ -21,7 +21,7 @@ from decoding import decoder, poll
 from fastavro import parse_schema, schemaless_writer
 from registry_server import Registry, confluent, serving
 
-from stream.decode.encode import ipc_stream
+from freshet_graph.stream.decode.encode import ipc_stream
 
 RUNS = 7
 SIZE = 20_000

@@ -7,13 +7,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from schemas.errors import FreshetError
-    from stream.kafka.producer import replay_file
-    from stream.offline import partition_file
-    from stream.store.opened import open_store
-    from trainer.evaluation.evaluate import evaluate
-    from trainer.exports.embeddings import load_embeddings
-    from trainer.exports.predictor import Predictor
+    from freshet_graph.schemas.errors import FreshetError
+    from freshet_graph.stream.kafka.producer import replay_file
+    from freshet_graph.stream.offline import partition_file
+    from freshet_graph.stream.store.opened import open_store
+    from freshet_graph.trainer.evaluation.evaluate import evaluate
+    from freshet_graph.trainer.exports.embeddings import load_embeddings
+    from freshet_graph.trainer.exports.predictor import Predictor
 
 __all__ = [
     "FreshetError",
@@ -26,13 +26,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "FreshetError": "schemas.errors",
-    "Predictor": "trainer.exports.predictor",
-    "evaluate": "trainer.evaluation.evaluate",
-    "load_embeddings": "trainer.exports.embeddings",
-    "open_store": "stream.store.opened",
-    "partition_file": "stream.offline",
-    "replay_file": "stream.kafka.producer",
+    "FreshetError": "freshet_graph.schemas.errors",
+    "Predictor": "freshet_graph.trainer.exports.predictor",
+    "evaluate": "freshet_graph.trainer.evaluation.evaluate",
+    "load_embeddings": "freshet_graph.trainer.exports.embeddings",
+    "open_store": "freshet_graph.stream.store.opened",
+    "partition_file": "freshet_graph.stream.offline",
+    "replay_file": "freshet_graph.stream.kafka.producer",
 }
 
 

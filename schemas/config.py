@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from schemas.events import IdKind
-from schemas.fields import MAX_PARTS
-from schemas.kafka_config import Kafka, SchemaRegistry, Topic, TopicName
-from schemas.section import Section
-from schemas.store_address import Store
+from freshet_graph.schemas.events import IdKind
+from freshet_graph.schemas.fields import MAX_PARTS
+from freshet_graph.schemas.kafka_config import Kafka, SchemaRegistry, Topic, TopicName
+from freshet_graph.schemas.section import Section
+from freshet_graph.schemas.store_address import Store
 
 __all__ = [
     "Features", "Kafka", "Lane", "Metrics", "Name", "Publication", "Retention", "Runner", "SchemaRegistry", "Service",

@@ -37,7 +37,7 @@ class Op(IntEnum):
 class Reason(StrEnum):
     """Reasons of refusals in any format, of a message or a row of it; a small set, fit for a metric label.
 
-    A format adds its own (``stream.decode.formats.interface.MessageFormat.reasons``).
+    A format adds its own (``freshet_graph.stream.decode.formats.interface.MessageFormat.reasons``).
     """
 
     MISSING_FIELD = "missing_field"

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
-from schemas.store import Count, FileRef, Int64, Record
+from freshet_graph.schemas.store import Count, FileRef, Int64, Record
 
 ExportKind = Literal["embeddings", "scores"]
 

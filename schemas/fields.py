@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from schemas.section import Section
+from freshet_graph.schemas.section import Section
 
 MAX_PATH_KEYS = 16
 MAX_PARTS = 4096

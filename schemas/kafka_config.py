@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
-from schemas.fields import Fields, IdPrefix, OpName
-from schemas.section import Section
+from freshet_graph.schemas.fields import Fields, IdPrefix, OpName
+from freshet_graph.schemas.section import Section
 
 TopicName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
 """A name that Kafka accepts."""

@@ -5,8 +5,8 @@ from typing import Any
 from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
-from schemas.config import Name, Service
-from schemas.section import Section
+from freshet_graph.schemas.config import Name, Service
+from freshet_graph.schemas.section import Section
 
 
 class MatrixData(Section):

@@ -1,6 +1,6 @@
 """Records of the store: the JSON files of ``docs/store-format.md``.
 
-Every record carries the checksum of its own canonical JSON; ``stream.store`` reads and writes them.
+Every record carries the checksum of its own canonical JSON; ``freshet_graph.stream.store`` reads and writes them.
 """
 
 from enum import IntEnum
@@ -16,8 +16,8 @@ from pydantic import (
     model_serializer,
 )
 
-from schemas.events import IdKind
-from schemas.quality import FIGURES, Quality
+from freshet_graph.schemas.events import IdKind
+from freshet_graph.schemas.quality import FIGURES, Quality
 
 FORMAT_VERSION = 1
 
@@ -280,7 +280,7 @@ _Figures = create_model("_Figures", **_MADE)
 
 
 class QualityRecord(_Figures):
-    """Partition quality after a snapshot: the figures of ``schemas.quality``, null if one has no meaning."""
+    """Partition quality after a snapshot: the figures of ``freshet_graph.schemas.quality``, null if one has no meaning."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

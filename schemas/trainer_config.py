@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from schemas.config import Metrics, Name, Service
-from schemas.section import Section
-from schemas.store_address import Store
+from freshet_graph.schemas.config import Metrics, Name, Service
+from freshet_graph.schemas.section import Section
+from freshet_graph.schemas.store_address import Store
 
 
 class Replay(Section):

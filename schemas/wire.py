@@ -1,7 +1,7 @@
 """JSON events as producers write them: the source of the exported JSON Schema.
 
 These models are the text of ``freshet-stream schema``. The stream itself decodes whole polls in columns;
-``stream.decode.json_messages`` defines exactly what it accepts.
+``freshet_graph.stream.decode.json_messages`` defines exactly what it accepts.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from schemas.events import MAX_ID_BYTES
+from freshet_graph.schemas.events import MAX_ID_BYTES
 
 NodeId = Annotated[
     int | str,
@@ -91,4 +91,4 @@ ARROW_COLUMNS = {
     "label": ArrowColumn("A label of this event."),
     "event_id": ArrowColumn("The producer's own id of the event; int64 is taken too."),
 }
-"""Meaning of the columns of ``schemas.events.event_schema`` on the wire."""
+"""Meaning of the columns of ``freshet_graph.schemas.events.event_schema`` on the wire."""

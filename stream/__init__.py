@@ -5,19 +5,19 @@ Other programs use ``open_store``, ``partition_file`` and ``replay_file``, each 
 
 from typing import TYPE_CHECKING, Any
 
-from stream.lazily import loaded
+from freshet_graph.stream.lazily import loaded
 
 if TYPE_CHECKING:
-    from stream.kafka.producer import replay_file
-    from stream.offline import partition_file
-    from stream.store.opened import open_store
+    from freshet_graph.stream.kafka.producer import replay_file
+    from freshet_graph.stream.offline import partition_file
+    from freshet_graph.stream.store.opened import open_store
 
 __all__ = ["open_store", "partition_file", "replay_file"]
 
 _HOMES = {
-    "open_store": "stream.store.opened",
-    "partition_file": "stream.offline",
-    "replay_file": "stream.kafka.producer",
+    "open_store": "freshet_graph.stream.store.opened",
+    "partition_file": "freshet_graph.stream.offline",
+    "replay_file": "freshet_graph.stream.kafka.producer",
 }
 
 

@@ -9,8 +9,8 @@ from typing import Protocol, Self, TypeVar
 
 import structlog
 
-from schemas.errors import one_line
-from stream.service.heartbeat import beat
+from freshet_graph.schemas.errors import one_line
+from freshet_graph.stream.service.heartbeat import beat
 
 RETRY_S = 5.0
 """Pause before a failed task is tried again."""

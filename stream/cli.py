@@ -1,19 +1,19 @@
 """``freshet-stream``: every command by name. A command's module holds its options and its body."""
 
-from stream.commands.backfill import backfill
-from stream.commands.compact import compact
-from stream.commands.config import config
-from stream.commands.inspect import inspect
-from stream.commands.partition import partition
-from stream.commands.plan import plan
-from stream.commands.replay import replay
-from stream.commands.run import run
-from stream.commands.savings import savings
-from stream.commands.schema import schema
-from stream.commands.synth import synth
-from stream.commands.verify import verify
-from stream.commands.warm import warm
-from stream.service.command_line import application
+from freshet_graph.stream.commands.backfill import backfill
+from freshet_graph.stream.commands.compact import compact
+from freshet_graph.stream.commands.config import config
+from freshet_graph.stream.commands.inspect import inspect
+from freshet_graph.stream.commands.partition import partition
+from freshet_graph.stream.commands.plan import plan
+from freshet_graph.stream.commands.replay import replay
+from freshet_graph.stream.commands.run import run
+from freshet_graph.stream.commands.savings import savings
+from freshet_graph.stream.commands.schema import schema
+from freshet_graph.stream.commands.synth import synth
+from freshet_graph.stream.commands.verify import verify
+from freshet_graph.stream.commands.warm import warm
+from freshet_graph.stream.service.command_line import application
 
 LOGGING = ("run", "backfill")
 """Commands that log."""

@@ -10,17 +10,17 @@ from typing import Any, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics import MetricWrapperBase
 
-from schemas.config import StreamConfig
-from schemas.events import US_PER_S, Op, Reason
-from schemas.quality import FIGURES
-from schemas.store import CommitRecord, LaneManifest, SealedSnapshot
-from schemas.version import version
-from stream.observer import SinkObserver
-from stream.service.heartbeat import beat
-from stream.snapshots.event_time import Held, OpenEventTime
-from stream.store.lane.index import LaneTotals, manifest_rows
-from stream.store.log.refusals import Refused
-from stream.store.places.place import place_of
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.schemas.events import US_PER_S, Op, Reason
+from freshet_graph.schemas.quality import FIGURES
+from freshet_graph.schemas.store import CommitRecord, LaneManifest, SealedSnapshot
+from freshet_graph.schemas.version import version
+from freshet_graph.stream.observer import SinkObserver
+from freshet_graph.stream.service.heartbeat import beat
+from freshet_graph.stream.snapshots.event_time import Held, OpenEventTime
+from freshet_graph.stream.store.lane.index import LaneTotals, manifest_rows
+from freshet_graph.stream.store.log.refusals import Refused
+from freshet_graph.stream.store.places.place import place_of
 
 COMMIT_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 

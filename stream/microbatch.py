@@ -53,9 +53,9 @@ class MicroBatch:
     """A decoded poll: accepted events and refused messages travel and are committed together.
 
     Attributes:
-        events: Canonical events (``schemas.events.event_schema``) with columns ``offset`` int64 and, from formats
+        events: Canonical events (``freshet_graph.schemas.events.event_schema``) with columns ``offset`` int64 and, from formats
             with several rows per message, ``row`` int32; in the order of the messages.
-        rejects: ``schemas.events.REJECT_SCHEMA``.
+        rejects: ``freshet_graph.schemas.events.REJECT_SCHEMA``.
         tombstones: Null messages, skipped.
         quiet, skipped: See ``RawBatch``.
     """

@@ -1,8 +1,8 @@
 """The sink's events for metrics, so that the sink doesn't depend on them."""
 
-from schemas.events import Op
-from schemas.store import CommitRecord
-from stream.snapshots.event_time import OpenEventTime
+from freshet_graph.schemas.events import Op
+from freshet_graph.schemas.store import CommitRecord
+from freshet_graph.stream.snapshots.event_time import OpenEventTime
 
 
 class SinkObserver:

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from schemas.events import US_PER_S
-from stream.partition.interface import check_parts, create
-from stream.partition.offline import OfflineResult, partition_events
-from stream.store.store_events import read_source
+from freshet_graph.schemas.events import US_PER_S
+from freshet_graph.stream.partition.interface import check_parts, create
+from freshet_graph.stream.partition.offline import OfflineResult, partition_events
+from freshet_graph.stream.store.store_events import read_source
 
 if TYPE_CHECKING:
-    from stream.partition.comparison import Compared
+    from freshet_graph.stream.partition.comparison import Compared
 
 
 def partition_file(
@@ -31,7 +31,7 @@ def partition_file(
 
     Args:
         source: A Parquet, CSV or TSV file, or a store's folder or address.
-        algorithm: A name of ``stream.partition.interface.algorithms``.
+        algorithm: A name of ``freshet_graph.stream.partition.interface.algorithms``.
         parts: K.
         interval_s: Length of a snapshot in seconds, aligned to the epoch.
         snapshots: Or their number, of equal event count. Neither: the file is one snapshot.
@@ -75,8 +75,8 @@ def compare_file(
     begun: Callable[[str], None],
     progress: Callable[[int, int], None],
 ) -> "list[Compared]":
-    """Run every partitioner on the same snapshots, as ``stream.partition.comparison.compare`` does."""
-    from stream.partition.comparison import compare
+    """Run every partitioner on the same snapshots, as ``freshet_graph.stream.partition.comparison.compare`` does."""
+    from freshet_graph.stream.partition.comparison import compare
 
     check_parts("every partitioner", parts)  # refuses before the file is read
     read = read_source(str(source), as_of, columns)

@@ -16,8 +16,8 @@ from apache_beam.io.iobase import RestrictionProgress, RestrictionTracker
 from apache_beam.io.restriction_trackers import OffsetRange
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from stream.kafka.reader import PartitionReader, Start
-from stream.microbatch import MicroBatch, RawBatch
+from freshet_graph.stream.kafka.reader import PartitionReader, Start
+from freshet_graph.stream.microbatch import MicroBatch, RawBatch
 
 T = TypeVar("T")
 

@@ -11,9 +11,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic import ValidationError
 
-from schemas.errors import one_line
-from schemas.section import Section
-from stream.nearest import did_you_mean
+from freshet_graph.schemas.errors import one_line
+from freshet_graph.schemas.section import Section
+from freshet_graph.stream.nearest import did_you_mean
 
 _log = logging.getLogger(__name__)
 
@@ -189,7 +189,9 @@ class Registry(Generic[T]):
         try:
             return options.model_validate(given, strict=True)
         except ValidationError as error:
-            from stream.service.config_file import sentences  # needs YAML, which a reader of stores lacks
+            from freshet_graph.stream.service.config_file import (
+                sentences,  # needs YAML, which a reader of stores lacks
+            )
 
             wrong = sentences(options, given, error.errors())
             if error.errors()[0]["type"] == "extra_forbidden" and not wrong.endswith("?"):
@@ -231,4 +233,6 @@ class Registry(Generic[T]):
         self._check(candidate)
         options = getattr(candidate, "Options", None)
         if not (isinstance(options, type) and issubclass(options, Section)):
-            raise TypeError(f"{candidate!r}: its Options are no Section, a pydantic model of schemas.section")
+            raise TypeError(
+                f"{candidate!r}: its Options are no Section, a pydantic model of freshet_graph.schemas.section"
+            )

@@ -10,22 +10,22 @@ import numpy as np
 import pyarrow as pa
 import structlog
 
-from schemas.config import StreamConfig
-from schemas.events import REJECT_SCHEMA, US_PER_S, IdKind, Op, Reason, event_schema, show_time
-from schemas.store import CommitRecord, Key, LogHeader, Position
-from stream.decode.decoder import RAW_LIMIT_BYTES
-from stream.decode.encode import encode_json
-from stream.decode.formats.interface import FORMATS
-from stream.microbatch import MicroBatch
-from stream.observer import SinkObserver
-from stream.snapshots.border import HISTORY, Border
-from stream.snapshots.event_ids import EventIds
-from stream.snapshots.event_time import EventClock, HoldingWatch, closed_by, place
-from stream.snapshots.sealing import Run, runs_of, split_snapshots
-from stream.store.errors import StoreError
-from stream.store.log.refusals import example_of
-from stream.store.log.sealed import tail_schema
-from stream.store.log.writer import LogWriter
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.schemas.events import REJECT_SCHEMA, US_PER_S, IdKind, Op, Reason, event_schema, show_time
+from freshet_graph.schemas.store import CommitRecord, Key, LogHeader, Position
+from freshet_graph.stream.decode.decoder import RAW_LIMIT_BYTES
+from freshet_graph.stream.decode.encode import encode_json
+from freshet_graph.stream.decode.formats.interface import FORMATS
+from freshet_graph.stream.microbatch import MicroBatch
+from freshet_graph.stream.observer import SinkObserver
+from freshet_graph.stream.snapshots.border import HISTORY, Border
+from freshet_graph.stream.snapshots.event_ids import EventIds
+from freshet_graph.stream.snapshots.event_time import EventClock, HoldingWatch, closed_by, place
+from freshet_graph.stream.snapshots.sealing import Run, runs_of, split_snapshots
+from freshet_graph.stream.store.errors import StoreError
+from freshet_graph.stream.store.log.refusals import example_of
+from freshet_graph.stream.store.log.sealed import tail_schema
+from freshet_graph.stream.store.log.writer import LogWriter
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,11 +23,11 @@ def main() -> None:
     heeded = signal.getsignal(signal.SIGINT) == signal.default_int_handler  # ignored in a shell's background
     if heeded:
         signal.signal(signal.SIGINT, lambda *_: _interrupted())
-    from stream.service.collector import collect_rarely
+    from freshet_graph.stream.service.collector import collect_rarely
 
     collect_rarely()
-    from stream.cli import LOGGING, app
-    from stream.service.command_line import run_application
+    from freshet_graph.stream.cli import LOGGING, app
+    from freshet_graph.stream.service.command_line import run_application
 
     if heeded:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -54,7 +54,7 @@ def _interrupted() -> None:
 
 def _threads_at_work() -> bool:
     """Whether a thread was left at work: a lane in the middle of a snapshot, or a client that waits for brokers."""
-    background = sys.modules.get("stream.background")
+    background = sys.modules.get("freshet_graph.stream.background")
     return background is not None and bool(background.left_behind())
 
 

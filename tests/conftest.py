@@ -23,7 +23,7 @@ from s3_server import (
 from secure_broker import secure  # noqa: F401  for all tests
 from warm_popen import pytest_runtestloop  # noqa: F401  a hook
 
-from stream.store.places.place import Place, place_of
+from freshet_graph.stream.store.places.place import Place, place_of
 
 pytest_plugins = ["exploring", "quick", "skip_guard"]
 

@@ -5,19 +5,19 @@ Other programs use ``Predictor``, ``evaluate`` and ``load_embeddings``; each is 
 
 from typing import TYPE_CHECKING, Any
 
-from stream.lazily import loaded
+from freshet_graph.stream.lazily import loaded
 
 if TYPE_CHECKING:
-    from trainer.evaluation.evaluate import evaluate
-    from trainer.exports.embeddings import load_embeddings
-    from trainer.exports.predictor import Predictor
+    from freshet_graph.trainer.evaluation.evaluate import evaluate
+    from freshet_graph.trainer.exports.embeddings import load_embeddings
+    from freshet_graph.trainer.exports.predictor import Predictor
 
 __all__ = ["Predictor", "evaluate", "load_embeddings"]
 
 _HOMES = {
-    "Predictor": "trainer.exports.predictor",
-    "evaluate": "trainer.evaluation.evaluate",
-    "load_embeddings": "trainer.exports.embeddings",
+    "Predictor": "freshet_graph.trainer.exports.predictor",
+    "evaluate": "freshet_graph.trainer.evaluation.evaluate",
+    "load_embeddings": "freshet_graph.trainer.exports.embeddings",
 }
 
 

@@ -2,15 +2,15 @@
 
 import os
 
-from stream.service.command_line import application, run_application
-from trainer.commands.config import config
-from trainer.commands.evaluate import evaluate
-from trainer.commands.export import export
-from trainer.commands.models import models
-from trainer.commands.run import run
-from trainer.commands.schedule import schedule
-from trainer.commands.simulate import simulate
-from trainer.commands.warm import warm
+from freshet_graph.stream.service.command_line import application, run_application
+from freshet_graph.trainer.commands.config import config
+from freshet_graph.trainer.commands.evaluate import evaluate
+from freshet_graph.trainer.commands.export import export
+from freshet_graph.trainer.commands.models import models
+from freshet_graph.trainer.commands.run import run
+from freshet_graph.trainer.commands.schedule import schedule
+from freshet_graph.trainer.commands.simulate import simulate
+from freshet_graph.trainer.commands.warm import warm
 
 LOGGING = ("run", "evaluate", "export")
 """Commands that log."""

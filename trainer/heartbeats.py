@@ -50,7 +50,7 @@ class Heartbeats:
         """Begin to beat, in the store of torchrun's rendezvous; a rank alone needs none."""
         if size == 1:
             return cls(None, rank, size)
-        from trainer.wire.joining import shared_store
+        from freshet_graph.trainer.wire.joining import shared_store
 
         # A client of its own: the group's may be blocked by a call that waits.
         beats = cls(shared_store("heartbeats", _STORE_TIMEOUT_S), rank, size)

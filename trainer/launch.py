@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from schemas.errors import one_line, system_call
-from stream.service.failure import Failure
-from stream.service.logs import take_over
-from stream.service.scratch import WITHIN, scratch_folder
+from freshet_graph.schemas.errors import one_line, system_call
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.service.logs import take_over
+from freshet_graph.stream.service.scratch import WITHIN, scratch_folder
 
 MAX_RESTARTS = 30
 """How often all ranks are started again after one was killed. Each time they resume from the last checkpoint."""
@@ -127,7 +127,7 @@ def _ended(arguments: Sequence[str], ranks: int, restarts: int, folder: Path) ->
         logs_specs=DefaultLogsSpecs(log_dir=str(folder)),
     )
     try:
-        elastic_launch(settings, sys.executable)("-m", "trainer.cli", *arguments)
+        elastic_launch(settings, sys.executable)("-m", "freshet_graph.trainer.cli", *arguments)
     except SignalException:
         pass  # asked to end: the files of the ranks show whether they could
     except ChildFailedError as error:

@@ -1,6 +1,6 @@
 """The loss of another rank: the only failure of a rank that another attempt can mend."""
 
-from schemas.errors import FreshetError
+from freshet_graph.schemas.errors import FreshetError
 
 
 class PeerLostError(FreshetError, RuntimeError):

@@ -9,15 +9,15 @@ import psutil  # type: ignore[import-untyped]  # no stubs in the development set
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics import MetricWrapperBase
 
-from schemas.events import US_PER_S
-from schemas.trainer_config import TrainerConfig
-from schemas.version import version
-from stream.service.failure import Failure
-from trainer.scoring.metrics import Figures
-from trainer.strategies.cost_model import AUTO, CANDIDATES
-from trainer.strategies.figures import TrainingFigure, Values, declared_by
-from trainer.strategies.interface import STRATEGIES
-from trainer.wire.traffic import Traffic
+from freshet_graph.schemas.events import US_PER_S
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.schemas.version import version
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.trainer.scoring.metrics import Figures
+from freshet_graph.trainer.strategies.cost_model import AUTO, CANDIDATES
+from freshet_graph.trainer.strategies.figures import TrainingFigure, Values, declared_by
+from freshet_graph.trainer.strategies.interface import STRATEGIES
+from freshet_graph.trainer.wire.traffic import Traffic
 
 STEP_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 FRESHNESS_BUCKETS = (1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 21_600, 86_400, 604_800)

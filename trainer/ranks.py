@@ -15,11 +15,11 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from stream.arrays.kinds import Int64
-from trainer.wire.exchange import GradientBuffer, Handle, begin_exchange, packed, unpacked
-from trainer.wire.joining import Device, join
-from trainer.wire.link import Link, Operation, PendingWork, ProcessLink
-from trainer.wire.traffic import Flight, Traffic
+from freshet_graph.stream.arrays.kinds import Int64
+from freshet_graph.trainer.wire.exchange import GradientBuffer, Handle, begin_exchange, packed, unpacked
+from freshet_graph.trainer.wire.joining import Device, join
+from freshet_graph.trainer.wire.link import Link, Operation, PendingWork, ProcessLink
+from freshet_graph.trainer.wire.traffic import Flight, Traffic
 
 T = TypeVar("T", bound=np.generic)
 TIMEOUT_S = 600.0

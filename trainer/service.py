@@ -11,26 +11,26 @@ from typing import Any
 import structlog
 import torch
 
-from schemas.trainer_config import TrainerConfig
-from schemas.version import version
-from stream.service.endpoint import Endpoint
-from stream.service.failure import Failure
-from stream.service.logs import take_over
-from stream.store.as_of import AsOf
-from stream.store.errors import LaneBusyError
-from stream.store.lane.reader import LaneReader
-from trainer.continual.auto import lane_of
-from trainer.continual.daemon import Trainer, follow
-from trainer.continual.drift import weighted_mean
-from trainer.continual.follower import Follower
-from trainer.continual.journal import ScoreFile
-from trainer.heartbeats import Heartbeats
-from trainer.launch import STARTED, restarts
-from trainer.metrics import TrainerMetrics
-from trainer.ranks import Ranks
-from trainer.session.checkpoint import Checkpoints
-from trainer.session.session import join_ranks
-from trainer.shutdown import Shutdown, rank_dies_with_launcher
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.schemas.version import version
+from freshet_graph.stream.service.endpoint import Endpoint
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.service.logs import take_over
+from freshet_graph.stream.store.as_of import AsOf
+from freshet_graph.stream.store.errors import LaneBusyError
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.continual.auto import lane_of
+from freshet_graph.trainer.continual.daemon import Trainer, follow
+from freshet_graph.trainer.continual.drift import weighted_mean
+from freshet_graph.trainer.continual.follower import Follower
+from freshet_graph.trainer.continual.journal import ScoreFile
+from freshet_graph.trainer.heartbeats import Heartbeats
+from freshet_graph.trainer.launch import STARTED, restarts
+from freshet_graph.trainer.metrics import TrainerMetrics
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.session.checkpoint import Checkpoints
+from freshet_graph.trainer.session.session import join_ranks
+from freshet_graph.trainer.shutdown import Shutdown, rank_dies_with_launcher
 
 log = structlog.get_logger()
 

@@ -5,7 +5,7 @@ import signal
 import threading
 from types import FrameType
 
-from trainer.launch import launched
+from freshet_graph.trainer.launch import launched
 
 _WATCH_S = 1.0
 

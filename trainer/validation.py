@@ -5,18 +5,18 @@ from contextlib import contextmanager
 
 import torch
 
-from schemas.errors import FreshetError
-from schemas.store import LaneHeader
-from schemas.trainer_config import Budget, TrainerConfig
-from stream.partition.interface import create_for_lane
-from stream.partition.offline import training_params
-from stream.service.failure import Failure
-from trainer.models.interface import MODELS
-from trainer.session.checkpoint import with_strategy
-from trainer.session.session import new_model
-from trainer.strategies.cost_model import AUTO, CANDIDATES
-from trainer.strategies.interface import STRATEGIES, require_together
-from trainer.tasks.interface import TASKS
+from freshet_graph.schemas.errors import FreshetError
+from freshet_graph.schemas.store import LaneHeader
+from freshet_graph.schemas.trainer_config import Budget, TrainerConfig
+from freshet_graph.stream.partition.interface import create_for_lane
+from freshet_graph.stream.partition.offline import training_params
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.trainer.models.interface import MODELS
+from freshet_graph.trainer.session.checkpoint import with_strategy
+from freshet_graph.trainer.session.session import new_model
+from freshet_graph.trainer.strategies.cost_model import AUTO, CANDIDATES
+from freshet_graph.trainer.strategies.interface import STRATEGIES, require_together
+from freshet_graph.trainer.tasks.interface import TASKS
 
 
 def candidates(config: TrainerConfig, ranks: int, lane: LaneHeader | None = None) -> list[str]:

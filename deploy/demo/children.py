@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Self
 
-from stream.service.json_lines import last_error
+from freshet_graph.stream.service.json_lines import last_error
 
 
 class ChildDiedError(Exception):

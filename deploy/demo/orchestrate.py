@@ -28,10 +28,10 @@ from progress import Progress
 from report import draw, gather, print_tables, write_json
 from rich.console import Console
 
-from stream.decode.files import read_events
-from stream.store.errors import ConfigMissingError
-from stream.store.log.reader import LogReader
-from stream.synthetic import interactions
+from freshet_graph.stream.decode.files import read_events
+from freshet_graph.stream.store.errors import ConfigMissingError
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.synthetic import interactions
 
 TOPIC = "edges"
 NODES, FEATURES, PARTS = 2_000, 32, 2
@@ -112,7 +112,9 @@ class Demo:
 
     def _start_broker(self) -> str:
         address = self._out / "broker.address"
-        self._children.start("broker", PYTHON, "-m", "stream.kafka.embedded", "--port-file", address)
+        self._children.start(
+            "broker", PYTHON, "-m", "freshet_graph.stream.kafka.embedded", "--port-file", address
+        )
         self._children.wait_for(address, "the embedded broker", patience_s=60)
         return address.read_text(encoding="ascii")
 
@@ -163,10 +165,10 @@ class Demo:
             },
         )
         self._children.start(
-            "stream", PYTHON, "-m", "stream.start", "run", "--config", stream, "--until-idle", str(IDLE_S), "--json"
+            "stream", PYTHON, "-m", "freshet_graph.stream.start", "run", "--config", stream, "--until-idle", str(IDLE_S), "--json"
         )  # fmt: skip
         self._children.start(
-            "trainer", PYTHON, "-m", "trainer.cli", "run", "--config", trainer, "--json"
+            "trainer", PYTHON, "-m", "freshet_graph.trainer.cli", "run", "--config", trainer, "--json"
         )  # fmt: skip
         self._wait(lambda: ready(self._stream_url), "the stream's endpoint", patience_s=120)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from stream.decode.encode import encode_json
+from freshet_graph.stream.decode.encode import encode_json
 
 AHEAD = 20_000
 """Messages sent and not yet read at most: the embedded broker forgets what is older than its 100,000."""

@@ -15,8 +15,8 @@ from figures import SCORERS, Reading
 from rich.console import Console
 from rich.table import Table
 
-from stream.store.lane.reader import LaneReader
-from stream.store.log.reader import LogReader
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.log.reader import LogReader
 
 if TYPE_CHECKING:  # matplotlib is loaded only once there is something to draw
     from matplotlib.axes import Axes

@@ -13,24 +13,24 @@ import structlog
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.portable_runner import PortableRunner
 
-from schemas.config import Runner, StreamConfig
-from stream.cluster.log_host import open_log
-from stream.cluster.plan import ClusterPlan, announce, withdraw
-from stream.cluster.stages import build
-from stream.cluster.worker import dismiss
-from stream.job.backfill import require_takeover
-from stream.job.loop import Ran, StreamJob
-from stream.job.standby import require_same
-from stream.kafka.discovery import TopicWatch
-from stream.kafka.reader import PartitionReader, Start
-from stream.metrics import StreamMetrics, Totals
-from stream.pipeline import holding
-from stream.service.failure import Failure
-from stream.sink import SnapshotSink
-from stream.store.errors import ConfigMissingError
-from stream.store.lane.writer import LaneWriter
-from stream.store.log.reader import LogReader
-from stream.store.log.refusals import newest_refused
+from freshet_graph.schemas.config import Runner, StreamConfig
+from freshet_graph.stream.cluster.log_host import open_log
+from freshet_graph.stream.cluster.plan import ClusterPlan, announce, withdraw
+from freshet_graph.stream.cluster.stages import build
+from freshet_graph.stream.cluster.worker import dismiss
+from freshet_graph.stream.job.backfill import require_takeover
+from freshet_graph.stream.job.loop import Ran, StreamJob
+from freshet_graph.stream.job.standby import require_same
+from freshet_graph.stream.kafka.discovery import TopicWatch
+from freshet_graph.stream.kafka.reader import PartitionReader, Start
+from freshet_graph.stream.metrics import StreamMetrics, Totals
+from freshet_graph.stream.pipeline import holding
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.sink import SnapshotSink
+from freshet_graph.stream.store.errors import ConfigMissingError
+from freshet_graph.stream.store.lane.writer import LaneWriter
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.log.refusals import newest_refused
 
 
 class JobTotals(Totals):

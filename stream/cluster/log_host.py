@@ -6,14 +6,14 @@ from contextlib import ExitStack
 
 import structlog
 
-from schemas.config import StreamConfig
-from stream.cluster.plan import ClusterPlan, is_current
-from stream.job.open_log import OpenLog, RoomForCommits
-from stream.metrics import StreamMetrics
-from stream.microbatch import MicroBatch
-from stream.sink import log_header
-from stream.store.errors import LaneBusyError, OffsetGapError
-from stream.store.log.writer import LogWriter
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.stream.cluster.plan import ClusterPlan, is_current
+from freshet_graph.stream.job.open_log import OpenLog, RoomForCommits
+from freshet_graph.stream.metrics import StreamMetrics
+from freshet_graph.stream.microbatch import MicroBatch
+from freshet_graph.stream.sink import log_header
+from freshet_graph.stream.store.errors import LaneBusyError, OffsetGapError
+from freshet_graph.stream.store.log.writer import LogWriter
 
 LOCK_WAIT_S = 60.0
 """How long to wait for a log that is being written by a worker of the previous attempt, which may take time to end."""

@@ -14,11 +14,11 @@ from typing import Any, Self
 from pydantic import SecretStr, ValidationError
 from pydantic_core import to_jsonable_python
 
-from schemas.config import StreamConfig
-from stream.kafka.reader import Start
-from stream.pipeline import held_object
-from stream.service.failure import Failure
-from stream.store.places.place import Place, place_of
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.stream.kafka.reader import Start
+from freshet_graph.stream.pipeline import held_object
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.places.place import Place, place_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,12 @@ import pyarrow as pa
 from apache_beam.coders import VarIntCoder
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
 
-from stream.cluster.plan import ClusterPlan
-from stream.cluster.worker import Worker, acquire, release
-from stream.decode.encode import ipc_stream
-from stream.kafka.reader import Start
-from stream.microbatch import MicroBatch, Quiet, RawBatch
-from stream.pipeline import FROM_START, AppendFn, DecodeFn, StageFn, WakeFn
+from freshet_graph.stream.cluster.plan import ClusterPlan
+from freshet_graph.stream.cluster.worker import Worker, acquire, release
+from freshet_graph.stream.decode.encode import ipc_stream
+from freshet_graph.stream.kafka.reader import Start
+from freshet_graph.stream.microbatch import MicroBatch, Quiet, RawBatch
+from freshet_graph.stream.pipeline import FROM_START, AppendFn, DecodeFn, StageFn, WakeFn
 
 VERSION = 1
 
@@ -157,7 +157,7 @@ class KeyedWakeFn(WakeFn):
 
 
 def build(pipeline: beam.Pipeline, plan: ClusterPlan) -> None:
-    """Build the pipeline of ``stream.pipeline`` with its stages in worker processes."""
+    """Build the pipeline of ``freshet_graph.stream.pipeline`` with its stages in worker processes."""
     config = plan.config()
     lanes, where = tuple(lane.name for lane in config.lanes), InWorker(plan)
     read = (

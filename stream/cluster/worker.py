@@ -11,27 +11,27 @@ from dataclasses import replace
 import pyarrow as pa
 import structlog
 
-from schemas.config import StreamConfig
-from schemas.store import CommitRecord, Key
-from stream.cluster.log_host import LogHost
-from stream.cluster.plan import ClusterPlan, is_current
-from stream.job.decoding import Decoding
-from stream.job.lane_threads import LaneThread, failures
-from stream.job.readiness import readiness
-from stream.kafka.answers import BrokerAnswers
-from stream.kafka.broker_clock import BrokerClock
-from stream.kafka.greeting import NoBrokerError
-from stream.kafka.present import Present
-from stream.kafka.reader import ASK_S, PartitionReader, Start
-from stream.kafka.tls import LOGIN_AGAIN_S, CredentialError, LoginRefusedError
-from stream.metrics import StreamMetrics
-from stream.microbatch import MicroBatch, RawBatch
-from stream.partition.interface import PartitionError
-from stream.service.endpoint import Endpoint
-from stream.service.failure import Failure
-from stream.service.logs import configure_logs
-from stream.store.errors import ConfigMissingError, StoreError
-from stream.store.log.reader import LogReader
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.schemas.store import CommitRecord, Key
+from freshet_graph.stream.cluster.log_host import LogHost
+from freshet_graph.stream.cluster.plan import ClusterPlan, is_current
+from freshet_graph.stream.job.decoding import Decoding
+from freshet_graph.stream.job.lane_threads import LaneThread, failures
+from freshet_graph.stream.job.readiness import readiness
+from freshet_graph.stream.kafka.answers import BrokerAnswers
+from freshet_graph.stream.kafka.broker_clock import BrokerClock
+from freshet_graph.stream.kafka.greeting import NoBrokerError
+from freshet_graph.stream.kafka.present import Present
+from freshet_graph.stream.kafka.reader import ASK_S, PartitionReader, Start
+from freshet_graph.stream.kafka.tls import LOGIN_AGAIN_S, CredentialError, LoginRefusedError
+from freshet_graph.stream.metrics import StreamMetrics
+from freshet_graph.stream.microbatch import MicroBatch, RawBatch
+from freshet_graph.stream.partition.interface import PartitionError
+from freshet_graph.stream.service.endpoint import Endpoint
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.service.logs import configure_logs
+from freshet_graph.stream.store.errors import ConfigMissingError, StoreError
+from freshet_graph.stream.store.log.reader import LogReader
 
 
 class OnePartition:

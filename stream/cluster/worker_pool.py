@@ -1,4 +1,4 @@
-"""Beam's worker pool on the loopback interface: ``python -m stream.cluster.worker_pool [--port 50000]``.
+"""Beam's worker pool on the loopback interface: ``python -m freshet_graph.stream.cluster.worker_pool [--port 50000]``.
 
 Anyone who reaches a pool can run code in it, without a login and with the pool's environment, passwords included.
 Beam's own entry point listens on every address of the machine. This one is reached only by processes of the same host
@@ -22,7 +22,7 @@ from apache_beam.runners.worker.worker_pool_main import (
     kill_process_gracefully,
 )
 
-from stream.service.failure import Failure
+from freshet_graph.stream.service.failure import Failure
 
 HOST = "127.0.0.1"
 PORT = 50_000
@@ -63,7 +63,7 @@ def worker_pool(port: int = PORT) -> Iterator[str]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Serve until SIGTERM or SIGINT."""
-    parser = argparse.ArgumentParser(prog="python -m stream.cluster.worker_pool")
+    parser = argparse.ArgumentParser(prog="python -m freshet_graph.stream.cluster.worker_pool")
     parser.add_argument("--port", type=int, default=PORT, help="0: any free one")
     port = parser.parse_args(arguments).port
     # Beam starts its workers as `python`.

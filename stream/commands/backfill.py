@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from schemas.config import StreamConfig
-from schemas.events import EARLIEST_US, LATEST_US, US_PER_S
-from stream.commands.config import require_parts
-from stream.commands.progress import counting
-from stream.service.config_file import load_config
-from stream.service.failure import Failure
-from stream.service.logs import configure_logs
-from stream.service.output import Columns, Debug, Json, finish, print_result
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.schemas.events import EARLIEST_US, LATEST_US, US_PER_S
+from freshet_graph.stream.commands.config import require_parts
+from freshet_graph.stream.commands.progress import counting
+from freshet_graph.stream.service.config_file import load_config
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.service.logs import configure_logs
+from freshet_graph.stream.service.output import Columns, Debug, Json, finish, print_result
 
 
 def backfill(
@@ -54,8 +54,8 @@ def backfill(
     """
 
     def body() -> None:
-        from stream.decode.files import FileColumns
-        from stream.job.backfill import backfill as begin
+        from freshet_graph.stream.decode.files import FileColumns
+        from freshet_graph.stream.job.backfill import backfill as begin
 
         configure_logs(level="DEBUG" if debug else "INFO")
         config = load_config(StreamConfig, config_file, require_parts)

@@ -4,8 +4,18 @@ from typing import Annotated
 
 import typer
 
-from stream.service.logs import configure_logs
-from stream.service.output import Debug, Json, Store, finish, note, notes, print_json, print_table, with_units
+from freshet_graph.stream.service.logs import configure_logs
+from freshet_graph.stream.service.output import (
+    Debug,
+    Json,
+    Store,
+    finish,
+    note,
+    notes,
+    print_json,
+    print_table,
+    with_units,
+)
 
 
 def compact(
@@ -41,8 +51,8 @@ def compact(
     """
 
     def body() -> None:
-        from stream.store.compact.store import Keep, foresee
-        from stream.store.compact.store import compact as run
+        from freshet_graph.stream.store.compact.store import Keep, foresee
+        from freshet_graph.stream.store.compact.store import compact as run
 
         configure_logs(level="WARNING", as_json=False)
         keep, remove = Keep(snapshots, time_s), remove_lane or []

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from schemas.config import StreamConfig
-from stream.service.config_command import config_command
-from stream.service.failure import Failure
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.stream.service.config_command import config_command
+from freshet_graph.stream.service.failure import Failure
 
 EXAMPLE: dict[str, Any] = {
     "graph": "demo",
@@ -27,8 +27,8 @@ def require_parts(config: StreamConfig) -> None:
     Raises:
         Failure: One cannot; the sentence names the topic or lane.
     """
-    from stream.decode.formats.interface import create_format
-    from stream.partition.interface import PartitionError, create_for_lane
+    from freshet_graph.stream.decode.formats.interface import create_format
+    from freshet_graph.stream.partition.interface import PartitionError, create_for_lane
 
     for topic in config.kafka.topics:
         create_format(topic, config.kafka, config.ids)
@@ -41,7 +41,7 @@ def require_parts(config: StreamConfig) -> None:
 
 def _example() -> dict[str, Any]:
     """The values in the example, with the options of its partitioner."""
-    from stream.partition.interface import PARTITIONERS  # loading kernels takes a second
+    from freshet_graph.stream.partition.interface import PARTITIONERS  # loading kernels takes a second
 
     lanes = [
         {**lane, "params": PARTITIONERS.options(lane["algorithm"], lane["params"])}

@@ -2,10 +2,19 @@
 
 from typing import Any
 
-from schemas.events import US_PER_S, show_time
-from schemas.quality import FIGURES
-from stream.commands.options import StoreMoment
-from stream.service.output import Debug, Json, Store, finish, note, print_json, print_table, with_units
+from freshet_graph.schemas.events import US_PER_S, show_time
+from freshet_graph.schemas.quality import FIGURES
+from freshet_graph.stream.commands.options import StoreMoment
+from freshet_graph.stream.service.output import (
+    Debug,
+    Json,
+    Store,
+    finish,
+    note,
+    print_json,
+    print_table,
+    with_units,
+)
 
 _LANE_COLUMNS = (
     "algorithm", "parts", "snapshots", "lag", "bytes", "full_bytes", "saving", "disk_bytes",
@@ -25,8 +34,8 @@ def inspect(
     """
 
     def body() -> None:
-        from stream.store.as_of import AsOf
-        from stream.store.inspect import inspect as describe
+        from freshet_graph.stream.store.as_of import AsOf
+        from freshet_graph.stream.store.inspect import inspect as describe
 
         description = describe(store, None if as_of is None else AsOf.parse(as_of))
         if json:
@@ -38,7 +47,7 @@ def inspect(
 
 
 def _print_tables(store: str, description: dict[str, Any]) -> None:
-    from stream.store.log.refusals import as_rows
+    from freshet_graph.stream.store.log.refusals import as_rows
 
     apart = ("lanes", "offsets", "refused_by_reason", "history", "assumptions")
     rows = {key: value for key, value in description.items() if key not in apart}

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from stream.service.failure import Failure
+from freshet_graph.stream.service.failure import Failure
 
 Params = Annotated[
     list[str] | None,

@@ -9,18 +9,18 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from schemas.errors import system_call
-from schemas.quality import FIGURES, FigureDisplay
-from stream.commands.options import AsOfMoment, Params, parameters
-from stream.service.failure import Failure
-from stream.service.logs import configure_logs
-from stream.service.output import Columns, Debug, Json, finish, note, print_json, print_table
+from freshet_graph.schemas.errors import system_call
+from freshet_graph.schemas.quality import FIGURES, FigureDisplay
+from freshet_graph.stream.commands.options import AsOfMoment, Params, parameters
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.service.logs import configure_logs
+from freshet_graph.stream.service.output import Columns, Debug, Json, finish, note, print_json, print_table
 
 if TYPE_CHECKING:  # matplotlib is loaded only once there is something to draw
     from matplotlib.axes import Axes
 
-    from stream.partition.comparison import Compared
-    from stream.partition.offline import OfflineResult
+    from freshet_graph.stream.partition.comparison import Compared
+    from freshet_graph.stream.partition.offline import OfflineResult
 
 _ALL = "all"
 
@@ -100,7 +100,7 @@ def partition(
         raise typer.BadParameter("--plot goes with --algorithm all")
 
     def body() -> None:
-        from stream.store.places.place import place_of
+        from freshet_graph.stream.store.places.place import place_of
 
         configure_logs(level="WARNING", as_json=False)
         source = place_of(file)
@@ -135,16 +135,16 @@ def partition(
 
 
 def _partitioned(file: str, algorithm: str, **how: Any) -> "OfflineResult":
-    from stream.commands.progress import counting
-    from stream.offline import partition_file
+    from freshet_graph.stream.commands.progress import counting
+    from freshet_graph.stream.offline import partition_file
 
     with counting("partitioned {:,} of {:,} events") as progress:
         return partition_file(file, algorithm, **how, progress=progress)
 
 
 def _compare(file: str, **how: Any) -> "list[Compared]":
-    from stream.commands.progress import Display, StatusLine
-    from stream.offline import compare_file
+    from freshet_graph.stream.commands.progress import Display, StatusLine
+    from freshet_graph.stream.offline import compare_file
 
     running, done, events = "", 0, 0
 

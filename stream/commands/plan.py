@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from stream.service.failure import Failure
-from stream.service.output import Debug, Json, finish, note, print_json, print_table, with_units
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.service.output import Debug, Json, finish, note, print_json, print_table, with_units
 
 
 def plan(
@@ -82,8 +82,8 @@ def plan(
     }
 
     def body() -> None:
-        from stream.store.plan import Stream
-        from stream.store.plan import plan as work_out
+        from freshet_graph.stream.store.plan import Stream
+        from freshet_graph.stream.store.plan import plan as work_out
 
         measured, begins = ({}, datetime.now(UTC)) if store is None else _measured(store)
         if pairs is not None:
@@ -121,9 +121,9 @@ def plan(
 
 def _measured(store: str) -> tuple[dict[str, Any], datetime]:
     """The stream of a store, and the begin of its first snapshot."""
-    from schemas.events import US_PER_S
-    from stream.store.inspect import inspect
-    from stream.store.log.reader import LogReader
+    from freshet_graph.schemas.events import US_PER_S
+    from freshet_graph.stream.store.inspect import inspect
+    from freshet_graph.stream.store.log.reader import LogReader
 
     log, description = LogReader(store), inspect(store)
     if not log.snapshots:

@@ -10,7 +10,7 @@ from typing import Any, Self
 from rich.live import Live
 from rich.text import Text
 
-from stream.service.output import note, notes
+from freshet_graph.stream.service.output import note, notes
 
 LIVE_S = 0.25
 PLAIN_S = 5.0

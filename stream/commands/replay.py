@@ -6,14 +6,14 @@ from typing import Annotated
 
 import typer
 
-from schemas.config import Kafka, StreamConfig, Topic
-from schemas.kafka_config import require_addresses
-from stream.commands.progress import counting
-from stream.commands.schema import Format
-from stream.service.config_file import load_config
-from stream.service.failure import Failure
-from stream.service.logs import configure_logs
-from stream.service.output import Columns, Debug, Json, finish, print_result
+from freshet_graph.schemas.config import Kafka, StreamConfig, Topic
+from freshet_graph.schemas.kafka_config import require_addresses
+from freshet_graph.stream.commands.progress import counting
+from freshet_graph.stream.commands.schema import Format
+from freshet_graph.stream.service.config_file import load_config
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.service.logs import configure_logs
+from freshet_graph.stream.service.output import Columns, Debug, Json, finish, print_result
 
 
 def _addresses(bootstrap: str | None) -> str | None:
@@ -71,7 +71,7 @@ def replay(
         raise typer.BadParameter("give --bootstrap HOST:PORT, or --config FILE of a stream")
 
     def body() -> None:
-        from stream.kafka.producer import replay_file
+        from freshet_graph.stream.kafka.producer import replay_file
 
         configure_logs(level="WARNING", as_json=False)
         if not debug:
@@ -106,7 +106,7 @@ def _kafka(file: Path | None, bootstrap: str | None, api_version: tuple[int, ...
 
 def _require_readable(kafka: Kafka, name: str, message_format: str, file: Path | None) -> None:
     """Refuse to send messages that the configuration of the topic would read differently."""
-    from stream.decode.formats.interface import FORMATS
+    from freshet_graph.stream.decode.formats.interface import FORMATS
 
     for topic in kafka.topics:
         if topic.name != name:

@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import structlog
 import typer
 
-from schemas.config import StreamConfig
-from schemas.version import version
-from stream.commands.config import require_parts
-from stream.commands.progress import Display, Rate, StatusLine
-from stream.service.collector import calm_collector
-from stream.service.config_file import load_config
-from stream.service.endpoint import Endpoint
-from stream.service.failure import Failure
-from stream.service.logs import configure_logs
-from stream.service.memory import keep_memory
-from stream.service.output import Debug, Json, finish, note, print_json, print_table
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.schemas.version import version
+from freshet_graph.stream.commands.config import require_parts
+from freshet_graph.stream.commands.progress import Display, Rate, StatusLine
+from freshet_graph.stream.service.collector import calm_collector
+from freshet_graph.stream.service.config_file import load_config
+from freshet_graph.stream.service.endpoint import Endpoint
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.service.logs import configure_logs
+from freshet_graph.stream.service.memory import keep_memory
+from freshet_graph.stream.service.output import Debug, Json, finish, note, print_json, print_table
 
 if TYPE_CHECKING:
-    from stream.cluster.job import ClusterJob
-    from stream.job.loop import Ran, StreamJob
-    from stream.metrics import StreamMetrics, Totals
+    from freshet_graph.stream.cluster.job import ClusterJob
+    from freshet_graph.stream.job.loop import Ran, StreamJob
+    from freshet_graph.stream.metrics import StreamMetrics, Totals
 
 _log = structlog.get_logger()
 
@@ -65,7 +65,7 @@ def run(
 
     Example: freshet-stream run --config stream.yaml --until-idle 5 --json
     """
-    from stream.store.log.refusals import as_rows
+    from freshet_graph.stream.store.log.refusals import as_rows
 
     def body() -> None:
         configure_logs(level="DEBUG" if debug else "INFO")
@@ -119,9 +119,9 @@ def run_job(
     keep_memory()
     quiet_beam(debug)
     with ExitStack() as stack:
-        from stream.kafka.export_publisher import ExportPublishers
-        from stream.metrics import StreamMetrics
-        from stream.store.log.refusals import as_json
+        from freshet_graph.stream.kafka.export_publisher import ExportPublishers
+        from freshet_graph.stream.metrics import StreamMetrics
+        from freshet_graph.stream.store.log.refusals import as_json
 
         metrics = StreamMetrics(config)
         publishers = ExportPublishers(config.store, config.publish, config.kafka, metrics)
@@ -192,8 +192,8 @@ def _here(
     stack: ExitStack,
 ) -> "tuple[StreamJob | ClusterJob, Totals]":
     """The job in this process, with its endpoint."""
-    from stream.job.loop import StreamJob
-    from stream.job.readiness import readiness
+    from freshet_graph.stream.job.loop import StreamJob
+    from freshet_graph.stream.job.readiness import readiness
 
     job = StreamJob(config, metrics, until_idle_s=until_idle_s, standby=standby, on_begin=on_begin)
     endpoint = Endpoint(config.metrics, metrics.registry, readiness(config, metrics, job.not_ready))
@@ -206,10 +206,10 @@ def _on_flink(
     config: StreamConfig, until_idle_s: float | None, standby: bool, on_begin: Callable[[], object]
 ) -> "tuple[StreamJob | ClusterJob, Totals]":
     """The job on a cluster; metrics are served by the process that writes the log."""
-    from stream.job.beam import load_beam
+    from freshet_graph.stream.job.beam import load_beam
 
     load_beam()
-    from stream.cluster.job import ClusterJob
+    from freshet_graph.stream.cluster.job import ClusterJob
 
     if standby:
         raise Failure("--standby needs runner.name: local. Leave it out: Flink restarts what died")

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from stream.commands.options import Params, parameters
-from stream.service.failure import Failure
-from stream.service.logs import configure_logs
-from stream.service.output import Columns, Debug, Json, finish, note, print_result
+from freshet_graph.stream.commands.options import Params, parameters
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.service.logs import configure_logs
+from freshet_graph.stream.service.output import Columns, Debug, Json, finish, note, print_result
 
 
 def savings(
@@ -57,10 +57,10 @@ def savings(
     """
 
     def body() -> None:
-        from stream.commands.progress import counting
-        from stream.decode.files import FileColumns, read_events
-        from stream.partition.interface import create_for_lane
-        from stream.store.savings import measure
+        from freshet_graph.stream.commands.progress import counting
+        from freshet_graph.stream.decode.files import FileColumns, read_events
+        from freshet_graph.stream.partition.interface import create_for_lane
+        from freshet_graph.stream.store.savings import measure
 
         configure_logs(level="WARNING", as_json=False)
         params = parameters(param)

@@ -7,16 +7,16 @@ from typing import Annotated, Literal
 import pyarrow as pa
 import typer
 
-from schemas.events import IdKind, event_schema
-from schemas.wire import ARROW_COLUMNS
-from stream.service.failure import Failure
-from stream.service.output import Debug, Json, finish, print_json
+from freshet_graph.schemas.events import IdKind, event_schema
+from freshet_graph.schemas.wire import ARROW_COLUMNS
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.service.output import Debug, Json, finish, print_json
 
 
 def _known(name: str) -> str:
     """The name of a format, if it exists."""
     if name != DEFAULT:
-        from stream.decode.formats.interface import FORMATS
+        from freshet_graph.stream.decode.formats.interface import FORMATS
 
         try:
             FORMATS.find(name)
@@ -65,7 +65,7 @@ def schema(
     """
 
     def body() -> None:
-        from stream.decode.formats.interface import FORMATS
+        from freshet_graph.stream.decode.formats.interface import FORMATS
 
         if arrow_file is not None:
             with (

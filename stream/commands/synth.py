@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from schemas.errors import system_call
-from stream.service.failure import Failure
-from stream.service.output import Debug, Json, finish, print_result
+from freshet_graph.schemas.errors import system_call
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.service.output import Debug, Json, finish, print_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -81,7 +81,7 @@ def synth(
         if paper is not None:
             tables, interval_s = _paper_tables(paper, snapshots, features, change, seed)
         else:
-            from stream.synthetic import DEFAULT_SPAN_S, interactions
+            from freshet_graph.stream.synthetic import DEFAULT_SPAN_S, interactions
 
             assert nodes is not None and edges is not None
             span_s = span or (edges / rate if rate else DEFAULT_SPAN_S)
@@ -92,7 +92,7 @@ def synth(
                 ]
             except ValueError as error:
                 raise Failure(f"synth: {error}") from error
-        from stream.synthetic.event_writer import write_events
+        from freshet_graph.stream.synthetic.event_writer import write_events
 
         with system_call("write", out):
             result = write_events(out, tables, interval_s=interval_s)
@@ -106,8 +106,8 @@ def _paper_tables(
 ) -> "tuple[Iterable[pa.Table], float]":
     from dataclasses import replace
 
-    from stream.synthetic import PAPER_GRAPHS, paper_snapshots
-    from stream.synthetic.table2 import CHANGE, FEATURES, INTERVAL_S
+    from freshet_graph.stream.synthetic import PAPER_GRAPHS, paper_snapshots
+    from freshet_graph.stream.synthetic.table2 import CHANGE, FEATURES, INTERVAL_S
 
     if name not in PAPER_GRAPHS:
         raise Failure(f"unknown graph {name!r} of --paper, expected one of {', '.join(PAPER_GRAPHS)}")

@@ -2,8 +2,8 @@
 
 import typer
 
-from stream.service.failure import DONE, FAILED
-from stream.service.output import Debug, Json, Store, finish, notes, print_json
+from freshet_graph.stream.service.failure import DONE, FAILED
+from freshet_graph.stream.service.output import Debug, Json, Store, finish, notes, print_json
 
 
 def verify(
@@ -17,7 +17,7 @@ def verify(
     """
 
     def body() -> int:
-        from stream.store.verify.store import verify as check
+        from freshet_graph.stream.store.verify.store import verify as check
 
         with notes.status(f"Checking {store} …"):
             findings = check(store)

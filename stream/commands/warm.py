@@ -5,15 +5,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stream.compiled import compiling
-from stream.service.logs import configure_logs
-from stream.service.output import Debug, Json, finish, print_result
+from freshet_graph.stream.compiled import compiling
+from freshet_graph.stream.service.logs import configure_logs
+from freshet_graph.stream.service.output import Debug, Json, finish, print_result
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from schemas.config import StreamConfig
-    from schemas.events import IdKind
+    from freshet_graph.schemas.config import StreamConfig
+    from freshet_graph.schemas.events import IdKind
 
 SPAN_S, SNAPSHOTS, EVENTS, NODES, FEATURES = 40, 4, 2400, 1500, 4
 ROWS_A_BATCH = 64
@@ -47,10 +47,10 @@ def warm(json: Json = False, debug: Debug = False) -> None:
 
 def _sessions() -> None:
     """A small job for every kind of ids and messages, through Kafka's protocol; the first with all partitioners."""
-    from stream.commands.run import quiet_beam
-    from stream.kafka.embedded import EmbeddedBroker
-    from stream.partition.interface import lane_algorithms
-    from stream.service.scratch import scratch_folder
+    from freshet_graph.stream.commands.run import quiet_beam
+    from freshet_graph.stream.kafka.embedded import EmbeddedBroker
+    from freshet_graph.stream.partition.interface import lane_algorithms
+    from freshet_graph.stream.service.scratch import scratch_folder
 
     quiet_beam(debug=False)
     with scratch_folder("warm") as folder, EmbeddedBroker() as broker:
@@ -74,8 +74,8 @@ def _events(ids: "IdKind") -> "pa.Table":
     import numpy as np
     import pyarrow as pa
 
-    from schemas.events import US_PER_S, event_schema
-    from stream.synthetic import interactions
+    from freshet_graph.schemas.events import US_PER_S, event_schema
+    from freshet_graph.stream.synthetic import interactions
 
     made = interactions(NODES, EVENTS, features=FEATURES, start_s=0.0, span_s=float(SPAN_S))
     op = made["op"].to_numpy().copy()
@@ -92,8 +92,8 @@ def _events(ids: "IdKind") -> "pa.Table":
 
 def _messages(events: "pa.Table", config: "StreamConfig", form: str) -> list[bytes]:
     """Events as messages, with some that are refused."""
-    from schemas.config import Topic
-    from stream.decode.formats.interface import create_format
+    from freshet_graph.schemas.config import Topic
+    from freshet_graph.stream.decode.formats.interface import create_format
 
     name = TOPICS[form].get("format", "json")
     written = create_format(Topic(name=TOPIC, format=name), config.kafka, config.ids)
@@ -121,7 +121,7 @@ def _send(address: str, topic: str, messages: list[bytes]) -> None:
 def _configuration(
     store: Path, address: str, topic: str, ids: str, form: str, lanes: list[str]
 ) -> "StreamConfig":
-    from schemas.config import StreamConfig
+    from freshet_graph.schemas.config import StreamConfig
 
     return StreamConfig.model_validate(
         {
@@ -144,7 +144,7 @@ def _configuration(
 
 
 def _run(config: "StreamConfig") -> None:
-    from stream.job.loop import StreamJob
-    from stream.metrics import StreamMetrics
+    from freshet_graph.stream.job.loop import StreamJob
+    from freshet_graph.stream.metrics import StreamMetrics
 
     StreamJob(config, StreamMetrics(config), until_idle_s=IDLE_S).run()

@@ -12,15 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from schemas.errors import one_line
-from schemas.events import MAX_ID_BYTES, IdKind, Op, Reason, event_schema
-from schemas.fields import PathKeys
-from stream.arrays.kinds import Int64
-from stream.decode.columns import NULL_KINDS, canonical, decoded, nulls
-from stream.decode.confluent import HEADER_BYTES
-from stream.decode.mapping import NATIVE, Mapping
-from stream.decode.reading import DecodedRows, Limits, Refusal, RefusedError
-from stream.decode.times import TimeUnit
+from freshet_graph.schemas.errors import one_line
+from freshet_graph.schemas.events import MAX_ID_BYTES, IdKind, Op, Reason, event_schema
+from freshet_graph.schemas.fields import PathKeys
+from freshet_graph.stream.arrays.kinds import Int64
+from freshet_graph.stream.decode.columns import NULL_KINDS, canonical, decoded, nulls
+from freshet_graph.stream.decode.confluent import HEADER_BYTES
+from freshet_graph.stream.decode.mapping import NATIVE, Mapping
+from freshet_graph.stream.decode.reading import DecodedRows, Limits, Refusal, RefusedError
+from freshet_graph.stream.decode.times import TimeUnit
 
 NOT_ARROW = "not_arrow"
 """Reason of a message that is no Arrow IPC stream of rows."""

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from schemas.events import MAX_ID_BYTES, OUT_OF_RANGE_US, US_PER_S, IdKind, Op, Reason
-from stream.decode.json_kernel import rfc3339
-from stream.decode.reading import RefusedError
-from stream.decode.times import SCALE_DIGITS, TimeUnit, rfc3339_to_us
-from stream.decode.validate import Draft, Faults, draft_schema, shorten
-from stream.kernels import njit, read_only
+from freshet_graph.schemas.events import MAX_ID_BYTES, OUT_OF_RANGE_US, US_PER_S, IdKind, Op, Reason
+from freshet_graph.stream.decode.json_kernel import rfc3339
+from freshet_graph.stream.decode.reading import RefusedError
+from freshet_graph.stream.decode.times import SCALE_DIGITS, TimeUnit, rfc3339_to_us
+from freshet_graph.stream.decode.validate import Draft, Faults, draft_schema, shorten
+from freshet_graph.stream.kernels import njit, read_only
 
 LOOKS_LIKE_ONE = r"^\s*\d{4}-\d\d-\d\d"
 """The begin of a time in RFC 3339, and of no number."""

@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stream.arrays.kinds import Bool, Int64, UInt8
-from stream.kernels import read_only
+from freshet_graph.stream.arrays.kinds import Bool, Int64, UInt8
+from freshet_graph.stream.kernels import read_only
 
 HEADER_BYTES = 5
 

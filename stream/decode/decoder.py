@@ -12,15 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from schemas.config import StreamConfig, Topic
-from schemas.errors import FreshetError, one_line
-from schemas.events import REJECT_SCHEMA, Reason, event_schema
-from stream.arrays.kinds import Bool, Int64
-from stream.decode.formats.interface import UnavailableError, create_format
-from stream.decode.reading import REFUSAL_SCHEMA, DecodedRows, Limits, refused_alike
-from stream.decode.validate import Faults, Rules, check
-from stream.microbatch import MicroBatch, RawBatch
-from stream.service.heartbeat import beat
+from freshet_graph.schemas.config import StreamConfig, Topic
+from freshet_graph.schemas.errors import FreshetError, one_line
+from freshet_graph.schemas.events import REJECT_SCHEMA, Reason, event_schema
+from freshet_graph.stream.arrays.kinds import Bool, Int64
+from freshet_graph.stream.decode.formats.interface import UnavailableError, create_format
+from freshet_graph.stream.decode.reading import REFUSAL_SCHEMA, DecodedRows, Limits, refused_alike
+from freshet_graph.stream.decode.validate import Faults, Rules, check
+from freshet_graph.stream.microbatch import MicroBatch, RawBatch
+from freshet_graph.stream.service.heartbeat import beat
 
 
 def row_texts(batch: pa.RecordBatch) -> pa.Array:

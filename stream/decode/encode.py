@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from schemas.events import Op
-from stream.decode.times import SCALE_DIGITS, TimeUnit
+from freshet_graph.schemas.events import Op
+from freshet_graph.stream.decode.times import SCALE_DIGITS, TimeUnit
 
 ROWS_A_MESSAGE = 4096
 """Most rows of an Arrow message: more bring no speed."""
@@ -41,7 +41,7 @@ class EventTooLongError(ValueError):
 
 
 def encode_json(events: pa.Table | pa.RecordBatch, *, time_unit: TimeUnit = "s") -> list[bytes]:
-    """Canonical events as JSON messages, one each, in order (``schemas.wire``); more columns are ignored.
+    """Canonical events as JSON messages, one each, in order (``freshet_graph.schemas.wire``); more columns are ignored.
 
     Decoding the messages gives the events back, bit for bit.
     """

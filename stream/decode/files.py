@@ -20,12 +20,12 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import structlog
 
-from schemas.errors import one_line
-from schemas.events import EARLIEST_US, LATEST_US, US_PER_S, IdKind, Op, Reason, event_schema
-from stream.decode.columns import LOOKS_LIKE_ONE, REQUIRED, canonical, id_kind, read_times
-from stream.decode.reading import FileRows, RefusedError
-from stream.decode.validate import Draft, Faults, Rules, check, draft_schema, shorten
-from stream.service.failure import Failure
+from freshet_graph.schemas.errors import one_line
+from freshet_graph.schemas.events import EARLIEST_US, LATEST_US, US_PER_S, IdKind, Op, Reason, event_schema
+from freshet_graph.stream.decode.columns import LOOKS_LIKE_ONE, REQUIRED, canonical, id_kind, read_times
+from freshet_graph.stream.decode.reading import FileRows, RefusedError
+from freshet_graph.stream.decode.validate import Draft, Faults, Rules, check, draft_schema, shorten
+from freshet_graph.stream.service.failure import Failure
 
 KNOWN = tuple(draft_schema("int").names)
 """Columns of events."""
@@ -369,7 +369,7 @@ class EventFile:
 
     Attributes:
         path: The file.
-        events: Canonical events (``schemas.events.event_schema``) in file order.
+        events: Canonical events (``freshet_graph.schemas.events.event_schema``) in file order.
         ids: Kind of node ids.
         node_features: Width of node feature vectors; 0: the file has none.
         edge_features: Width of edge feature vectors; 0: the file has none.

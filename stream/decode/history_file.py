@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from schemas.config import StreamConfig
-from schemas.events import REJECT_SCHEMA, event_schema
-from stream.decode.columns import canonical
-from stream.decode.decoder import RAW_LIMIT_BYTES
-from stream.decode.files import OWN, FileColumns, open_rows, readable, warn_of_columns
-from stream.decode.reading import FileRows
-from stream.decode.validate import Draft, Rules, check, looks_like
-from stream.microbatch import MicroBatch
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.schemas.events import REJECT_SCHEMA, event_schema
+from freshet_graph.stream.decode.columns import canonical
+from freshet_graph.stream.decode.decoder import RAW_LIMIT_BYTES
+from freshet_graph.stream.decode.files import OWN, FileColumns, open_rows, readable, warn_of_columns
+from freshet_graph.stream.decode.reading import FileRows
+from freshet_graph.stream.decode.validate import Draft, Rules, check, looks_like
+from freshet_graph.stream.microbatch import MicroBatch
 
 _LOWEST = np.iinfo(np.int64).min
 

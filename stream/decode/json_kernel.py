@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from schemas.events import Op
-from stream.arrays.kinds import Bool, Float32, Int8, Int32, Int64, UInt8
-from stream.decode.mapping import FIELDS, Level, Mapping
-from stream.decode.times import SCALE_DIGITS, TimeUnit
-from stream.kernels import njit
+from freshet_graph.schemas.events import Op
+from freshet_graph.stream.arrays.kinds import Bool, Float32, Int8, Int32, Int64, UInt8
+from freshet_graph.stream.decode.mapping import FIELDS, Level, Mapping
+from freshet_graph.stream.decode.times import SCALE_DIGITS, TimeUnit
+from freshet_graph.stream.kernels import njit
 
 MAX_SKIPPED_DEPTH = 47
 """With the longest path above it still below ``json_messages.MAX_DEPTH``, and a bit each in an int64."""

@@ -18,9 +18,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.events import IdKind, Op, Reason
-from stream.decode.confluent import without_header
-from stream.decode.json_kernel import (
+from freshet_graph.schemas.events import IdKind, Op, Reason
+from freshet_graph.stream.decode.confluent import without_header
+from freshet_graph.stream.decode.json_kernel import (
     EVENT_ID,
     FEATURES,
     LABEL,
@@ -32,11 +32,11 @@ from stream.decode.json_kernel import (
     gather_text,
     scan,
 )
-from stream.decode.mapping import NATIVE, Level, Mapping
-from stream.decode.reading import DecodedRows, Refusal, RefusedError, refusal_table
-from stream.decode.times import TimeUnit, number_to_us, rfc3339_to_us
-from stream.decode.validate import Draft, Faults, draft_schema, shorten
-from stream.kernels import read_only
+from freshet_graph.stream.decode.mapping import NATIVE, Level, Mapping
+from freshet_graph.stream.decode.reading import DecodedRows, Refusal, RefusedError, refusal_table
+from freshet_graph.stream.decode.times import TimeUnit, number_to_us, rfc3339_to_us
+from freshet_graph.stream.decode.validate import Draft, Faults, draft_schema, shorten
+from freshet_graph.stream.kernels import read_only
 
 MAX_DEPTH = 64
 """Deepest nesting of arrays and objects in a message, the message itself included."""

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Self
 
-from schemas.config import Topic
-from schemas.events import Op
-from schemas.fields import PathKeys
+from freshet_graph.schemas.config import Topic
+from freshet_graph.schemas.events import Op
+from freshet_graph.schemas.fields import PathKeys
 
 FIELDS = ("src", "dst", "t", "op", "weight", "features", "label", "event_id", "node", "offset", "values")
 """The fields of an edge event or a node event, and the keys of a message without a mapping."""

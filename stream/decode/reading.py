@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from stream.arrays.kinds import Int64
-from stream.decode.validate import Draft, Faults
+from freshet_graph.stream.arrays.kinds import Int64
+from freshet_graph.stream.decode.validate import Draft, Faults
 
 
 class RefusedError(Exception):

@@ -8,7 +8,7 @@ from datetime import date
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_HALF_UP, Context, Decimal
 from typing import Literal
 
-from schemas.events import OUT_OF_RANGE_US, US_PER_S
+from freshet_graph.schemas.events import OUT_OF_RANGE_US, US_PER_S
 
 TimeUnit = Literal["s", "ms", "us", "ns", "rfc3339"]
 SCALE_DIGITS = {"s": 6, "ms": 3, "us": 0, "ns": -3}

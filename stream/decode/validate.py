@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.config import StreamConfig
-from schemas.events import (
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.schemas.events import (
     EARLIEST_US,
     LATEST_US,
     MAX_ID_BYTES,
@@ -21,7 +21,7 @@ from schemas.events import (
     event_schema,
     show_time,
 )
-from stream.arrays.kinds import Bool, Int64, UInt16
+from freshet_graph.stream.arrays.kinds import Bool, Int64, UInt16
 
 DEFAULT_EARLIEST_S = 631_152_000
 """1990-01-01, the default lower bound of event times."""

@@ -8,24 +8,30 @@ from pathlib import Path
 
 import structlog
 
-from schemas.config import StreamConfig
-from schemas.events import US_PER_S, show_time
-from schemas.store import HistoryEnd, HistoryRecord, Key, Position
-from stream.decode.files import OWN, FileColumns
-from stream.decode.history_file import Survey, count_from, read_polls, survey
-from stream.decode.validate import Rules
-from stream.kafka.broker_clock import BrokerClock
-from stream.kafka.present import Present
-from stream.kafka.takeover import require_reach, topic_bounds
-from stream.microbatch import MicroBatch
-from stream.service.failure import Failure
-from stream.service.full_disk import room_to_begin
-from stream.sink import SnapshotSink, log_header
-from stream.snapshots.border import HISTORY
-from stream.store.errors import OffsetGapError
-from stream.store.log.commits import fingerprint, intended, names, require_whole_history, rows_read
-from stream.store.log.layout import log_folder
-from stream.store.log.writer import LogWriter
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.schemas.events import US_PER_S, show_time
+from freshet_graph.schemas.store import HistoryEnd, HistoryRecord, Key, Position
+from freshet_graph.stream.decode.files import OWN, FileColumns
+from freshet_graph.stream.decode.history_file import Survey, count_from, read_polls, survey
+from freshet_graph.stream.decode.validate import Rules
+from freshet_graph.stream.kafka.broker_clock import BrokerClock
+from freshet_graph.stream.kafka.present import Present
+from freshet_graph.stream.kafka.takeover import require_reach, topic_bounds
+from freshet_graph.stream.microbatch import MicroBatch
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.service.full_disk import room_to_begin
+from freshet_graph.stream.sink import SnapshotSink, log_header
+from freshet_graph.stream.snapshots.border import HISTORY
+from freshet_graph.stream.store.errors import OffsetGapError
+from freshet_graph.stream.store.log.commits import (
+    fingerprint,
+    intended,
+    names,
+    require_whole_history,
+    rows_read,
+)
+from freshet_graph.stream.store.log.layout import log_folder
+from freshet_graph.stream.store.log.writer import LogWriter
 
 _log = structlog.get_logger()
 

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Self
 
-from stream.background import LOOK_S, ended
-from stream.service.heartbeat import beat
+from freshet_graph.stream.background import LOOK_S, ended
+from freshet_graph.stream.service.heartbeat import beat
 
 
 def load_beam() -> None:
     """Import the pipeline, without Beam's warnings about packages of clouds that are not installed."""
     with _without_warnings():
-        import stream.pipeline  # noqa: F401
+        import freshet_graph.stream.pipeline  # noqa: F401
 
 
 class BeamLoading:

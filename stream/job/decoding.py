@@ -6,13 +6,13 @@ from dataclasses import replace
 import pyarrow as pa
 import structlog
 
-from schemas.config import StreamConfig
-from stream.decode.decoder import Decoder
-from stream.decode.formats.interface import UnavailableError
-from stream.kafka.present import Present
-from stream.microbatch import MicroBatch, RawBatch
-from stream.service.failure import Failure
-from stream.service.heartbeat import beat
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.stream.decode.decoder import Decoder
+from freshet_graph.stream.decode.formats.interface import UnavailableError
+from freshet_graph.stream.kafka.present import Present
+from freshet_graph.stream.microbatch import MicroBatch, RawBatch
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.service.heartbeat import beat
 
 LOOK_S = 1.0
 """How often an obstacle is looked at again."""

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
-from schemas.config import StreamConfig
-from schemas.events import Reason
-from schemas.store import Key, Position
-from stream.decode.arrow import NOT_ARROW
-from stream.decode.formats.avro import NOT_AVRO
-from stream.decode.formats.avro_schema import UNKNOWN_SCHEMA
-from stream.decode.json_messages import NOT_JSON
-from stream.microbatch import MicroBatch
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.schemas.events import Reason
+from freshet_graph.schemas.store import Key, Position
+from freshet_graph.stream.decode.arrow import NOT_ARROW
+from freshet_graph.stream.decode.formats.avro import NOT_AVRO
+from freshet_graph.stream.decode.formats.avro_schema import UNKNOWN_SCHEMA
+from freshet_graph.stream.decode.json_messages import NOT_JSON
+from freshet_graph.stream.microbatch import MicroBatch
 
 HOLD_MESSAGES = 100
 """A topic is held if the first so many messages read are all refused. Fewer may be a few bad ones at its begin."""

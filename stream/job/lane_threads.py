@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Collection, Iterable
 
-from schemas.config import Lane
-from schemas.store import LaneManifest
-from stream.background import Background
-from stream.metrics import StreamMetrics
-from stream.service.failure import Failure
-from stream.store.lane.writer import LaneWriter
-from stream.store.places.place import Place
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.store import LaneManifest
+from freshet_graph.stream.background import Background
+from freshet_graph.stream.metrics import StreamMetrics
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.lane.writer import LaneWriter
+from freshet_graph.stream.store.places.place import Place
 
 CLOSE_S = 5.0
 """How long the end of a job waits for the snapshot that a lane is at; a lane that is cut off recovers as after a kill."""

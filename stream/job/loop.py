@@ -8,27 +8,27 @@ from functools import partial
 
 import structlog
 
-from schemas.config import StreamConfig
-from stream.job.backfill import require_takeover
-from stream.job.beam import BeamLoading
-from stream.job.decoding import Decoding
-from stream.job.lane_threads import LaneThread, bring_up_to_date, failures
-from stream.job.open_log import OpenLog, RoomForCommits
-from stream.job.standby import Standby, StoppedEarly, require_fit, require_same
-from stream.kafka.answers import BrokerAnswers
-from stream.kafka.broker_clock import BrokerClock
-from stream.kafka.client import NoBrokerError
-from stream.kafka.present import Present
-from stream.kafka.reader import ASK_S, NextOffset, PartitionReader, Skipped
-from stream.kafka.tls import LOGIN_AGAIN_S, CredentialError, LoginRefusedError
-from stream.kafka.topics import NoLeaderError
-from stream.metrics import StreamMetrics
-from stream.microbatch import MicroBatch, RawBatch
-from stream.service.full_disk import room_to_begin
-from stream.service.heartbeat import beat
-from stream.service.memory import give_back_memory
-from stream.sink import log_header
-from stream.store.log.writer import LogWriter
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.stream.job.backfill import require_takeover
+from freshet_graph.stream.job.beam import BeamLoading
+from freshet_graph.stream.job.decoding import Decoding
+from freshet_graph.stream.job.lane_threads import LaneThread, bring_up_to_date, failures
+from freshet_graph.stream.job.open_log import OpenLog, RoomForCommits
+from freshet_graph.stream.job.standby import Standby, StoppedEarly, require_fit, require_same
+from freshet_graph.stream.kafka.answers import BrokerAnswers
+from freshet_graph.stream.kafka.broker_clock import BrokerClock
+from freshet_graph.stream.kafka.client import NoBrokerError
+from freshet_graph.stream.kafka.present import Present
+from freshet_graph.stream.kafka.reader import ASK_S, NextOffset, PartitionReader, Skipped
+from freshet_graph.stream.kafka.tls import LOGIN_AGAIN_S, CredentialError, LoginRefusedError
+from freshet_graph.stream.kafka.topics import NoLeaderError
+from freshet_graph.stream.metrics import StreamMetrics
+from freshet_graph.stream.microbatch import MicroBatch, RawBatch
+from freshet_graph.stream.service.full_disk import room_to_begin
+from freshet_graph.stream.service.heartbeat import beat
+from freshet_graph.stream.service.memory import give_back_memory
+from freshet_graph.stream.sink import log_header
+from freshet_graph.stream.store.log.writer import LogWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,7 +424,11 @@ class StreamJob:
             if self._stopping:  # asked for before there was a reader
                 reader.stop.set()
             beam.wait()
-            from stream.pipeline import InProcess, holding, run_locally  # nothing else of a job needs Beam
+            from freshet_graph.stream.pipeline import (  # nothing else of a job needs Beam
+                InProcess,
+                holding,
+                run_locally,
+            )
 
             log.begin(reader.starts)
             if not self._connecting.begun:

@@ -10,27 +10,27 @@ from typing import Any
 import pyarrow.compute as pc
 import structlog
 
-from schemas.config import StreamConfig
-from schemas.errors import one_line
-from schemas.events import REJECT_SCHEMA
-from schemas.store import CommitRecord, Key
-from stream.background import Background, ClosedTogether
-from stream.job.held_topics import HeldTopic, HeldTopics
-from stream.kafka.dead_letters import DeadLetters
-from stream.kafka.discovery import TopicWatch
-from stream.kafka.group_offsets import GroupOffsets
-from stream.kafka.reader import Start
-from stream.metrics import StreamMetrics
-from stream.microbatch import MicroBatch
-from stream.service.failure import Failure
-from stream.service.full_disk import FULL
-from stream.service.heartbeat import beat
-from stream.sink import SnapshotSink
-from stream.store.compact.store import Keep, compact
-from stream.store.errors import LaneBusyError, StoreError
-from stream.store.files.data import read_table
-from stream.store.log.layout import log_folder
-from stream.store.log.writer import LogWriter
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.schemas.errors import one_line
+from freshet_graph.schemas.events import REJECT_SCHEMA
+from freshet_graph.schemas.store import CommitRecord, Key
+from freshet_graph.stream.background import Background, ClosedTogether
+from freshet_graph.stream.job.held_topics import HeldTopic, HeldTopics
+from freshet_graph.stream.kafka.dead_letters import DeadLetters
+from freshet_graph.stream.kafka.discovery import TopicWatch
+from freshet_graph.stream.kafka.group_offsets import GroupOffsets
+from freshet_graph.stream.kafka.reader import Start
+from freshet_graph.stream.metrics import StreamMetrics
+from freshet_graph.stream.microbatch import MicroBatch
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.service.full_disk import FULL
+from freshet_graph.stream.service.heartbeat import beat
+from freshet_graph.stream.sink import SnapshotSink
+from freshet_graph.stream.store.compact.store import Keep, compact
+from freshet_graph.stream.store.errors import LaneBusyError, StoreError
+from freshet_graph.stream.store.files.data import read_table
+from freshet_graph.stream.store.log.layout import log_folder
+from freshet_graph.stream.store.log.writer import LogWriter
 
 WAITED_FOR = FULL | {errno.EHOSTUNREACH}
 """Errors after which a commit is tried again."""

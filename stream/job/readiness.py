@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from schemas.config import StreamConfig
-from stream.metrics import StreamMetrics
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.stream.metrics import StreamMetrics
 
 HELD_S = 60.0
 """Event time may be held back this long, or for a snapshot's interval if that is longer."""

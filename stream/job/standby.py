@@ -6,19 +6,19 @@ from typing import TypeVar
 
 import structlog
 
-from schemas.config import StreamConfig
-from schemas.store import LaneHeader
-from stream.kafka.client import NoBrokerError
-from stream.kafka.takeover import topic_bounds
-from stream.service.heartbeat import beat
-from stream.sink import log_header
-from stream.store.errors import LaneBusyError
-from stream.store.files.records import read_record, require_agreement
-from stream.store.lane import layout as lane_layout
-from stream.store.lane.reader import manifest_taus
-from stream.store.lane.state import lane_header
-from stream.store.log import layout as log_layout
-from stream.store.log.commits import numbers, require_header
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.schemas.store import LaneHeader
+from freshet_graph.stream.kafka.client import NoBrokerError
+from freshet_graph.stream.kafka.takeover import topic_bounds
+from freshet_graph.stream.service.heartbeat import beat
+from freshet_graph.stream.sink import log_header
+from freshet_graph.stream.store.errors import LaneBusyError
+from freshet_graph.stream.store.files.records import read_record, require_agreement
+from freshet_graph.stream.store.lane import layout as lane_layout
+from freshet_graph.stream.store.lane.reader import manifest_taus
+from freshet_graph.stream.store.lane.state import lane_header
+from freshet_graph.stream.store.log import layout as log_layout
+from freshet_graph.stream.store.log.commits import numbers, require_header
 
 _log = structlog.get_logger()
 

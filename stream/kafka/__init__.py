@@ -2,7 +2,7 @@
 
 from importlib.metadata import version
 
-from stream.service.failure import Failure
+from freshet_graph.stream.service.failure import Failure
 
 KNOWN_CLIENT = "3.0.12"
 """The version of kafka-python that ``receiving.py``, ``records.py`` and ``topics.py`` are written for: they replace and read

@@ -4,8 +4,8 @@ import time
 
 import structlog
 
-from schemas.errors import one_line
-from stream.service.failure import Failure
+from freshet_graph.schemas.errors import one_line
+from freshet_graph.stream.service.failure import Failure
 
 _log = structlog.get_logger()
 

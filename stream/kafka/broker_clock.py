@@ -11,11 +11,11 @@ import structlog
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
-from schemas.config import Kafka
-from schemas.errors import one_line
-from schemas.events import US_PER_S
-from stream.kafka.client import client_settings, connected
-from stream.service.failure import Failure
+from freshet_graph.schemas.config import Kafka
+from freshet_graph.schemas.errors import one_line
+from freshet_graph.schemas.events import US_PER_S
+from freshet_graph.stream.kafka.client import client_settings, connected
+from freshet_graph.stream.service.failure import Failure
 
 ANSWER_MS = 2_000
 """How long brokers have to answer; nothing is read meanwhile."""

@@ -21,10 +21,10 @@ from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from typing_extensions import override
 
-from schemas.config import Kafka
-from stream.kafka.greeting import NoBrokerError, files_left
-from stream.kafka.tls import LoginRefusedError, secret, tls_context
-from stream.service.failure import Failure
+from freshet_graph.schemas.config import Kafka
+from freshet_graph.stream.kafka.greeting import NoBrokerError, files_left
+from freshet_graph.stream.kafka.tls import LoginRefusedError, secret, tls_context
+from freshet_graph.stream.service.failure import Failure
 
 __all__ = ["NoBrokerError", "client_settings", "connected", "kafka_failures"]
 

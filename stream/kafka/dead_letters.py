@@ -10,13 +10,13 @@ import pyarrow as pa
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
-from schemas.config import Kafka
-from stream.background import Background
-from stream.kafka.client import kafka_failures
-from stream.kafka.topics import producer_to, send_all
-from stream.service.failure import Failure
-from stream.store.crash import crash_point
-from stream.store.log.writer import LogWriter
+from freshet_graph.schemas.config import Kafka
+from freshet_graph.stream.background import Background
+from freshet_graph.stream.kafka.client import kafka_failures
+from freshet_graph.stream.kafka.topics import producer_to, send_all
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.crash import crash_point
+from freshet_graph.stream.store.log.writer import LogWriter
 
 FLUSH_S = 30.0
 """How long brokers have to take letters. Others stay in the log's outbox for the next try."""
@@ -82,7 +82,7 @@ class DeadLetters:
 
 
 def letters(refused: pa.Table) -> Iterator[tuple[bytes, bytes]]:
-    """Key and value of each dead letter of ``schemas.events.REJECT_SCHEMA``."""
+    """Key and value of each dead letter of ``freshet_graph.schemas.events.REJECT_SCHEMA``."""
     for row in refused.to_pylist():
         row["raw"] = None if row["raw"] is None else base64.b64encode(row["raw"]).decode("ascii")
         place = [row[name] for name in ("topic", "partition", "offset", "row")]

@@ -9,14 +9,14 @@ import structlog
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
-from schemas.config import Kafka
-from schemas.errors import one_line
-from schemas.store import Key
-from stream.background import ended
-from stream.kafka.client import NoBrokerError, client_settings, connected
-from stream.kafka.topics import NONE, UNKNOWN_TOPIC_OR_PARTITION
-from stream.service.failure import Failure
-from stream.store.errors import OffsetGapError
+from freshet_graph.schemas.config import Kafka
+from freshet_graph.schemas.errors import one_line
+from freshet_graph.schemas.store import Key
+from freshet_graph.stream.background import ended
+from freshet_graph.stream.kafka.client import NoBrokerError, client_settings, connected
+from freshet_graph.stream.kafka.topics import NONE, UNKNOWN_TOPIC_OR_PARTITION
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.errors import OffsetGapError
 
 LOOKS_WITHOUT_TOPIC = 2
 """A topic is gone if so many looks in a row don't find it: brokers that just started may not know it yet."""

@@ -3,7 +3,7 @@
 It keeps about 5 MB or 100,000 messages a partition and drops older ones, so producers must not run far ahead of their
 readers. Clients need ``api_version`` [2, 1]. It proves nothing about Kafka: tests run a real broker.
 
-    python -m stream.kafka.embedded --port-file FILE    writes host:port to FILE and serves until SIGTERM
+    python -m freshet_graph.stream.kafka.embedded --port-file FILE    writes host:port to FILE and serves until SIGTERM
 """
 
 import argparse

@@ -15,20 +15,20 @@ import pyarrow.compute as pc
 import structlog
 from kafka import KafkaProducer
 
-from schemas.config import Kafka, Publication
-from schemas.errors import one_line
-from schemas.events import US_PER_S
-from schemas.exports import ExportCommit, ExportKind
-from stream.decode.encode import encode_arrow, ipc_stream
-from stream.kafka.client import IN_ORDER, kafka_failures
-from stream.kafka.topics import producer_to, send_all
-from stream.metrics import StreamMetrics
-from stream.service.failure import Failure
-from stream.store.crash import crash_point
-from stream.store.errors import LaneBusyError, RetainedError
-from stream.store.exports import COMMITS, PUBLISHED, ExportReader
-from stream.store.files.follow import FolderWatch
-from stream.store.files.sweep import lock_folder, new_writer_id
+from freshet_graph.schemas.config import Kafka, Publication
+from freshet_graph.schemas.errors import one_line
+from freshet_graph.schemas.events import US_PER_S
+from freshet_graph.schemas.exports import ExportCommit, ExportKind
+from freshet_graph.stream.decode.encode import encode_arrow, ipc_stream
+from freshet_graph.stream.kafka.client import IN_ORDER, kafka_failures
+from freshet_graph.stream.kafka.topics import producer_to, send_all
+from freshet_graph.stream.metrics import StreamMetrics
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.crash import crash_point
+from freshet_graph.stream.store.errors import LaneBusyError, RetainedError
+from freshet_graph.stream.store.exports import COMMITS, PUBLISHED, ExportReader
+from freshet_graph.stream.store.files.follow import FolderWatch
+from freshet_graph.stream.store.files.sweep import lock_folder, new_writer_id
 
 ROWS_AT_ONCE = 4096
 """Rows turned into Python objects at a time."""

@@ -18,10 +18,10 @@ from contextlib import contextmanager
 
 from kafka.net.sasl import get_sasl_mechanism
 
-from schemas.config import Kafka
-from schemas.errors import one_line, system_call
-from stream.kafka.tls import CredentialError, LoginRefusedError, secret, tls_context
-from stream.service.failure import Failure
+from freshet_graph.schemas.config import Kafka
+from freshet_graph.schemas.errors import one_line, system_call
+from freshet_graph.stream.kafka.tls import CredentialError, LoginRefusedError, secret, tls_context
+from freshet_graph.stream.service.failure import Failure
 
 PATIENCE_S = 5.0
 """How long brokers have to answer. With its start a command reports silent brokers within 10 s."""

@@ -6,12 +6,12 @@ import structlog
 from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition
 from kafka.errors import CommitFailedError
 
-from schemas.config import Kafka
-from schemas.store import Position
-from stream.background import Background
-from stream.kafka.client import client_settings, connected, kafka_failures
-from stream.service.failure import Failure
-from stream.store.crash import crash_point
+from freshet_graph.schemas.config import Kafka
+from freshet_graph.schemas.store import Position
+from freshet_graph.stream.background import Background
+from freshet_graph.stream.kafka.client import client_settings, connected, kafka_failures
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.crash import crash_point
 
 COMMIT_TIMEOUT_MS = 10_000
 

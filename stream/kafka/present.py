@@ -12,12 +12,12 @@ import threading
 import time
 from collections.abc import Callable
 
-from schemas.config import StreamConfig
-from schemas.events import US_PER_S, show_time
-from schemas.store import CommitRecord
-from stream.decode.decoder import wall_time_us
-from stream.kafka.broker_clock import Between
-from stream.microbatch import RawBatch
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.schemas.events import US_PER_S, show_time
+from freshet_graph.schemas.store import CommitRecord
+from freshet_graph.stream.decode.decoder import wall_time_us
+from freshet_graph.stream.kafka.broker_clock import Between
+from freshet_graph.stream.microbatch import RawBatch
 
 ASK_S = 60.0
 """How often brokers and log are asked while the clock is right."""

@@ -14,17 +14,17 @@ import xxhash
 from kafka import KafkaProducer
 from kafka.errors import KafkaError, MessageSizeTooLargeError, UnknownError
 
-from schemas.config import Kafka, Topic
-from schemas.errors import one_line
-from stream.decode.columns import id_kind
-from stream.decode.encode import EventTooLongError
-from stream.decode.files import FileColumns, read_events
-from stream.decode.formats.interface import MessageFormat, UnavailableError, create_format
-from stream.kafka.client import IN_ORDER, WRITING, client_settings, connected, kafka_failures
-from stream.kafka.greeting import greet
-from stream.kafka.topics import ensure_topic
-from stream.service.config_file import validated
-from stream.service.failure import Failure
+from freshet_graph.schemas.config import Kafka, Topic
+from freshet_graph.schemas.errors import one_line
+from freshet_graph.stream.decode.columns import id_kind
+from freshet_graph.stream.decode.encode import EventTooLongError
+from freshet_graph.stream.decode.files import FileColumns, read_events
+from freshet_graph.stream.decode.formats.interface import MessageFormat, UnavailableError, create_format
+from freshet_graph.stream.kafka.client import IN_ORDER, WRITING, client_settings, connected, kafka_failures
+from freshet_graph.stream.kafka.greeting import greet
+from freshet_graph.stream.kafka.topics import ensure_topic
+from freshet_graph.stream.service.config_file import validated
+from freshet_graph.stream.service.failure import Failure
 
 ROWS_A_CHUNK = 1 << 15
 """Events encoded at a time: bounds the memory of a replay, whatever the file's size."""
@@ -145,8 +145,8 @@ def replay(
     With several partitions the hash of ``src`` chooses one: the events of one source stay in order.
 
     Args:
-        events: ``schemas.events.event_schema``.
-        settings: Of ``stream.kafka.client.client_settings``.
+        events: ``freshet_graph.schemas.events.event_schema``.
+        settings: Of ``freshet_graph.stream.kafka.client.client_settings``.
         bootstrap: Brokers, for messages.
         topic: Its name.
         message_format: Encodes events.

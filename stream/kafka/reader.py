@@ -11,13 +11,19 @@ import structlog
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError, LogTruncationError, OffsetOutOfRangeError
 
-from schemas.config import Kafka
-from stream.kafka.answers import BrokerAnswers
-from stream.kafka.client import client_settings, connected, fetch_ahead, kafka_failures, large_reads_client
-from stream.kafka.greeting import greet
-from stream.kafka.records import Records, joined, read_columns
-from stream.kafka.tls import CredentialError
-from stream.kafka.topics import (
+from freshet_graph.schemas.config import Kafka
+from freshet_graph.stream.kafka.answers import BrokerAnswers
+from freshet_graph.stream.kafka.client import (
+    client_settings,
+    connected,
+    fetch_ahead,
+    kafka_failures,
+    large_reads_client,
+)
+from freshet_graph.stream.kafka.greeting import greet
+from freshet_graph.stream.kafka.records import Records, joined, read_columns
+from freshet_graph.stream.kafka.tls import CredentialError
+from freshet_graph.stream.kafka.topics import (
     NoLeaderError,
     PartitionBounds,
     known_bounds,
@@ -26,9 +32,9 @@ from stream.kafka.topics import (
     topic_partitions,
     written_ends,
 )
-from stream.microbatch import Quiet, RawBatch
-from stream.snapshots.event_time import BREAK_S
-from stream.store.errors import OffsetGapError
+from freshet_graph.stream.microbatch import Quiet, RawBatch
+from freshet_graph.stream.snapshots.event_time import BREAK_S
+from freshet_graph.stream.store.errors import OffsetGapError
 
 
 class QuietPartitions:

@@ -21,9 +21,9 @@ from kafka.consumer.fetcher import Fetcher
 from kafka.errors import CorruptRecordError, KafkaError
 from kafka.protocol.consumer import IsolationLevel
 
-from schemas.errors import one_line
-from stream.arrays.kinds import Bool, Int64, UInt8
-from stream.kernels import njit, read_only
+from freshet_graph.schemas.errors import one_line
+from freshet_graph.stream.arrays.kinds import Bool, Int64, UInt8
+from freshet_graph.stream.kernels import njit, read_only
 
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
 """Kafka's numbers of the codecs."""

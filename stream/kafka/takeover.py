@@ -4,13 +4,13 @@ from collections.abc import Collection
 
 from kafka import TopicPartition
 
-from schemas.config import Kafka
-from schemas.events import US_PER_S, show_time
-from schemas.store import Key
-from stream.kafka.client import kafka_failures
-from stream.kafka.reader import open_consumer
-from stream.kafka.topics import PartitionBounds, bounds, topic_partitions
-from stream.store.errors import OffsetGapError
+from freshet_graph.schemas.config import Kafka
+from freshet_graph.schemas.events import US_PER_S, show_time
+from freshet_graph.schemas.store import Key
+from freshet_graph.stream.kafka.client import kafka_failures
+from freshet_graph.stream.kafka.reader import open_consumer
+from freshet_graph.stream.kafka.topics import PartitionBounds, bounds, topic_partitions
+from freshet_graph.stream.store.errors import OffsetGapError
 
 _US_PER_MS = US_PER_S // 1000
 

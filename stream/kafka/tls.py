@@ -5,8 +5,8 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from schemas.config import Kafka
-from stream.service.failure import Failure
+from freshet_graph.schemas.config import Kafka
+from freshet_graph.stream.service.failure import Failure
 
 
 class CredentialError(Failure):

@@ -19,11 +19,11 @@ from kafka.errors import (
 )
 from kafka.protocol.consumer import IsolationLevel
 
-from schemas.config import Kafka
-from schemas.errors import one_line
-from stream.kafka.client import WRITING, client_settings, connected, kafka_failures
-from stream.kafka.greeting import NoBrokerError, greet
-from stream.service.failure import Failure
+from freshet_graph.schemas.config import Kafka
+from freshet_graph.schemas.errors import one_line
+from freshet_graph.stream.kafka.client import WRITING, client_settings, connected, kafka_failures
+from freshet_graph.stream.kafka.greeting import NoBrokerError, greet
+from freshet_graph.stream.service.failure import Failure
 
 NONE, UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED = 0, 3, 29
 """Kafka's error codes."""

@@ -8,7 +8,7 @@ import pyarrow as pa
 from numba import config, njit  # noqa: TID251 - all other modules import it from here
 from numba.core.caching import IndexDataCacheFile
 
-from stream.compiled import kernels_folder
+from freshet_graph.stream.compiled import kernels_folder
 
 __all__ = ["njit", "read_only"]
 

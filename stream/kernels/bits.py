@@ -7,7 +7,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from stream.arrays.kinds import Bool, Words
+from freshet_graph.stream.arrays.kinds import Bool, Words
 
 
 @intrinsic

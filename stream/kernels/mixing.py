@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from stream.arrays.kinds import Int64, UInt64
-from stream.kernels import njit
+from freshet_graph.stream.arrays.kinds import Int64, UInt64
+from freshet_graph.stream.kernels import njit
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)

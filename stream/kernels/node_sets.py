@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.arrays.kinds import Bool, Int64
+from freshet_graph.stream.arrays.kinds import Bool, Int64
 
 
 def distinct(*ids: Int64) -> Int64:

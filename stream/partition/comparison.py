@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from stream.nearest import did_you_mean
-from stream.partition.interface import (
+from freshet_graph.stream.nearest import did_you_mean
+from freshet_graph.stream.partition.interface import (
     Kind,
     PartitionError,
     algorithms,
@@ -15,7 +15,7 @@ from stream.partition.interface import (
     check_parts,
     create,
 )
-from stream.partition.offline import partition_events
+from freshet_graph.stream.partition.offline import partition_events
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,14 @@ from typing import Any, ClassVar, Literal, Protocol, get_args, runtime_checkable
 
 import pyarrow as pa
 
-from schemas.errors import FreshetError
-from schemas.fields import MAX_PARTS
-from schemas.quality import Quality
-from schemas.section import Section
-from schemas.store import Why
-from stream.arrays.kinds import Int8, Int32, Int64
-from stream.registry import Registry
-from stream.snapshots.delta import SnapshotDelta
+from freshet_graph.schemas.errors import FreshetError
+from freshet_graph.schemas.fields import MAX_PARTS
+from freshet_graph.schemas.quality import Quality
+from freshet_graph.schemas.section import Section
+from freshet_graph.schemas.store import Why
+from freshet_graph.stream.arrays.kinds import Int8, Int32, Int64
+from freshet_graph.stream.registry import Registry
+from freshet_graph.stream.snapshots.delta import SnapshotDelta
 
 __all__ = [
     "PARTITIONERS",
@@ -137,8 +137,8 @@ PARTITIONERS: Registry[type[OnlinePartitioner]] = Registry(
     "params",
     "freshet.partitioners",
     (
-        *(f"stream.partition.vertex.{name}" for name in _VERTEX),
-        *(f"stream.partition.edge.{name}" for name in _EDGE),
+        *(f"freshet_graph.stream.partition.vertex.{name}" for name in _VERTEX),
+        *(f"freshet_graph.stream.partition.edge.{name}" for name in _EDGE),
     ),
     error=PartitionError,
     check=_require_partitioner,

@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.events import US_PER_S, Op, log_event_schema
-from schemas.quality import FIGURES
-from stream.arrays.kinds import Int32, Int64, UInt64
-from stream.kernels.bits import in_several
-from stream.partition.edge.base import uncovered_share
-from stream.partition.interface import (
+from freshet_graph.schemas.events import US_PER_S, Op, log_event_schema
+from freshet_graph.schemas.quality import FIGURES
+from freshet_graph.stream.arrays.kinds import Int32, Int64, UInt64
+from freshet_graph.stream.kernels.bits import in_several
+from freshet_graph.stream.partition.edge.base import uncovered_share
+from freshet_graph.stream.partition.interface import (
     Assignment,
     CapacityError,
     Kind,
@@ -25,10 +25,10 @@ from stream.partition.interface import (
     Why,
     sees_training_part,
 )
-from stream.partition.quality import share
-from stream.partition.vertex.foreign_rows import foreign_parts
-from stream.snapshots.graph import LiveGraph
-from stream.snapshots.sealing import densify, slice_events
+from freshet_graph.stream.partition.quality import share
+from freshet_graph.stream.partition.vertex.foreign_rows import foreign_parts
+from freshet_graph.stream.snapshots.graph import LiveGraph
+from freshet_graph.stream.snapshots.sealing import densify, slice_events
 
 _TIME_CONSTANTS_A_SPAN = 10
 """Default for algorithms with a time constant: this many per span of the file. SPEED's β = 0.1 has no unit; this value
@@ -100,7 +100,7 @@ def partition_events(
     Seconds are those of the partitioner alone, without loading, dense ids, the live graph, quality and compilation.
 
     Args:
-        events: Canonical events (``schemas.events.event_schema``) in file order.
+        events: Canonical events (``freshet_graph.schemas.events.event_schema``) in file order.
         partitioner: From ``create``; used up.
         interval_us: Length of a snapshot in µs.
         num_slices: Or the number of snapshots, of equal event count. Neither: the file is one snapshot.

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from schemas.version import version
-from stream.service.failure import FAILED, complain
-from stream.service.json_lines import lines_are_json, take_to_json_lines
+from freshet_graph.schemas.version import version
+from freshet_graph.stream.service.failure import FAILED, complain
+from freshet_graph.stream.service.json_lines import lines_are_json, take_to_json_lines
 
 
 def application(name: str, about: str, *commands: Callable[..., Any]) -> typer.Typer:

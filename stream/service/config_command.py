@@ -7,11 +7,11 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from schemas.config import Service
-from stream.service.config_file import load_config
-from stream.service.example import example
-from stream.service.failure import Failure
-from stream.service.output import Debug, Json, finish, print_json
+from freshet_graph.schemas.config import Service
+from freshet_graph.stream.service.config_file import load_config
+from freshet_graph.stream.service.example import example
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.service.output import Debug, Json, finish, print_json
 
 
 def config_command(

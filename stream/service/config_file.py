@@ -8,11 +8,11 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_settings import SettingsError
 
-from schemas.config import Service
-from schemas.errors import FreshetError, must_be
-from stream.nearest import nearest
-from stream.service.example import section_of
-from stream.service.failure import Failure
+from freshet_graph.schemas.config import Service
+from freshet_graph.schemas.errors import FreshetError, must_be
+from freshet_graph.stream.nearest import nearest
+from freshet_graph.stream.service.example import section_of
+from freshet_graph.stream.service.failure import Failure
 
 Config = TypeVar("Config", bound=Service)
 Model = TypeVar("Model", bound=BaseModel)

@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from waitress import wasyncore
 from waitress.server import TcpWSGIServer
 
-from schemas.config import Metrics
-from stream.service.failure import Failure
-from stream.service.heartbeat import beat, silent_s
+from freshet_graph.schemas.config import Metrics
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.service.heartbeat import beat, silent_s
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -53,7 +53,7 @@ class _Server(TcpWSGIServer):  # type: ignore[misc]  # waitress has no types
 class Endpoint:
     """Serves a registry and two health answers from daemon threads until ``close``.
 
-    /healthz fails if ``stream.service.heartbeat.beat`` was not called for ``metrics.hung_after_s``.
+    /healthz fails if ``freshet_graph.stream.service.heartbeat.beat`` was not called for ``metrics.hung_after_s``.
 
     Args:
         metrics: Address, port (0: any free one) and the bound of /healthz.

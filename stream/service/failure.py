@@ -5,8 +5,8 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from schemas.errors import FreshetError, one_line
-from stream.service.json_lines import json_line, lines_are_json
+from freshet_graph.schemas.errors import FreshetError, one_line
+from freshet_graph.stream.service.json_lines import json_line, lines_are_json
 
 DONE, FAILED = 0, 1
 

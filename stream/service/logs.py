@@ -5,7 +5,7 @@ import sys
 
 import structlog
 
-from stream.service.json_lines import lines_are_json
+from freshet_graph.stream.service.json_lines import lines_are_json
 
 
 def configure_logs(*, level: str = "INFO", as_json: bool | None = None) -> None:

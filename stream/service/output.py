@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from stream.service.failure import run_command
-from stream.service.json_lines import json_line, lines_are_json
+from freshet_graph.stream.service.failure import run_command
+from freshet_graph.stream.service.json_lines import json_line, lines_are_json
 
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object on standard output.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
-from schemas.errors import system_call
+from freshet_graph.schemas.errors import system_call
 
 WITHIN = "FRESHET_SCRATCH"
 """Environment: the folder for scratch folders of processes that a command starts, removed with its own."""

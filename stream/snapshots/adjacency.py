@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from stream.arrays.growing import Growing
-from stream.arrays.kinds import Bool, Float32, Int8, Int32, Int64
-from stream.kernels import njit
-from stream.kernels.node_sets import distinct
-from stream.snapshots.delta import Csr, NeighbourRows
-from stream.snapshots.pair_index import AT_LOW, HIGH, LOW, SEEN, WEIGHT, find
-from stream.snapshots.pairs import KEY_BITS
+from freshet_graph.stream.arrays.growing import Growing
+from freshet_graph.stream.arrays.kinds import Bool, Float32, Int8, Int32, Int64
+from freshet_graph.stream.kernels import njit
+from freshet_graph.stream.kernels.node_sets import distinct
+from freshet_graph.stream.snapshots.delta import Csr, NeighbourRows
+from freshet_graph.stream.snapshots.pair_index import AT_LOW, HIGH, LOW, SEEN, WEIGHT, find
+from freshet_graph.stream.snapshots.pairs import KEY_BITS
 
 _SIZES = 40
 _NO_BLOCK = -1

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from schemas.store import HistoryRecord, Key
-from stream.arrays.kinds import Bool, Int64
+from freshet_graph.schemas.store import HistoryRecord, Key
+from freshet_graph.stream.arrays.kinds import Bool, Int64
 
 HISTORY: Final[Key] = ("file:history", 0)
 """The topic partition of history files in the log; a Kafka topic can't have a colon."""

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.arrays.kinds import Float32, Int8, Int32, Int64
-from stream.snapshots.pairs import pair_keys, split_keys
+from freshet_graph.stream.arrays.kinds import Float32, Int8, Int32, Int64
+from freshet_graph.stream.snapshots.pairs import pair_keys, split_keys
 
 
 class NeighbourRows(NamedTuple):

@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.events import IdKind
-from stream.arrays.kinds import Bool, Int64
-from stream.kernels import njit
-from stream.snapshots.prefetch import AHEAD, prefetch
-from stream.snapshots.string_dictionary import StringDictionary
+from freshet_graph.schemas.events import IdKind
+from freshet_graph.stream.arrays.kinds import Bool, Int64
+from freshet_graph.stream.kernels import njit
+from freshet_graph.stream.snapshots.prefetch import AHEAD, prefetch
+from freshet_graph.stream.snapshots.string_dictionary import StringDictionary
 
 _FIRST_SLOTS = 1 << 10
 

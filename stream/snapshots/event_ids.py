@@ -7,9 +7,9 @@ opens the log reads it from there.
 import numpy as np
 import pyarrow as pa
 
-from stream.arrays.kinds import Bool, Int32, Int64, UInt8, UInt64
-from stream.kernels import njit
-from stream.snapshots.string_dictionary import is_valid, new_key, siphash, text_buffers
+from freshet_graph.stream.arrays.kinds import Bool, Int32, Int64, UInt8, UInt64
+from freshet_graph.stream.kernels import njit
+from freshet_graph.stream.snapshots.string_dictionary import is_valid, new_key, siphash, text_buffers
 
 _FIRST_SLOTS = 1 << 10
 _FREE = np.iinfo(np.int64).min

@@ -10,9 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from schemas.events import US_PER_S
-from schemas.store import Key
-from stream.arrays.kinds import Bool, Int64
+from freshet_graph.schemas.events import US_PER_S
+from freshet_graph.schemas.store import Key
+from freshet_graph.stream.arrays.kinds import Bool, Int64
 
 BREAK_S: Final = 10.0
 """Quiet times of a partition further apart than this are separate, because brokers may have been gone in between."""

@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from schemas.events import Op
-from stream.arrays.growing import Growing
-from stream.arrays.kinds import Bool, Float32, Int8, Int32, Int64
-from stream.kernels.node_sets import distinct
-from stream.snapshots.adjacency import LiveRows, advance_adjacency, sorted_rows, worth_advancing
-from stream.snapshots.delta import Csr, NeighbourRows, SnapshotDelta
-from stream.snapshots.node_features import NodeFeatures, SegmentChanges
-from stream.snapshots.pair_index import (
+from freshet_graph.schemas.events import Op
+from freshet_graph.stream.arrays.growing import Growing
+from freshet_graph.stream.arrays.kinds import Bool, Float32, Int8, Int32, Int64
+from freshet_graph.stream.kernels.node_sets import distinct
+from freshet_graph.stream.snapshots.adjacency import LiveRows, advance_adjacency, sorted_rows, worth_advancing
+from freshet_graph.stream.snapshots.delta import Csr, NeighbourRows, SnapshotDelta
+from freshet_graph.stream.snapshots.node_features import NodeFeatures, SegmentChanges
+from freshet_graph.stream.snapshots.pair_index import (
     SEEN,
     PairIndex,
     live_slots,
@@ -26,9 +26,9 @@ from stream.snapshots.pair_index import (
     slot_keys,
     slot_weights,
 )
-from stream.snapshots.pair_records import apply_events, dump, dump_arrays, load
-from stream.snapshots.pairs import Change, PairChanges, PairTable, pair_keys, split_keys
-from stream.snapshots.state_table import pack, unpack
+from freshet_graph.stream.snapshots.pair_records import apply_events, dump, dump_arrays, load
+from freshet_graph.stream.snapshots.pairs import Change, PairChanges, PairTable, pair_keys, split_keys
+from freshet_graph.stream.snapshots.state_table import pack, unpack
 
 
 class EdgeLives:
@@ -136,7 +136,7 @@ class LiveGraph:
 
         Args:
             tau: Interval index, above all before it.
-            events: ``schemas.events.log_event_schema`` rows of the snapshot in log order.
+            events: ``freshet_graph.schemas.events.log_event_schema`` rows of the snapshot in log order.
 
         Returns:
             The delta; see there how long its rows and graph are available.

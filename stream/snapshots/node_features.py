@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.events import Op
-from stream.arrays.kinds import Bool, Float32, Int64
-from stream.kernels import njit
-from stream.kernels.node_sets import distinct
+from freshet_graph.schemas.events import Op
+from freshet_graph.stream.arrays.kinds import Bool, Float32, Int64
+from freshet_graph.stream.kernels import njit
+from freshet_graph.stream.kernels.node_sets import distinct
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ about it.
 
 import numpy as np
 
-from stream.arrays.kinds import Float32, Int32, Int64
-from stream.kernels import njit
-from stream.snapshots.pairs import KEY_BITS
+from freshet_graph.stream.arrays.kinds import Float32, Int32, Int64
+from freshet_graph.stream.kernels import njit
+from freshet_graph.stream.snapshots.pairs import KEY_BITS
 
 LOW, HIGH, AT_LOW, AT_HIGH, WEIGHT, SEEN = 0, 1, 2, 3, 4, 6
 """Columns of a record, int32: the nodes; the place of each in the other's row; of either direction, weight (a float32) and number

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.arrays.kinds import Bool, Float32, Int8, Int32, Int64, UInt8
-from stream.kernels import njit
-from stream.snapshots.adjacency import LiveRows
-from stream.snapshots.delta import NeighbourRows
-from stream.snapshots.pair_index import (
+from freshet_graph.stream.arrays.kinds import Bool, Float32, Int8, Int32, Int64, UInt8
+from freshet_graph.stream.kernels import njit
+from freshet_graph.stream.snapshots.adjacency import LiveRows
+from freshet_graph.stream.snapshots.delta import NeighbourRows
+from freshet_graph.stream.snapshots.pair_index import (
     AT_HIGH,
     AT_LOW,
     DEAD,
@@ -25,7 +25,7 @@ from stream.snapshots.pair_index import (
     slot_weights,
     take_out,
 )
-from stream.snapshots.pairs import PairChanges, split_keys
+from freshet_graph.stream.snapshots.pairs import PairChanges, split_keys
 
 _RECORD = np.int64(0xFFFFFFFF)
 _NAMED = -2

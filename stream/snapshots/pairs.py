@@ -5,7 +5,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from stream.arrays.kinds import Float32, Int8, Int64
+from freshet_graph.stream.arrays.kinds import Float32, Int8, Int64
 
 KEY_BITS = 32
 MAX_NODES = 1 << 31

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.store import Key
-from stream.arrays.kinds import Int64
+from freshet_graph.schemas.store import Key
+from freshet_graph.stream.arrays.kinds import Int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def densify(events: pa.Table) -> tuple[pa.Table, pa.Array]:
     """Order canonical events by time and give their nodes dense ids, as the log does.
 
     Args:
-        events: Canonical events (``schemas.events.event_schema``) in file order.
+        events: Canonical events (``freshet_graph.schemas.events.event_schema``) in file order.
 
     Returns:
         The events in order of ``t``, equal times in file order, with additional columns ``src_node`` and ``dst_node`` (−1 where

@@ -10,8 +10,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from stream.arrays.kinds import Bool, Int32, Int64, UInt8, UInt64
-from stream.kernels import njit, read_only
+from freshet_graph.stream.arrays.kinds import Bool, Int32, Int64, UInt8, UInt64
+from freshet_graph.stream.kernels import njit, read_only
 
 _V0, _V1 = np.uint64(0x736F6D6570736575), np.uint64(0x646F72616E646F6D)
 _V2, _V3 = np.uint64(0x6C7967656E657261), np.uint64(0x7465646279746573)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Self
 
-from schemas.events import US_PER_S, show_time
-from stream.store.errors import StoreError
+from freshet_graph.schemas.events import US_PER_S, show_time
+from freshet_graph.stream.store.errors import StoreError
 
 _SNAPSHOT = re.compile(r"-?\d{1,18}")
 _SECONDS = re.compile(r"@(\d{1,13}(?:\.\d{1,6})?)")

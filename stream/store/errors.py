@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from schemas.errors import FreshetError
+from freshet_graph.schemas.errors import FreshetError
 
 RESTORE: Final = ". Restore the file from a copy; freshet-stream verify lists all damage"
 """Remedy at the end of a sentence about a damaged file."""

@@ -16,17 +16,23 @@ from typing import Self
 
 import pyarrow as pa
 
-from schemas.exports import ExportCommit, ExportKind, Published
-from schemas.store import FileRef
-from stream.service.failure import Failure
-from stream.store.crash import crash_point
-from stream.store.errors import ConfigMissingError, CorruptError, MissingError, RetainedError, StoreError
-from stream.store.files.data import read_table
-from stream.store.files.follow import FolderWatch, follow
-from stream.store.files.records import Numbered, put_record, read_record, read_records
-from stream.store.files.sweep import CleanUp, remove
-from stream.store.places.interface import Staging, Write
-from stream.store.places.place import Place, place_of
+from freshet_graph.schemas.exports import ExportCommit, ExportKind, Published
+from freshet_graph.schemas.store import FileRef
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.crash import crash_point
+from freshet_graph.stream.store.errors import (
+    ConfigMissingError,
+    CorruptError,
+    MissingError,
+    RetainedError,
+    StoreError,
+)
+from freshet_graph.stream.store.files.data import read_table
+from freshet_graph.stream.store.files.follow import FolderWatch, follow
+from freshet_graph.stream.store.files.records import Numbered, put_record, read_record, read_records
+from freshet_graph.stream.store.files.sweep import CleanUp, remove
+from freshet_graph.stream.store.places.interface import Staging, Write
+from freshet_graph.stream.store.places.place import Place, place_of
 
 EXPORTS = "exports"
 COMMITS = "commits"

@@ -8,14 +8,14 @@ import pyarrow as pa
 import structlog
 from numpy.typing import NDArray
 
-from schemas.config import Lane
-from schemas.events import US_PER_S, event_schema
-from schemas.store import LogHeader
-from stream.decode.files import EventFile, read_events
-from stream.store.errors import MismatchError
-from stream.store.lane.writer import LaneObserver, LaneWriter
-from stream.store.log.writer import LogWriter
-from stream.store.places.place import Place, place_of
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.events import US_PER_S, event_schema
+from freshet_graph.schemas.store import LogHeader
+from freshet_graph.stream.decode.files import EventFile, read_events
+from freshet_graph.stream.store.errors import MismatchError
+from freshet_graph.stream.store.lane.writer import LaneObserver, LaneWriter
+from freshet_graph.stream.store.log.writer import LogWriter
+from freshet_graph.stream.store.places.place import Place, place_of
 
 _log = structlog.get_logger()
 

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from schemas.errors import MissingLibraryError
-from schemas.store import LaneManifest, SealedSnapshot
-from stream.arrays.kinds import Float32, Int32, Int64
-from stream.snapshots.graph import LiveGraph
-from stream.store.as_of import AsOf
-from stream.store.errors import RetainedError
-from stream.store.files.records import Numbered
-from stream.store.lane.reader import LaneReader
-from stream.store.log.index import groups
-from stream.store.log.reader import LogReader
-from stream.store.places.place import Place
-from stream.store.undisturbed import undisturbed
-from stream.store.window.view import WindowView
+from freshet_graph.schemas.errors import MissingLibraryError
+from freshet_graph.schemas.store import LaneManifest, SealedSnapshot
+from freshet_graph.stream.arrays.kinds import Float32, Int32, Int64
+from freshet_graph.stream.snapshots.graph import LiveGraph
+from freshet_graph.stream.store.as_of import AsOf
+from freshet_graph.stream.store.errors import RetainedError
+from freshet_graph.stream.store.files.records import Numbered
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.log.index import groups
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.places.place import Place
+from freshet_graph.stream.store.undisturbed import undisturbed
+from freshet_graph.stream.store.window.view import WindowView
 
 if TYPE_CHECKING:
     import networkx

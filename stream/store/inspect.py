@@ -4,20 +4,20 @@ from typing import Any
 
 import numpy as np
 
-from schemas.events import Op, Reason, show_time
-from schemas.quality import FIGURES
-from stream.arrays.kinds import Bool, Int64
-from stream.snapshots.pairs import pair_keys
-from stream.store.as_of import AsOf
-from stream.store.lane.index import LaneTotals, manifest_rows
-from stream.store.lane.layout import lane_names
-from stream.store.lane.reader import LaneReader
-from stream.store.log.commits import rows_read
-from stream.store.log.index import LogTotals
-from stream.store.log.reader import LogReader
-from stream.store.log.refusals import as_json, newest_refused
-from stream.store.places.place import Place
-from stream.store.undisturbed import undisturbed
+from freshet_graph.schemas.events import Op, Reason, show_time
+from freshet_graph.schemas.quality import FIGURES
+from freshet_graph.stream.arrays.kinds import Bool, Int64
+from freshet_graph.stream.snapshots.pairs import pair_keys
+from freshet_graph.stream.store.as_of import AsOf
+from freshet_graph.stream.store.lane.index import LaneTotals, manifest_rows
+from freshet_graph.stream.store.lane.layout import lane_names
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.log.commits import rows_read
+from freshet_graph.stream.store.log.index import LogTotals
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.log.refusals import as_json, newest_refused
+from freshet_graph.stream.store.places.place import Place
+from freshet_graph.stream.store.undisturbed import undisturbed
 
 _CHUNK_EVENTS = 1 << 22
 

@@ -6,11 +6,11 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from schemas.events import IdKind, id_type
-from stream.decode.columns import canonical
-from stream.decode.files import readable
-from stream.decode.validate import Rules, check
-from stream.service.failure import Failure
+from freshet_graph.schemas.events import IdKind, id_type
+from freshet_graph.stream.decode.columns import canonical
+from freshet_graph.stream.decode.files import readable
+from freshet_graph.stream.decode.validate import Rules, check
+from freshet_graph.stream.service.failure import Failure
 
 COLUMNS = ("node", "t", "label")
 

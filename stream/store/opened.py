@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from stream.store.as_of import AsOf
-from stream.store.graph import Frames, SnapshotGraph, package, read_graph, read_graphs
-from stream.store.lane.layout import lane_names
-from stream.store.log.reader import LogReader
-from stream.store.places.place import Place, place_of
-from stream.store.undisturbed import undisturbed
+from freshet_graph.stream.store.as_of import AsOf
+from freshet_graph.stream.store.graph import Frames, SnapshotGraph, package, read_graph, read_graphs
+from freshet_graph.stream.store.lane.layout import lane_names
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.places.place import Place, place_of
+from freshet_graph.stream.store.undisturbed import undisturbed
 
 if TYPE_CHECKING:
     import networkx
@@ -94,7 +94,7 @@ class Store:
         return read_graph(self.place, as_of=_moment(as_of))
 
     def events(self, *, as_of: str | None = None) -> pa.Table:
-        """Sealed events in the order of the log, in the columns of ``schemas.events.event_schema``.
+        """Sealed events in the order of the log, in the columns of ``freshet_graph.schemas.events.event_schema``.
 
         Raises:
             RetainedError, CorruptError, FormatVersionError: As for ``window``.

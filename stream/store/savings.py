@@ -11,22 +11,22 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from schemas.config import Lane
-from schemas.events import Op, event_schema
-from schemas.store import LaneManifest, LogHeader
-from stream.arrays.kinds import Int64
-from stream.decode.files import EventFile
-from stream.service.scratch import scratch_folder
-from stream.store.errors import StoreError
-from stream.store.lane.diff import segment_width
-from stream.store.lane.index import disk_bytes
-from stream.store.lane.reader import LaneReader
-from stream.store.lane.tables import BUNDLE_SCHEMA, bundle_batches
-from stream.store.lane.writer import LaneWriter, stored_batches
-from stream.store.log.writer import LogWriter
-from stream.store.places.place import place_of
-from stream.store.window.held import HeldParts
-from stream.store.window.view import WindowView
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.events import Op, event_schema
+from freshet_graph.schemas.store import LaneManifest, LogHeader
+from freshet_graph.stream.arrays.kinds import Int64
+from freshet_graph.stream.decode.files import EventFile
+from freshet_graph.stream.service.scratch import scratch_folder
+from freshet_graph.stream.store.errors import StoreError
+from freshet_graph.stream.store.lane.diff import segment_width
+from freshet_graph.stream.store.lane.index import disk_bytes
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.lane.tables import BUNDLE_SCHEMA, bundle_batches
+from freshet_graph.stream.store.lane.writer import LaneWriter, stored_batches
+from freshet_graph.stream.store.log.writer import LogWriter
+from freshet_graph.stream.store.places.place import place_of
+from freshet_graph.stream.store.window.held import HeldParts
+from freshet_graph.stream.store.window.view import WindowView
 
 NODE_BYTES = 4
 """A node's dense id in a snapshot held whole, int32."""

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from stream.decode.files import EventFile, FileColumns, read_events
-from stream.service.failure import Failure
-from stream.store.as_of import AsOf
-from stream.store.log.reader import LogReader
-from stream.store.places.place import Place, place_of
-from stream.store.undisturbed import undisturbed
+from freshet_graph.stream.decode.files import EventFile, FileColumns, read_events
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.as_of import AsOf
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.places.place import Place, place_of
+from freshet_graph.stream.store.undisturbed import undisturbed
 
 
 def is_store(source: str | Place) -> bool:

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from stream.store.errors import ConfigMissingError, MissingError, RetainedError
-from stream.store.lane.layout import lane_folder, lane_names, made
-from stream.store.log.index import index_numbers
-from stream.store.log.layout import log_folder
-from stream.store.places.place import Place
+from freshet_graph.stream.store.errors import ConfigMissingError, MissingError, RetainedError
+from freshet_graph.stream.store.lane.layout import lane_folder, lane_names, made
+from freshet_graph.stream.store.log.index import index_numbers
+from freshet_graph.stream.store.log.layout import log_folder
+from freshet_graph.stream.store.places.place import Place
 
 T = TypeVar("T")
 

@@ -1,7 +1,7 @@
 """Synthetic streams: the demo's communities, R-MAT for load tests, and the graphs of DistDy's Table 2."""
 
-from stream.synthetic.interactions import DEFAULT_SPAN_S, START_S, Shape, interactions
-from stream.synthetic.table2 import PAPER_GRAPHS, PaperGraph, paper_snapshots
+from freshet_graph.stream.synthetic.interactions import DEFAULT_SPAN_S, START_S, Shape, interactions
+from freshet_graph.stream.synthetic.table2 import PAPER_GRAPHS, PaperGraph, paper_snapshots
 
 __all__ = [
     "DEFAULT_SPAN_S",

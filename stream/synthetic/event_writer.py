@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from schemas.events import Op
+from freshet_graph.schemas.events import Op
 
 _LARGEST_ROW_GROUP = 1 << 20
 

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from schemas.events import Op
-from stream.arrays.kinds import Float64, Int64, UInt64
+from freshet_graph.schemas.events import Op
+from freshet_graph.stream.arrays.kinds import Float64, Int64, UInt64
 
 _EPOCHS = 64
 _LOYALTY = 0.9

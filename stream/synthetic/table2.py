@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from schemas.events import Op
-from stream.arrays.kinds import Int64
+from freshet_graph.schemas.events import Op
+from freshet_graph.stream.arrays.kinds import Int64
 
 INTERVAL_S = 1000
 """Length of a snapshot."""

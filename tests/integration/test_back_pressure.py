@@ -8,8 +8,8 @@ import pytest
 from running_job import Running, reached
 from streaming import T0, configuration, edge, fresh_topic, log_table, run_job, send
 
-from schemas.config import StreamConfig
-from stream.store.places.folder import FolderStaging
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.stream.store.places.folder import FolderStaging
 
 pytestmark = pytest.mark.integration
 

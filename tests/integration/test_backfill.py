@@ -27,17 +27,17 @@ from streaming import (
 )
 from typer.testing import CliRunner
 
-from schemas.config import StreamConfig
-from stream.cli import app
-from stream.job.backfill import backfill
-from stream.service.failure import Failure
-from stream.sink import SEAL_SNAPSHOTS
-from stream.snapshots.border import HISTORY
-from stream.store.crash import VARIABLE
-from stream.store.errors import OffsetGapError, StoreError
-from stream.store.inspect import inspect
-from stream.store.log.reader import LogReader
-from stream.store.verify.log import verify_log
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.stream.cli import app
+from freshet_graph.stream.job.backfill import backfill
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.sink import SEAL_SNAPSHOTS
+from freshet_graph.stream.snapshots.border import HISTORY
+from freshet_graph.stream.store.crash import VARIABLE
+from freshet_graph.stream.store.errors import OffsetGapError, StoreError
+from freshet_graph.stream.store.inspect import inspect
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.verify.log import verify_log
 
 pytestmark = pytest.mark.integration
 

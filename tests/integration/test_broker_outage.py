@@ -30,11 +30,11 @@ from streaming import (
 )
 from structlog.testing import capture_logs
 
-from schemas.config import StreamConfig
-from stream.decode.files import read_events
-from stream.kafka import reader
-from stream.kafka.producer import replay
-from stream.store.log.reader import LogReader
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.stream.decode.files import read_events
+from freshet_graph.stream.kafka import reader
+from freshet_graph.stream.kafka.producer import replay
+from freshet_graph.stream.store.log.reader import LogReader
 
 pytestmark = pytest.mark.integration
 

@@ -11,12 +11,12 @@ from s3_server import S3Server
 from streaming import T0, command, configuration, edge, fresh_topic, run_job, send, written
 from warm_popen import run
 
-from stream.store.crash import VARIABLE
-from stream.store.exports import ExportReader
-from stream.store.inspect import inspect
-from stream.store.lane.reader import LaneReader
-from stream.store.log.reader import LogReader
-from stream.store.verify.store import verify
+from freshet_graph.stream.store.crash import VARIABLE
+from freshet_graph.stream.store.exports import ExportReader
+from freshet_graph.stream.store.inspect import inspect
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.verify.store import verify
 
 pytestmark = pytest.mark.integration
 

@@ -7,9 +7,9 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from streaming import fresh_topic, settings, settled
 
-from schemas.config import Kafka, Topic
-from stream.kafka.reader import open_consumer
-from stream.kafka.records import read_columns
+from freshet_graph.schemas.config import Kafka, Topic
+from freshet_graph.stream.kafka.reader import open_consumer
+from freshet_graph.stream.kafka.records import read_columns
 
 pytestmark = pytest.mark.integration
 

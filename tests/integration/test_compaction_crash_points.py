@@ -11,12 +11,12 @@ from compacted import SNAPSHOTS, catch_up, grown, log_content, seal, seen
 from compaction_crash_job import compact_store
 from lane_stream import lane
 
-from stream.store.compact.store import Keep, compact
-from stream.store.crash import COMPACTION, CRASH_POINTS
-from stream.store.errors import RetainedError
-from stream.store.lane.reader import LaneReader
-from stream.store.log.reader import LogReader
-from stream.store.verify.store import verify
+from freshet_graph.stream.store.compact.store import Keep, compact
+from freshet_graph.stream.store.crash import COMPACTION, CRASH_POINTS
+from freshet_graph.stream.store.errors import RetainedError
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.verify.store import verify
 
 LANES = (lane("distdy"), lane("sep", edge_life=2))
 KEPT, AGAIN = 8, 5
@@ -76,7 +76,7 @@ def test_a_kill_while_a_lane_is_removed_leaves_a_store_without_it(processes, bef
 
 def test_a_writer_two_readers_and_verify_go_on_beside_compaction(place, monkeypatch):
     """The log grows and is compacted all the while; a reader of the log and one of a lane see every snapshot once."""
-    monkeypatch.setattr("stream.store.files.follow.BUCKET_POLL_S", 0.1)
+    monkeypatch.setattr("freshet_graph.stream.store.files.follow.BUCKET_POLL_S", 0.1)
     begun, end = 6, SNAPSHOTS if isinstance(place, Path) else 12
     store = grown(place, lane("hash"), end=begun)
     seen_taus: dict[str, list[int]] = {"log": [], "lane": []}

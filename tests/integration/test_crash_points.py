@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from crash_job import seal_everything
 
-from schemas.events import event_schema
-from stream.store.crash import CRASH_POINTS
-from stream.store.log.reader import LogReader
-from stream.store.verify.log import verify_log
+from freshet_graph.schemas.events import event_schema
+from freshet_graph.stream.store.crash import CRASH_POINTS
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.verify.log import verify_log
 
 PASS = {"store.created": 1, "commit.begun": 4, "file.torn": 12, "file.written": 17, "file.renamed": 15}
 """Which pass of a point is hit; elsewhere the third: files and records of the first commits are there by then."""

@@ -18,7 +18,7 @@ DEMO = ROOT / "deploy" / "demo" / "orchestrate.py"
 
 
 KERNELS = Path(__file__).parent / "kernels"
-STREAM, TRAINER = "stream.start", "trainer.cli"
+STREAM, TRAINER = "freshet_graph.stream.start", "freshet_graph.trainer.cli"
 PICTURE = json.loads((ROOT / "docs" / "images" / "demo.json").read_text(encoding="utf-8"))
 """Figures of the demo that the README shows: three times as many events over as many nodes."""
 
@@ -87,7 +87,7 @@ def test_the_demo_ends_with_a_model_above_all_floors_and_no_event_lost_as_the_re
         assert words in printed.lower().replace("\n", " ")
     used = kernels_left_in(kernels)
     assert {kernel.removeprefix("freshet_graph.").split(".")[0] for kernel in used} == {"stream", "trainer"}
-    assert any(kernel.startswith("stream.partition.vertex.distdy") for kernel in used)
+    assert any(kernel.startswith("freshet_graph.stream.partition.vertex.distdy") for kernel in used)
     assert used <= warmed, "the commands warm leave nothing to be compiled while events come"
 
 
@@ -116,7 +116,9 @@ def test_a_broker_that_dies_ends_the_demo_with_a_sentence(tmp_path: Path) -> Non
     while not broker:
         assert time.monotonic() < deadline
         time.sleep(0.1)
-        broker = [child for child in myself.children() if "stream.kafka.embedded" in child.cmdline()]
+        broker = [
+            child for child in myself.children() if "freshet_graph.stream.kafka.embedded" in child.cmdline()
+        ]
     address = tmp_path / "demo" / "broker.address"
     while not address.exists():
         time.sleep(0.1)

@@ -7,7 +7,7 @@ import torch
 from trainer_processes import PATIENCE_S, configure, number_of, ranks_of, scored, started, until
 from trainer_streams import held_back, make_lane, meetings
 
-from trainer.session.checkpoint import Checkpoints
+from freshet_graph.trainer.session.checkpoint import Checkpoints
 
 SNAPSHOTS = 8
 EVERY = 2

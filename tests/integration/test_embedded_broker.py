@@ -12,7 +12,7 @@ from streaming import configuration, expected, interactions, log_table, result, 
 def test_replay_and_run_work_against_the_embedded_broker_process(tmp_path: Path) -> None:
     table = interactions(tmp_path / "events.parquet", events=3_000)
     port_file = tmp_path / "address"
-    command = [sys.executable, "-m", "stream.kafka.embedded", "--port-file", str(port_file)]
+    command = [sys.executable, "-m", "freshet_graph.stream.kafka.embedded", "--port-file", str(port_file)]
     broker = subprocess.Popen(command)
     try:
         deadline = time.monotonic() + 120

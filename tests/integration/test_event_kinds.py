@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from streaming import T0, configuration, fresh_topic, log_table, run_job, send
 
-from stream.store.lane.reader import LaneReader
-from stream.store.log.reader import LogReader
-from stream.store.verify.store import verify
-from stream.store.window.view import WindowView
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.verify.store import verify
+from freshet_graph.stream.store.window.view import WindowView
 
 pytestmark = pytest.mark.integration
 

@@ -28,13 +28,13 @@ from streaming import (
     written,
 )
 
-from schemas.config import StreamConfig
-from stream.cluster.job import ClusterJob
-from stream.service.failure import Failure
-from stream.store.errors import ConfigMissingError
-from stream.store.inspect import inspect as inspect_store
-from stream.store.log.reader import LogReader
-from stream.store.verify.store import verify as verify_store
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.stream.cluster.job import ClusterJob
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.errors import ConfigMissingError
+from freshet_graph.stream.store.inspect import inspect as inspect_store
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.verify.store import verify as verify_store
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -205,7 +205,7 @@ def test_a_connection_that_breaks_while_beam_ends_leaves_no_log_held(
 def test_a_job_server_that_does_not_answer_is_named(
     kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stream.cluster.job.SUBMIT_TIMEOUT_S", 1)
+    monkeypatch.setattr("freshet_graph.stream.cluster.job.SUBMIT_TIMEOUT_S", 1)
     topic = fresh_topic(kafka)
     content = configuration(tmp_path / "store", kafka, topic, runner=on_flink("127.0.0.1:9"))
     with pytest.raises(Failure, match=r"to runner\.job_server 127\.0\.0\.1:9: no answer in 1 s"):

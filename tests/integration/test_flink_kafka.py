@@ -26,9 +26,9 @@ from streaming import (
     written,
 )
 
-from stream.kafka.topics import ensure_topic
-from stream.store.log.reader import LogReader
-from stream.store.verify.store import verify
+from freshet_graph.stream.kafka.topics import ensure_topic
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.verify.store import verify
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

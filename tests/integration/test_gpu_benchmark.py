@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer.models.interface import MODELS
-from trainer.strategies.interface import STRATEGIES, strategies_for
+from freshet_graph.trainer.models.interface import MODELS
+from freshet_graph.trainer.strategies.interface import STRATEGIES, strategies_for
 
 ROOT = Path(__file__).resolve().parents[2]
 

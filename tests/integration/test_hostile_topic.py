@@ -14,12 +14,12 @@ from hostile_formats import good, makers_of
 from registry_server import confluent, serving
 from streaming import configuration, fresh_topic, log_table, read_topic, run_job, send
 
-from schemas.config import StreamConfig, Topic
-from stream.decode.decoder import Decoder
-from stream.decode.formats.interface import FORMATS
-from stream.metrics import StreamMetrics
-from stream.microbatch import MicroBatch, RawBatch
-from stream.store.verify.store import verify
+from freshet_graph.schemas.config import StreamConfig, Topic
+from freshet_graph.stream.decode.decoder import Decoder
+from freshet_graph.stream.decode.formats.interface import FORMATS
+from freshet_graph.stream.metrics import StreamMetrics
+from freshet_graph.stream.microbatch import MicroBatch, RawBatch
+from freshet_graph.stream.store.verify.store import verify
 
 pytestmark = pytest.mark.integration
 

@@ -8,10 +8,10 @@ import pytest
 from lane_crash_job import catch_up
 from lane_stream import lane, lane_files, make_store
 
-from stream.store.crash import CRASH_POINTS
-from stream.store.lane.layout import COMMITS
-from stream.store.lane.reader import LaneReader
-from stream.store.verify.store import verify
+from freshet_graph.stream.store.crash import CRASH_POINTS
+from freshet_graph.stream.store.lane.layout import COMMITS
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.verify.store import verify
 
 LANES = {"distdy": lane("distdy"), "sep": lane("sep", edge_life=2)}
 POINTS = [

@@ -10,8 +10,8 @@ import yaml
 from trainer_processes import PATIENCE_S, ranks_of, started, until
 from trainer_streams import meetings
 
-from schemas.matrix import Matrix
-from trainer.evaluation.matrix import cells, evaluated
+from freshet_graph.schemas.matrix import Matrix
+from freshet_graph.trainer.evaluation.matrix import cells, evaluated
 
 
 @pytest.mark.slow

@@ -18,11 +18,11 @@ from streaming import started as stream_started
 from trainer_processes import PATIENCE_S, scored, until
 from trainer_sessions import small_params
 
-from stream.store.exports import ExportReader
-from stream.store.lane.reader import LaneReader
-from trainer.exports.embeddings import load_embeddings
-from trainer.models.interface import MODELS
-from trainer.session.checkpoint import Checkpoints
+from freshet_graph.stream.store.exports import ExportReader
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.exports.embeddings import load_embeddings
+from freshet_graph.trainer.models.interface import MODELS
+from freshet_graph.trainer.session.checkpoint import Checkpoints
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

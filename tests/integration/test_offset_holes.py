@@ -11,9 +11,9 @@ from kafka.admin import NewTopic
 from running_job import Running, reached
 from streaming import T0, configuration, edge, fresh_topic, log_table, run_job, settings, settled, triples
 
-from schemas.config import StreamConfig
-from stream.kafka.reader import PartitionReader
-from stream.store.log.reader import LogReader
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.stream.kafka.reader import PartitionReader
+from freshet_graph.stream.store.log.reader import LogReader
 
 pytestmark = pytest.mark.integration
 

@@ -18,10 +18,10 @@ from streaming import T0, configuration, edge, fresh_topic, log_table, read_topi
 from structlog.testing import capture_logs
 from sweeps import sweep
 
-from stream.job import open_log
-from stream.store.log.reader import LogReader
-from stream.store.places.bucket import Bucket, ObjectStoreError
-from stream.store.verify.store import verify
+from freshet_graph.stream.job import open_log
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.places.bucket import Bucket, ObjectStoreError
+from freshet_graph.stream.store.verify.store import verify
 
 pytestmark = pytest.mark.integration
 

@@ -15,12 +15,12 @@ from kafka import TopicPartition
 from streaming import T0, configuration, edge, fresh_topic, send
 from structlog.testing import capture_logs
 
-from schemas.config import StreamConfig
-from stream.commands.run import _here
-from stream.job import loop, readiness
-from stream.job.loop import StreamJob
-from stream.kafka.reader import PartitionReader
-from stream.metrics import StreamMetrics
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.stream.commands.run import _here
+from freshet_graph.stream.job import loop, readiness
+from freshet_graph.stream.job.loop import StreamJob
+from freshet_graph.stream.kafka.reader import PartitionReader
+from freshet_graph.stream.metrics import StreamMetrics
 
 pytestmark = pytest.mark.integration
 

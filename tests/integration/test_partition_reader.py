@@ -9,9 +9,9 @@ from kafka.errors import SaslAuthenticationFailedError
 from streaming import edge, fresh_topic, send, settings
 from structlog.testing import capture_logs
 
-from schemas.config import Kafka, Topic
-from stream.kafka.reader import PartitionReader
-from stream.store.errors import OffsetGapError
+from freshet_graph.schemas.config import Kafka, Topic
+from freshet_graph.stream.kafka.reader import PartitionReader
+from freshet_graph.stream.store.errors import OffsetGapError
 
 pytestmark = pytest.mark.integration
 
@@ -76,7 +76,7 @@ def test_a_client_whose_login_is_refused_is_given_up_and_ends_nothing(
         reader = reader_of(kafka, topic, [])
         assert not reader.given_up
         with monkeypatch.context() as patch:
-            patch.setattr(f"stream.kafka.reader.{of}", refused)
+            patch.setattr(f"freshet_graph.stream.kafka.reader.{of}", refused)
             call(reader)
         assert reader.given_up, "the client would not try again"
         assert "refused the login. Check kafka.sasl_mechanism" in (reader.answers.reason or "")

@@ -13,10 +13,10 @@ from running_job import Running, reached, read_of
 from streaming import T0, configuration, edge, fresh_topic, log_table, run_job, send, settings
 from structlog.testing import capture_logs
 
-from schemas.config import StreamConfig
-from stream.job.loop import StreamJob
-from stream.metrics import StreamMetrics
-from stream.store.log.reader import LogReader
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.stream.job.loop import StreamJob
+from freshet_graph.stream.metrics import StreamMetrics
+from freshet_graph.stream.store.log.reader import LogReader
 
 pytestmark = pytest.mark.integration
 

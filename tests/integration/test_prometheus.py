@@ -21,7 +21,7 @@ from confluent_kafka import Producer
 from prometheus_client.parser import text_string_to_metric_families
 from warm_popen import WarmPopen
 
-from stream.synthetic import interactions
+from freshet_graph.stream.synthetic import interactions
 
 ROOT = Path(__file__).parents[2]
 PROMETHEUS = ROOT / "deploy" / "prometheus"
@@ -95,7 +95,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
             children.append(popen(command, stdout=log, stderr=subprocess.STDOUT))
 
     try:
-        module = "-m", "stream.kafka.embedded"
+        module = "-m", "freshet_graph.stream.kafka.embedded"
         start("broker", sys.executable, *module, "--port-file", folder / "address", popen=subprocess.Popen)
         wait_for("the broker", (folder / "address").exists)
         address = (folder / "address").read_text()

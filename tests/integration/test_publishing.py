@@ -26,10 +26,10 @@ from streaming import (
     written,
 )
 
-from schemas.config import Kafka, Publication, StreamConfig, Topic
-from stream.kafka.export_publisher import ExportPublisher
-from stream.metrics import StreamMetrics
-from stream.store.exports import ExportReader
+from freshet_graph.schemas.config import Kafka, Publication, StreamConfig, Topic
+from freshet_graph.stream.kafka.export_publisher import ExportPublisher
+from freshet_graph.stream.metrics import StreamMetrics
+from freshet_graph.stream.store.exports import ExportReader
 
 pytestmark = pytest.mark.integration
 EXPORTS = 4
@@ -131,7 +131,7 @@ def test_a_publisher_follows_and_a_second_one_waits_until_it_is_gone(kafka: str,
 
 
 def test_an_outage_is_waited_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stream.kafka.greeting.PATIENCE_S", 0.5)
+    monkeypatch.setattr("freshet_graph.stream.kafka.greeting.PATIENCE_S", 0.5)
     settings = Kafka(bootstrap="127.0.0.1:9", topics=[Topic(name="any")])
     to = Publication(exports="hash", topic="vectors")
     write_export(tmp_path, "hash")

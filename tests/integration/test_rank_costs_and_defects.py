@@ -14,7 +14,7 @@ from trainer_streams import SECOND, make_lane, meetings
 PHASES = {"train", "backward", "synchronise", "update"}
 
 DEFECT = '''
-from trainer.models.sage_linear import SageLinear
+from freshet_graph.trainer.models.sage_linear import SageLinear
 
 class Defective(SageLinear):
     """Of another shape on its third snapshot."""

@@ -7,10 +7,10 @@ import pytest
 from confluent_kafka import Producer
 from streaming import T0, configuration, edge, run_job
 
-from stream.job import open_log
-from stream.kafka.embedded import EmbeddedBroker
-from stream.store.inspect import inspect
-from stream.store.verify.store import verify
+from freshet_graph.stream.job import open_log
+from freshet_graph.stream.kafka.embedded import EmbeddedBroker
+from freshet_graph.stream.store.inspect import inspect
+from freshet_graph.stream.store.verify.store import verify
 
 
 def test_the_job_keeps_what_retention_says_and_goes_on_after_a_restart(

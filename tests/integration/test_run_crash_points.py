@@ -9,8 +9,8 @@ from forked import Commands
 from streaming import T0, configuration, contents, edge, fresh_topic, read_topic, send, written
 from sweeps import sweep
 
-from stream.store.crash import AFTER_COMMIT, CRASH_POINTS
-from stream.store.verify.store import verify
+from freshet_graph.stream.store.crash import AFTER_COMMIT, CRASH_POINTS
+from freshet_graph.stream.store.verify.store import verify
 
 pytestmark = pytest.mark.integration
 

@@ -41,15 +41,15 @@ from structlog.testing import capture_logs
 from tls_proxy import TlsProxy
 from typer.testing import CliRunner
 
-from schemas.config import Kafka, StreamConfig
-from stream import background
-from stream.cli import app
-from stream.job import loop
-from stream.kafka import dead_letters, greeting, group_offsets, reader
-from stream.kafka.greeting import greet
-from stream.kafka.tls import secret
-from stream.service.failure import Failure
-from stream.store.log.reader import LogReader
+from freshet_graph.schemas.config import Kafka, StreamConfig
+from freshet_graph.stream import background
+from freshet_graph.stream.cli import app
+from freshet_graph.stream.job import loop
+from freshet_graph.stream.kafka import dead_letters, greeting, group_offsets, reader
+from freshet_graph.stream.kafka.greeting import greet
+from freshet_graph.stream.kafka.tls import secret
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.log.reader import LogReader
 
 pytestmark = pytest.mark.integration
 
@@ -215,7 +215,7 @@ def test_exactly_the_documented_rights_are_enough_and_a_missing_one_is_named(
     assert [json.loads(value or b"")["offset"] for _, value in read_topic(plain, dead)] == [1]
     assert group_offset(plain, group, topic) == 3
 
-    monkeypatch.setattr("stream.kafka.topics.METADATA_WAIT_S", 0.5)
+    monkeypatch.setattr("freshet_graph.stream.kafka.topics.METADATA_WAIT_S", 0.5)
     other = (ResourceType.TOPIC, topic, ACLOperation.ALTER_CONFIGS)  # one that implies none of the others
     for given, missing in (
         ([other, *rights[2:]], f"no right Describe on topic {topic}"),
@@ -358,7 +358,7 @@ def test_an_advertised_address_that_fails_is_named_with_the_broker_that_gave_it(
 ) -> None:
     monkeypatch.setattr(greeting, "PATIENCE_S", 1.0)
     for name in ("configure_logs", "calm_collector"):  # which are the process's
-        monkeypatch.setattr(f"stream.commands.run.{name}", lambda **_: None)
+        monkeypatch.setattr(f"freshet_graph.stream.commands.run.{name}", lambda **_: None)
     listener, told = ADVERTISED[case]
     address = secure.addresses[listener]
     path = written(tmp_path, configured(tmp_path / "store", "edges", {"bootstrap": address}))

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from streaming import T0, configuration, edge, fresh_topic, log_table, read_topic, run_job, send, written
 
-from schemas.events import event_schema
-from stream.store.log.reader import LogReader
+from freshet_graph.schemas.events import event_schema
+from freshet_graph.stream.store.log.reader import LogReader
 
 pytestmark = pytest.mark.integration
 

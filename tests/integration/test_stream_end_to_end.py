@@ -28,14 +28,14 @@ from streaming import (
     written,
 )
 
-from schemas.config import StreamConfig
-from stream.job.decoding import Decoding
-from stream.job.loop import StreamJob
-from stream.job.open_log import OpenLog
-from stream.kafka.reader import PartitionReader
-from stream.metrics import StreamMetrics
-from stream.store.lane.reader import LaneReader
-from stream.store.log.reader import LogReader
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.stream.job.decoding import Decoding
+from freshet_graph.stream.job.loop import StreamJob
+from freshet_graph.stream.job.open_log import OpenLog
+from freshet_graph.stream.kafka.reader import PartitionReader
+from freshet_graph.stream.metrics import StreamMetrics
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.log.reader import LogReader
 
 pytestmark = pytest.mark.integration
 

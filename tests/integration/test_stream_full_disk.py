@@ -13,10 +13,10 @@ from running_job import Running, reached
 from streaming import T0, command, configuration, contents, edge, fresh_topic, result, run_job, send, written
 from structlog.testing import capture_logs
 
-from schemas.config import StreamConfig
-from stream import background
-from stream.store.places.folder import FolderStaging
-from stream.store.verify.store import verify
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.stream import background
+from freshet_graph.stream.store.places.folder import FolderStaging
+from freshet_graph.stream.store.verify.store import verify
 
 pytestmark = pytest.mark.integration
 

@@ -8,15 +8,15 @@ import pytest
 from running_job import reached, readiness
 from streaming import T0, configuration, edge, fresh_topic, run_job, send
 
-from schemas.config import Metrics, StreamConfig
-from stream import background
-from stream.job.loop import StreamJob
-from stream.metrics import StreamMetrics
-from stream.service.endpoint import Endpoint
-from stream.service.failure import Failure
-from stream.store.lane.reader import LaneReader
-from stream.store.lane.writer import LaneWriter
-from stream.store.log.reader import LogReader
+from freshet_graph.schemas.config import Metrics, StreamConfig
+from freshet_graph.stream import background
+from freshet_graph.stream.job.loop import StreamJob
+from freshet_graph.stream.metrics import StreamMetrics
+from freshet_graph.stream.service.endpoint import Endpoint
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.lane.writer import LaneWriter
+from freshet_graph.stream.store.log.reader import LogReader
 
 pytestmark = pytest.mark.integration
 

@@ -14,8 +14,8 @@ from log_lines import error_of, log_lines
 from running_job import Running, ended_by, endpoint, events_of, get, reached
 from streaming import COMMAND, T0, command, configuration, edge, fresh_topic, send, started, written
 
-from schemas.config import StreamConfig
-from stream.sink import SnapshotSink
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.stream.sink import SnapshotSink
 
 pytestmark = pytest.mark.integration
 

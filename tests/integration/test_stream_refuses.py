@@ -27,12 +27,12 @@ from streaming import (
     written,
 )
 
-from schemas.events import event_schema
-from stream.kafka.producer import replay
-from stream.kafka.topics import ensure_topic
-from stream.service.failure import Failure
-from stream.store.errors import OffsetGapError
-from stream.store.log.reader import LogReader
+from freshet_graph.schemas.events import event_schema
+from freshet_graph.stream.kafka.producer import replay
+from freshet_graph.stream.kafka.topics import ensure_topic
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.errors import OffsetGapError
+from freshet_graph.stream.store.log.reader import LogReader
 
 pytestmark = pytest.mark.integration
 
@@ -61,8 +61,8 @@ def test_a_missing_topic_is_named_with_those_that_exist(kafka: str, tmp_path: Pa
 
 
 def test_a_broker_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from stream.kafka import greeting
-    from stream.service.failure import Failure
+    from freshet_graph.stream.kafka import greeting
+    from freshet_graph.stream.service.failure import Failure
 
     monkeypatch.setattr(greeting, "PATIENCE_S", 0.5)
     with pytest.raises(Failure, match=r"no broker answers at 127\.0\.0\.1:9.*kafka\.bootstrap"):
@@ -219,7 +219,7 @@ def test_a_topic_made_anew_is_not_read_as_if_it_were_the_old_one(
 def test_a_failure_inside_the_pipeline_surfaces_as_itself(
     kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from stream.sink import SnapshotSink
+    from freshet_graph.stream.sink import SnapshotSink
 
     def refuse(self: SnapshotSink, **_: object) -> None:
         raise OSError(5, "Input/output error")

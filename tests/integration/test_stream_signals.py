@@ -22,15 +22,15 @@ from running_job import (
 )
 from streaming import T0, configuration, edge, fresh_topic, run_job, send, started, written
 
-from schemas.config import StreamConfig
-from stream import background
-from stream.job import lane_threads
-from stream.kafka import dead_letters
-from stream.sink import SEAL_SNAPSHOTS
-from stream.start import NOTHING_READ
-from stream.store.lane.writer import LaneWriter
-from stream.store.plan import Stream, plan
-from stream.store.verify.store import verify
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.stream import background
+from freshet_graph.stream.job import lane_threads
+from freshet_graph.stream.kafka import dead_letters
+from freshet_graph.stream.sink import SEAL_SNAPSHOTS
+from freshet_graph.stream.start import NOTHING_READ
+from freshet_graph.stream.store.lane.writer import LaneWriter
+from freshet_graph.stream.store.plan import Stream, plan
+from freshet_graph.stream.store.verify.store import verify
 
 pytestmark = pytest.mark.integration
 

@@ -11,8 +11,8 @@ from forked import Commands
 from running_job import endpoint, events_of, get, reached
 from streaming import T0, command, configuration, contents, edge, fresh_topic, read_topic, send, written
 
-from stream.store.lane.reader import LaneReader
-from stream.store.verify.store import verify
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.verify.store import verify
 
 pytestmark = pytest.mark.integration
 

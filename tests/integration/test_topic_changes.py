@@ -27,14 +27,14 @@ from streaming import (
     written,
 )
 
-from schemas.config import StreamConfig
-from stream.kafka.reader import PartitionReader
-from stream.kafka.topics import ensure_topic
-from stream.metrics import StreamMetrics
-from stream.microbatch import RawBatch
-from stream.service.failure import Failure
-from stream.store.errors import OffsetGapError
-from stream.store.log.reader import LogReader
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.stream.kafka.reader import PartitionReader
+from freshet_graph.stream.kafka.topics import ensure_topic
+from freshet_graph.stream.metrics import StreamMetrics
+from freshet_graph.stream.microbatch import RawBatch
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.errors import OffsetGapError
+from freshet_graph.stream.store.log.reader import LogReader
 
 pytestmark = pytest.mark.integration
 

@@ -14,10 +14,10 @@ from streaming import configuration, edge, fresh_topic, send
 from trainer_sessions import examples_of, session_on
 from trainer_streams import make_lane, meetings
 
-from schemas.config import StreamConfig
-from stream.job.loop import StreamJob
-from stream.metrics import StreamMetrics
-from trainer.session.snapshot_trainer import SnapshotTrainer
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.stream.job.loop import StreamJob
+from freshet_graph.stream.metrics import StreamMetrics
+from freshet_graph.trainer.session.snapshot_trainer import SnapshotTrainer
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tour.md").read_text(encoding="utf-8")

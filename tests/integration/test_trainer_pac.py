@@ -12,8 +12,8 @@ import pytest
 from trainer_processes import PATIENCE_S, configure, numbers, ranks_of, run_to_end, scored, started, until
 from trainer_streams import SECOND, held_back, meetings
 
-from schemas.config import Lane
-from stream.store.from_file import build_store
+from freshet_graph.schemas.config import Lane
+from freshet_graph.stream.store.from_file import build_store
 
 SNAPSHOTS = 12
 
@@ -58,7 +58,7 @@ def test_after_kill_nine_of_each_rank_torchrun_goes_on_with_the_same_numbers(
     go_on = held_back(tmp_path / "store", "sep", 9)
     config = pac(tmp_path, tmp_path / "store")
     torchrun = "torch.distributed.run --standalone --nproc-per-node=2 --max-restarts=5 --monitor-interval=0.2"
-    command = f"{torchrun} --log-dir={tmp_path / 'ranks'} -m trainer.cli run --config {config} --until-idle 5"
+    command = f"{torchrun} --log-dir={tmp_path / 'ranks'} -m freshet_graph.trainer.cli run --config {config} --until-idle 5"
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", *command.split()],

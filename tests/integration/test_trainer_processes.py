@@ -28,8 +28,8 @@ from trainer_processes import (
 )
 from trainer_streams import held_back, make_lane, meetings
 
-from stream.store.plan import Stream, plan
-from trainer.strategies.cost_model import GAIN
+from freshet_graph.stream.store.plan import Stream, plan
+from freshet_graph.trainer.strategies.cost_model import GAIN
 
 IMPATIENT = Path(__file__).parent / "impatient"
 ROOT = Path(__file__).resolve().parents[2]
@@ -263,7 +263,7 @@ def test_an_event_model_learns_with_one_thread_and_waiting_threads_would_block(t
         key: value for key, value in os.environ.items() if not key.startswith(("FRESHET_", "OMP_", "GOMP_"))
     }
     done = subprocess.run(
-        [sys.executable, "-m", "trainer.cli", "run", "--config", str(config), "--until-idle", "0"],
+        [sys.executable, "-m", "freshet_graph.trainer.cli", "run", "--config", str(config), "--until-idle", "0"],
         env=environment | {"OMP_DISPLAY_ENV": "VERBOSE"}, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -17,9 +17,9 @@ from trainer_processes import PATIENCE_S
 from trainer_streams import make_lane, meetings
 from warm_popen import WarmPopen
 
-from schemas.trainer_config import TrainerConfig
-from trainer.ranks import Ranks
-from trainer.session.session import join_ranks
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.session.session import join_ranks
 
 SCRIPT = Path(rank_numbers.__file__)
 

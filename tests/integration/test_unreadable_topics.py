@@ -10,9 +10,9 @@ from running_job import Running, reached
 from streaming import T0, configuration, edge, fresh_topic, log_table, send, triples, written
 from typer.testing import CliRunner
 
-from schemas.config import StreamConfig
-from stream.cli import app
-from stream.store.log.reader import LogReader
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.stream.cli import app
+from freshet_graph.stream.store.log.reader import LogReader
 
 pytestmark = pytest.mark.integration
 

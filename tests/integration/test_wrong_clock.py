@@ -15,13 +15,13 @@ from running_job import Running, reached, read_of
 from streaming import configuration, edge, fresh_topic, log_table, run_job, send, settings
 from structlog.testing import capture_logs
 
-from schemas.config import StreamConfig
-from stream.cluster import worker as worker_module
-from stream.cluster.job import ClusterJob
-from stream.job.backfill import backfill
-from stream.kafka.broker_clock import BrokerClock
-from stream.service.failure import Failure
-from stream.store.log.reader import LogReader
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.stream.cluster import worker as worker_module
+from freshet_graph.stream.cluster.job import ClusterJob
+from freshet_graph.stream.job.backfill import backfill
+from freshet_graph.stream.kafka.broker_clock import BrokerClock
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.log.reader import LogReader
 
 pytestmark = pytest.mark.integration
 

@@ -8,13 +8,13 @@ from edge_events import edge_events
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.partition.interface import create
-from stream.partition.vertex.base import sampled_share
-from stream.partition.vertex.byte_lp import COLUMNS, DRAWS, anneal, shed, traffic
-from stream.snapshots.adjacency import build_adjacency
-from stream.snapshots.delta import Csr
-from stream.snapshots.graph import LiveGraph
-from stream.snapshots.pairs import pair_keys
+from freshet_graph.stream.partition.interface import create
+from freshet_graph.stream.partition.vertex.base import sampled_share
+from freshet_graph.stream.partition.vertex.byte_lp import COLUMNS, DRAWS, anneal, shed, traffic
+from freshet_graph.stream.snapshots.adjacency import build_adjacency
+from freshet_graph.stream.snapshots.delta import Csr
+from freshet_graph.stream.snapshots.graph import LiveGraph
+from freshet_graph.stream.snapshots.pairs import pair_keys
 
 PARTS = [1, 2, 3, 64, 100]
 

@@ -11,10 +11,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from plain_distdy import PlainDistDy, pair_lists, snapshot
 
-from stream.partition.interface import CapacityError, PartitionError, create
-from stream.partition.vertex.base import sampled_share
-from stream.partition.vertex.distdy import PAPER, REFERENCE_BYTES, refine, sampling_rates
-from stream.partition.vertex.pair_totals import FRACTION
+from freshet_graph.stream.partition.interface import CapacityError, PartitionError, create
+from freshet_graph.stream.partition.vertex.base import sampled_share
+from freshet_graph.stream.partition.vertex.distdy import PAPER, REFERENCE_BYTES, refine, sampling_rates
+from freshet_graph.stream.partition.vertex.pair_totals import FRACTION
 
 changes = st.dictionaries(st.integers(0, 11), st.integers(1, 4), max_size=6)
 streams = st.lists(st.tuples(pair_lists(12), changes), min_size=1, max_size=5)

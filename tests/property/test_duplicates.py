@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_events import SECOND, Clock, event, poll, stream_config
 
-from stream.sink import SnapshotSink, log_header
-from stream.snapshots.event_ids import EventIds
-from stream.store.compact.store import Keep, compact
-from stream.store.log.reader import LogReader
-from stream.store.log.writer import LogWriter
-from stream.store.verify.log import verify_log
+from freshet_graph.stream.sink import SnapshotSink, log_header
+from freshet_graph.stream.snapshots.event_ids import EventIds
+from freshet_graph.stream.store.compact.store import Keep, compact
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.log.writer import LogWriter
+from freshet_graph.stream.store.verify.log import verify_log
 
 KEYS = [("a", 0), ("a", 1), ("b", 0)]
 WINDOW_S = 5

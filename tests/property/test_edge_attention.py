@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from trainer.models.attention import GraphAttention
-from trainer.nn import edge_attention as module
-from trainer.nn.edge_attention import edge_attention
-from trainer.nn.graph import CSRGraph
+from freshet_graph.trainer.models.attention import GraphAttention
+from freshet_graph.trainer.nn import edge_attention as module
+from freshet_graph.trainer.nn.edge_attention import edge_attention
+from freshet_graph.trainer.nn.graph import CSRGraph
 
 HEADS, WIDTH = 3, 2
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from registry_server import Registry, serving
 
-from schemas.events import Reason
-from stream.decode.formats.interface import FORMATS
+from freshet_graph.schemas.events import Reason
+from freshet_graph.stream.decode.formats.interface import FORMATS
 
 NAMES = sorted(FORMATS.all())
 

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.kernels.mixing import mixed_part
-from stream.partition.interface import PartitionError, create
-from stream.partition.vertex.ldg import place_new
-from stream.snapshots.adjacency import build_adjacency
-from stream.snapshots.delta import Csr
-from stream.snapshots.pairs import pair_keys
+from freshet_graph.stream.kernels.mixing import mixed_part
+from freshet_graph.stream.partition.interface import PartitionError, create
+from freshet_graph.stream.partition.vertex.ldg import place_new
+from freshet_graph.stream.snapshots.adjacency import build_adjacency
+from freshet_graph.stream.snapshots.delta import Csr
+from freshet_graph.stream.snapshots.pairs import pair_keys
 
 
 def adjacency(pairs, num_nodes):

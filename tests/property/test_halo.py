@@ -18,14 +18,14 @@ from thread_ranks import side_by_side
 from trainer_sessions import examples_of, learn
 from trainer_streams import SECOND, make_lane, meetings
 
-from schemas.config import Lane
-from stream.partition.vertex.foreign_rows import foreign_parts
-from stream.store.from_file import build_store
-from stream.store.lane.reader import LaneReader
-from stream.store.window.view import WindowView
-from trainer.ranks import Ranks
-from trainer.strategies.snapshots.halo import MIB
-from trainer.strategies.snapshots.past import STRIDE
+from freshet_graph.schemas.config import Lane
+from freshet_graph.stream.partition.vertex.foreign_rows import foreign_parts
+from freshet_graph.stream.store.from_file import build_store
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.window.view import WindowView
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.strategies.snapshots.halo import MIB
+from freshet_graph.trainer.strategies.snapshots.past import STRIDE
 
 MOVES = [
     [(1, 0, 1), (1, 1, 2), (1, 3, 4), (1, 4, 5)],

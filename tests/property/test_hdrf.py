@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sep_streams import MASK, batches, seal, snapshot, splitmix64, streams
 
-from stream.partition.edge import base
-from stream.partition.interface import PartitionError, create
+from freshet_graph.stream.partition.edge import base
+from freshet_graph.stream.partition.interface import PartitionError, create
 
 GOLDEN = 0x9E3779B97F4A7C15
 

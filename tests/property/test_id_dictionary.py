@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.events import IdKind, id_type
-from stream.snapshots import string_dictionary
-from stream.snapshots.dictionary import IntDictionary, new_dictionary
+from freshet_graph.schemas.events import IdKind, id_type
+from freshet_graph.stream.snapshots import string_dictionary
+from freshet_graph.stream.snapshots.dictionary import IntDictionary, new_dictionary
 
 INT = st.one_of(
     st.integers(-3, 12), st.integers(-(2**63), 2**63 - 1), st.sampled_from([-(2**63), 2**63 - 1, 0, -1])

@@ -7,10 +7,10 @@ from drawn_json import MESSAGES, NUMBERS, assert_twins_agree
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from schemas.fields import MAX_PATH_KEYS
-from stream.decode import json_kernel, json_messages
-from stream.decode.mapping import NATIVE
-from stream.decode.times import SCALE_DIGITS, number_to_us, rfc3339_to_us
+from freshet_graph.schemas.fields import MAX_PATH_KEYS
+from freshet_graph.stream.decode import json_kernel, json_messages
+from freshet_graph.stream.decode.mapping import NATIVE
+from freshet_graph.stream.decode.times import SCALE_DIGITS, number_to_us, rfc3339_to_us
 
 
 @settings(max_examples=125, deadline=None)

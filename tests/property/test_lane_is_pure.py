@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from lane_scripts import LANES, scratch_store, streams, table_of
 from oracle_lane import INTERVAL_US, F
 
-from schemas.config import Lane
-from schemas.store import LogHeader
-from stream.store.lane.writer import LaneWriter
-from stream.store.log.writer import LogWriter
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.store import LogHeader
+from freshet_graph.stream.store.lane.writer import LaneWriter
+from freshet_graph.stream.store.log.writer import LogWriter
 
 
 @pytest.mark.parametrize("algorithm", LANES)

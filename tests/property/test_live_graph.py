@@ -8,10 +8,10 @@ from drawn_events import F, S, deletes, event_table, inserts, rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.snapshots.adjacency import build_adjacency
-from stream.snapshots.graph import LiveGraph
-from stream.snapshots.node_features import segment_bounds
-from stream.snapshots.pairs import Change
+from freshet_graph.stream.snapshots.adjacency import build_adjacency
+from freshet_graph.stream.snapshots.graph import LiveGraph
+from freshet_graph.stream.snapshots.node_features import segment_bounds
+from freshet_graph.stream.snapshots.pairs import Change
 
 
 class DictGraph:

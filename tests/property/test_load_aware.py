@@ -8,9 +8,9 @@ from edge_events import edge_events
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.partition.interface import create
-from stream.partition.vertex.load_aware import deal_again
-from stream.snapshots.graph import LiveGraph
+from freshet_graph.stream.partition.interface import create
+from freshet_graph.stream.partition.vertex.load_aware import deal_again
+from freshet_graph.stream.snapshots.graph import LiveGraph
 
 ends = st.integers(0, 9)
 events = st.lists(st.tuples(st.sampled_from([1, 1, -1]), ends, ends), max_size=15)

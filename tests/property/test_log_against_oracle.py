@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from log_events import SECOND, Clock, event, poll, stream_config
 from oracle_log import OracleLog, Rules
 
-from schemas.events import event_schema
-from schemas.store import CommitRecord, HistoryEnd, HistoryFile, HistoryRecord
-from stream.microbatch import Quiet
-from stream.sink import SnapshotSink, log_header
-from stream.store.log.reader import LogReader
-from stream.store.log.writer import LogWriter
-from stream.store.verify.log import verify_log
+from freshet_graph.schemas.events import event_schema
+from freshet_graph.schemas.store import CommitRecord, HistoryEnd, HistoryFile, HistoryRecord
+from freshet_graph.stream.microbatch import Quiet
+from freshet_graph.stream.sink import SnapshotSink, log_header
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.log.writer import LogWriter
+from freshet_graph.stream.store.verify.log import verify_log
 
 MEMORY = Path("/dev/shm")
 KEYS = [("a", 0), ("a", 1), ("b", 0)]

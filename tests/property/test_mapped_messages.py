@@ -6,8 +6,8 @@ from drawn_json import NUMBERS, SPACE, TEXTS, VALUES, assert_twins_agree
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from schemas.config import Topic
-from stream.decode.mapping import Mapping
+from freshet_graph.schemas.config import Topic
+from freshet_graph.stream.decode.mapping import Mapping
 
 MAPPINGS = [
     Mapping.of(Topic(name="t", **more))

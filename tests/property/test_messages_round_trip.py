@@ -8,8 +8,8 @@ from decoding import decode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.events import event_schema
-from stream.decode.encode import BYTES_A_MESSAGE, EventTooLongError, encode_arrow, encode_json
+from freshet_graph.schemas.events import event_schema
+from freshet_graph.stream.decode.encode import BYTES_A_MESSAGE, EventTooLongError, encode_arrow, encode_json
 
 WIDTHS = {"node": 5, "edge": 2}
 

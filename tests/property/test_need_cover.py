@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sep_streams import batches, first_draw, seal, snapshot, streams, tie_order
 
-from stream.partition.interface import PartitionError, Why, create
+from freshet_graph.stream.partition.interface import PartitionError, Why, create
 
 f32 = np.float32
 

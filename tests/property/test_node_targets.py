@@ -5,8 +5,8 @@ from drawn_events import event_table
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.snapshots.graph import LiveGraph
-from trainer.tasks.node_regression import NodeTargets, Target
+from freshet_graph.stream.snapshots.graph import LiveGraph
+from freshet_graph.trainer.tasks.node_regression import NodeTargets, Target
 
 IN_DEGREE, FEATURE = Target(), Target(next="feature", of=1)
 WIDTH = 2

@@ -18,8 +18,8 @@ from rank_equality import STILL, begun, learned, pairs, predicted, require_equal
 from thread_ranks import side_by_side
 from trainer_sessions import examples_of
 
-from trainer.ranks import Ranks
-from trainer.strategies.esdg import shared_layout
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.strategies.esdg import shared_layout
 
 DTYPES = torch.float64, torch.float32
 

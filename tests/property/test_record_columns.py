@@ -12,9 +12,9 @@ from kafka.consumer.fetcher import Fetcher
 from kafka.errors import CorruptRecordError
 from kafka.record import MemoryRecords, MemoryRecordsBuilder
 
-from stream.kafka.client import kafka_failures
-from stream.kafka.records import BATCH_BYTES, _ColumnarRecords, parse
-from stream.service.failure import Failure
+from freshet_graph.stream.kafka.client import kafka_failures
+from freshet_graph.stream.kafka.records import BATCH_BYTES, _ColumnarRecords, parse
+from freshet_graph.stream.service.failure import Failure
 
 TP = TopicPartition("edges", 3)
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)

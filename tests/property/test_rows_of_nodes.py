@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from lane_scripts import scratch_store, streams, table_of
 from oracle_lane import INTERVAL_US, F, Row
 
-from schemas.config import Lane
-from schemas.store import LogHeader
-from stream.store.compact.store import Keep, compact
-from stream.store.lane.reader import LaneReader
-from stream.store.lane.writer import LaneWriter
-from stream.store.log.writer import LogWriter
-from stream.store.window.rows import NodeRows
-from stream.store.window.view import WindowView
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.store import LogHeader
+from freshet_graph.stream.store.compact.store import Keep, compact
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.lane.writer import LaneWriter
+from freshet_graph.stream.store.log.writer import LogWriter
+from freshet_graph.stream.store.window.rows import NodeRows
+from freshet_graph.stream.store.window.view import WindowView
 
 OLD_VECTOR = [
     (0, [Row(1, 0, 1, 0), Row(0, 0, None, 0, features=[7.0] * F)]),

@@ -5,10 +5,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from trainer.strategies.dygnex.scheduling.greedy import anneal, cut, fill_bins, greedy, level
-from trainer.strategies.dygnex.scheduling.locality import SLACK, keep_runs, moved
-from trainer.strategies.dygnex.scheduling.schedule import Problem, Schedule, SearchLimits, lower_bound_s
-from trainer.strategies.dygnex.scheduling.solve import ALGORITHMS
+from freshet_graph.trainer.strategies.dygnex.scheduling.greedy import anneal, cut, fill_bins, greedy, level
+from freshet_graph.trainer.strategies.dygnex.scheduling.locality import SLACK, keep_runs, moved
+from freshet_graph.trainer.strategies.dygnex.scheduling.schedule import (
+    Problem,
+    Schedule,
+    SearchLimits,
+    lower_bound_s,
+)
+from freshet_graph.trainer.strategies.dygnex.scheduling.solve import ALGORITHMS
 
 SECONDS = st.floats(0.0, 1e6, allow_subnormal=False) | st.integers(0, 4).map(float)
 

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sep_streams import batches, seal, snapshot, splitmix64, streams, tie_order
 
-from stream.partition.edge import base, sep
-from stream.partition.edge.load_planes import smallest_flipped
-from stream.partition.edge.sep import better_end
-from stream.partition.interface import PartitionError, Why, create
+from freshet_graph.stream.partition.edge import base, sep
+from freshet_graph.stream.partition.edge.load_planes import smallest_flipped
+from freshet_graph.stream.partition.edge.sep import better_end
+from freshet_graph.stream.partition.interface import PartitionError, Why, create
 
 
 class PlainSep:

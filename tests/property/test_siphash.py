@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.snapshots.string_dictionary import new_key, siphash
+from freshet_graph.stream.snapshots.string_dictionary import new_key, siphash
 
 MASK = 2**64 - 1
 

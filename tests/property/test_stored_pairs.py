@@ -5,11 +5,11 @@ from edge_events import edge_events
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.partition.interface import Assignment, Why
-from stream.snapshots.graph import LiveGraph
-from stream.store.lane.diff import rows_of_all
-from stream.store.lane.placement import Placement
-from stream.store.lane.state import AssignedPairs, OwnedPairs
+from freshet_graph.stream.partition.interface import Assignment, Why
+from freshet_graph.stream.snapshots.graph import LiveGraph
+from freshet_graph.stream.store.lane.diff import rows_of_all
+from freshet_graph.stream.store.lane.placement import Placement
+from freshet_graph.stream.store.lane.state import AssignedPairs, OwnedPairs
 
 PARTS = 3
 ids = st.integers(0, 6)

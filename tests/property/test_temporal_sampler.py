@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.data.temporal_graph import TemporalGraph
-from trainer.data.temporal_sampler import HOWS, Neighbours, TemporalSampler, sample_before
+from freshet_graph.trainer.data.temporal_graph import TemporalGraph
+from freshet_graph.trainer.data.temporal_sampler import HOWS, Neighbours, TemporalSampler, sample_before
 
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15

@@ -10,14 +10,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.trainer_config import Smoothing
-from stream.store.log.event_columns import EventColumns
-from stream.store.window.pairs import ChangedPairs
-from trainer.nn.graph import CSRGraph
-from trainer.timeline.device import DeviceTimeline
-from trainer.timeline.graph import TimelineGraph
-from trainer.timeline.timeline import Timeline
-from trainer.timeline.transfer import MODES, Mode, Transfer
+from freshet_graph.schemas.trainer_config import Smoothing
+from freshet_graph.stream.store.log.event_columns import EventColumns
+from freshet_graph.stream.store.window.pairs import ChangedPairs
+from freshet_graph.trainer.nn.graph import CSRGraph
+from freshet_graph.trainer.timeline.device import DeviceTimeline
+from freshet_graph.trainer.timeline.graph import TimelineGraph
+from freshet_graph.trainer.timeline.timeline import Timeline
+from freshet_graph.trainer.timeline.transfer import MODES, Mode, Transfer
 
 CPU = torch.device("cpu")
 Row = tuple[int, int, int, float]

@@ -11,16 +11,16 @@ from lane_scripts import scratch_store
 from log_events import event_columns
 from oracle_lane import ScatterEdge, ScatterVertex
 
-from schemas.config import Lane
-from schemas.store import WHOLE_PAIRS
-from schemas.trainer_config import Smoothing
-from stream.snapshots.graph import LiveGraph
-from stream.snapshots.pairs import Change, pair_keys
-from stream.store.from_file import build_store
-from stream.store.lane.reader import LaneReader
-from stream.store.window.pairs import ChangedPairs
-from trainer.data.node_names import NodeNames
-from trainer.timeline.graph import Snapshot, TimelineView
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.store import WHOLE_PAIRS
+from freshet_graph.schemas.trainer_config import Smoothing
+from freshet_graph.stream.snapshots.graph import LiveGraph
+from freshet_graph.stream.snapshots.pairs import Change, pair_keys
+from freshet_graph.stream.store.from_file import build_store
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.window.pairs import ChangedPairs
+from freshet_graph.trainer.data.node_names import NodeNames
+from freshet_graph.trainer.timeline.graph import Snapshot, TimelineView
 
 SECOND = 1_000_000
 SNAPSHOTS = 10

@@ -8,16 +8,16 @@ from lane_scripts import LANES, NODES, scratch_store, streams, table_of
 from lane_stream import live_nodes
 from oracle_lane import INTERVAL_US, F, OracleLane, Row
 
-from schemas.config import Lane
-from schemas.store import LogHeader
-from stream.store.errors import RetainedError
-from stream.store.lane.reader import LaneReader
-from stream.store.lane.writer import LaneWriter
-from stream.store.log.reader import LogReader
-from stream.store.log.writer import LogWriter
-from stream.store.verify.store import verify
-from stream.store.window.pairs import ChangedPairs
-from stream.store.window.view import WindowView
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.store import LogHeader
+from freshet_graph.stream.store.errors import RetainedError
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.lane.writer import LaneWriter
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.log.writer import LogWriter
+from freshet_graph.stream.store.verify.store import verify
+from freshet_graph.stream.store.window.pairs import ChangedPairs
+from freshet_graph.stream.store.window.view import WindowView
 
 Pair = tuple[int, int]
 

@@ -12,10 +12,10 @@ from forked import Commands
 from real_data import real_file
 from streaming import configuration, contents, fresh_topic, settings, written
 
-from stream.decode.files import read_events
-from stream.kafka.producer import replay
-from stream.store.log.reader import LogReader
-from stream.store.verify.store import verify
+from freshet_graph.stream.decode.files import read_events
+from freshet_graph.stream.kafka.producer import replay
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.verify.store import verify
 
 pytestmark = [pytest.mark.real, pytest.mark.integration, pytest.mark.slow]
 

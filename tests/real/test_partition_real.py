@@ -6,11 +6,11 @@ import pyarrow.parquet as pq
 import pytest
 from real_data import real_file
 
-from stream.decode.files import read_events
-from stream.partition.interface import create
-from stream.partition.offline import partition_events
-from stream.snapshots.graph import LiveGraph
-from stream.snapshots.sealing import densify, slice_events
+from freshet_graph.stream.decode.files import read_events
+from freshet_graph.stream.partition.interface import create
+from freshet_graph.stream.partition.offline import partition_events
+from freshet_graph.stream.snapshots.graph import LiveGraph
+from freshet_graph.stream.snapshots.sealing import densify, slice_events
 
 DAY_US = 86_400_000_000
 pytestmark = pytest.mark.real

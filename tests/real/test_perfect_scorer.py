@@ -10,9 +10,9 @@ import pytest
 from offline_protocol import config_for
 from real_data import DATA, real_file
 
-from trainer.data.history import Inserts
-from trainer.data.negatives import NONE, Draw, NegativePool
-from trainer.evaluation.evaluate import evaluate
+from freshet_graph.trainer.data.history import Inserts
+from freshet_graph.trainer.data.negatives import NONE, Draw, NegativePool
+from freshet_graph.trainer.evaluation.evaluate import evaluate
 
 FILES = sorted(path.name for path in DATA.glob("*.parquet"))
 

@@ -9,11 +9,11 @@ import pytest
 from lane_stream import lane
 from real_data import real_file
 
-from stream.store.from_file import build_store
-from stream.store.inspect import inspect
-from stream.store.lane.reader import LaneReader
-from stream.store.verify.store import verify
-from stream.store.window.view import WindowView
+from freshet_graph.stream.store.from_file import build_store
+from freshet_graph.stream.store.inspect import inspect
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.verify.store import verify
+from freshet_graph.stream.store.window.view import WindowView
 
 pytestmark = pytest.mark.real
 DAY_S = 86_400

@@ -10,11 +10,11 @@ from real_data import real_file
 from streaming import configuration, fresh_topic, log_table, result, written
 from trainer_command import trainer
 
-from schemas.events import Op
-from stream.snapshots.graph import LiveGraph
-from stream.snapshots.pairs import Change
-from stream.store.lane.reader import LaneReader
-from stream.store.log.reader import LogReader
+from freshet_graph.schemas.events import Op
+from freshet_graph.stream.snapshots.graph import LiveGraph
+from freshet_graph.stream.snapshots.pairs import Change
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.log.reader import LogReader
 
 pytestmark = [pytest.mark.real, pytest.mark.integration, pytest.mark.slow]
 

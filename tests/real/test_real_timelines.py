@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from real_data import DATA, real_file
 
-from schemas.trainer_config import Smoothing
+from freshet_graph.schemas.trainer_config import Smoothing
 
 pytestmark = pytest.mark.real
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "timeline.py"

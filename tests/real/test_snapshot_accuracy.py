@@ -7,12 +7,12 @@ import pytest
 import yaml
 from real_data import real_file
 
-from schemas.matrix import Matrix
-from schemas.trainer_config import TrainerConfig
-from trainer.evaluation.evaluate import evaluate
-from trainer.evaluation.matrix import cells
-from trainer.evaluation.split import parse_shares
-from trainer.ranks import Ranks
+from freshet_graph.schemas.matrix import Matrix
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.trainer.evaluation.evaluate import evaluate
+from freshet_graph.trainer.evaluation.matrix import cells
+from freshet_graph.trainer.evaluation.split import parse_shares
+from freshet_graph.trainer.ranks import Ranks
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))

@@ -8,10 +8,10 @@ import pytest
 from real_data import DATA, real_file
 from trainer_command import trainer
 
-from stream.store.from_file import default_interval
-from trainer.data.history import History, Inserts
-from trainer.scoring.baselines import edgebank, edgebank_window, recency, recency_popularity
-from trainer.scoring.metrics import batched_figures
+from freshet_graph.stream.store.from_file import default_interval
+from freshet_graph.trainer.data.history import History, Inserts
+from freshet_graph.trainer.scoring.baselines import edgebank, edgebank_window, recency, recency_popularity
+from freshet_graph.trainer.scoring.metrics import batched_figures
 
 pytestmark = pytest.mark.real
 

@@ -23,22 +23,22 @@ from no_offsets import NoOffsets, NoWatch
 from prometheus_client import CollectorRegistry
 from torch.distributed import HashStore
 
-from schemas.config import Lane, StreamConfig
-from schemas.trainer_config import TrainerConfig
-from stream.cluster.log_host import LogHost
-from stream.cluster.plan import ClusterPlan, announce
-from stream.job.lane_threads import LaneThread
-from stream.job.readiness import readiness
-from stream.kafka.reader import Start
-from stream.metrics import StreamMetrics
-from stream.pipeline import holding
-from stream.sink import SnapshotSink
-from stream.store.lane.reader import LaneReader
-from trainer.continual.daemon import Trainer
-from trainer.heartbeats import Heartbeats
-from trainer.metrics import TrainerMetrics
-from trainer.ranks import Ranks
-from trainer.scoring.predictions import Predictions
+from freshet_graph.schemas.config import Lane, StreamConfig
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.cluster.log_host import LogHost
+from freshet_graph.stream.cluster.plan import ClusterPlan, announce
+from freshet_graph.stream.job.lane_threads import LaneThread
+from freshet_graph.stream.job.readiness import readiness
+from freshet_graph.stream.kafka.reader import Start
+from freshet_graph.stream.metrics import StreamMetrics
+from freshet_graph.stream.pipeline import holding
+from freshet_graph.stream.sink import SnapshotSink
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.continual.daemon import Trainer
+from freshet_graph.trainer.heartbeats import Heartbeats
+from freshet_graph.trainer.metrics import TrainerMetrics
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.scoring.predictions import Predictions
 
 PROMETHEUS = Path(__file__).parents[2] / "deploy/prometheus"
 T0 = 1_800_000_000
@@ -129,17 +129,19 @@ class World:
         patch.setitem(SnapshotSink.__init__.__kwdefaults__, "clock", lambda: self.now_s)
         advance = SnapshotSink.advance  # commits take none of the world's time, so they are waited for
         patch.setattr(SnapshotSink, "advance", lambda sink, *, wait: advance(sink, wait=True))
-        patch.setattr("stream.job.open_log.GroupOffsets", NoOffsets)
-        patch.setattr("stream.job.open_log.TopicWatch", NoWatch)
+        patch.setattr("freshet_graph.stream.job.open_log.GroupOffsets", NoOffsets)
+        patch.setattr("freshet_graph.stream.job.open_log.TopicWatch", NoWatch)
         patch.setattr(Predictions, "figures", lambda _: dict(self.figures))
         self.patch, self.speed, self.figures = patch, 1.0, dict(GOOD)
         # The process that runs the tests, and the disk under them, are busy with other tests too.
         self.rss: Callable[[], float] = lambda: 1e9
         self.free: Callable[[], float] = lambda: 0.5
-        patch.setattr("trainer.metrics.psutil.Process", lambda: SimpleNamespace(memory_info=self._memory))
+        patch.setattr(
+            "freshet_graph.trainer.metrics.psutil.Process", lambda: SimpleNamespace(memory_info=self._memory)
+        )
         usage = shutil.disk_usage(folder)
         patch.setattr(
-            "stream.metrics.shutil.disk_usage",
+            "freshet_graph.stream.metrics.shutil.disk_usage",
             lambda _: usage._replace(free=round(self.free() * usage.total)),
         )
         self.unread, self.silent = {0: 0, 1: 0}, set[int]()

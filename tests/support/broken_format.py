@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from schemas.events import Reason
-from stream.decode.formats.interface import Read
-from stream.decode.formats.plain import JsonFormat
-from stream.decode.reading import DecodedRows, Limits, refused_alike
-from stream.service.failure import Failure
+from freshet_graph.schemas.events import Reason
+from freshet_graph.stream.decode.formats.interface import Read
+from freshet_graph.stream.decode.formats.plain import JsonFormat
+from freshet_graph.stream.decode.reading import DecodedRows, Limits, refused_alike
+from freshet_graph.stream.service.failure import Failure
 
 NAME = "broken"
 

@@ -13,8 +13,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
-from stream.service.output import notes
-from stream.store import crash
+from freshet_graph.stream.service.output import notes
+from freshet_graph.stream.store import crash
 
 
 def be_command(
@@ -50,11 +50,11 @@ def _be(command: Sequence[str], environment: Mapping[str, str]) -> None:
         runpy.run_path(sys.argv[0], run_name="__main__")
         return
     if name == "freshet-stream":
-        from stream.start import main
+        from freshet_graph.stream.start import main
     else:
         from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 
-        from trainer.cli import main
+        from freshet_graph.trainer.cli import main
 
         SubprocessHandler._popen = _rank  # type: ignore[method-assign]
     main()

@@ -6,14 +6,14 @@ import numpy as np
 import pyarrow as pa
 from lane_stream import FEATURES, SECOND, SEGMENTS, random_events
 
-from schemas.config import Lane
-from schemas.store import LogHeader
-from stream.store.compact.store import Keep, compact
-from stream.store.lane.reader import LaneReader
-from stream.store.lane.writer import LaneWriter
-from stream.store.log.reader import LogReader
-from stream.store.log.writer import LogWriter
-from stream.store.window.view import WindowView
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.store import LogHeader
+from freshet_graph.stream.store.compact.store import Keep, compact
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.lane.writer import LaneWriter
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.log.writer import LogWriter
+from freshet_graph.stream.store.window.view import WindowView
 
 SNAPSHOTS = 20
 EVENTS = random_events(snapshots=SNAPSHOTS)

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from stream.store.compact.store import Keep, compact
-from stream.store.crash import arm
+from freshet_graph.stream.store.compact.store import Keep, compact
+from freshet_graph.stream.store.crash import arm
 
 
 def compact_store(store: Path, keep: int, crash_at: str, remove: tuple[str, ...] = ()) -> None:

@@ -5,9 +5,9 @@ from random import Random
 
 from log_events import SECOND, Clock, Message, event, poll, stream_config
 
-from stream.sink import SnapshotSink, log_header
-from stream.store.crash import arm
-from stream.store.log.writer import LogWriter
+from freshet_graph.stream.sink import SnapshotSink, log_header
+from freshet_graph.stream.store.crash import arm
+from freshet_graph.stream.store.log.writer import LogWriter
 
 KEYS = [("a", 0), ("a", 1), ("b", 0)]
 

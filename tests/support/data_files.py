@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from schemas.store import FileRef
-from stream.store.places.interface import Write
-from stream.store.places.place import Place, place_of
+from freshet_graph.schemas.store import FileRef
+from freshet_graph.stream.store.places.interface import Write
+from freshet_graph.stream.store.places.place import Place, place_of
 
 
 def write_file(root: Path | Place, relative: str, write: Write) -> FileRef:

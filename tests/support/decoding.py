@@ -2,11 +2,11 @@
 
 import pyarrow as pa
 
-from schemas.config import Kafka, StreamConfig, Topic
-from stream.decode.decoder import Decoder
-from stream.decode.encode import encode_arrow
-from stream.decode.formats.interface import MessageFormat, create_format
-from stream.microbatch import MicroBatch, RawBatch
+from freshet_graph.schemas.config import Kafka, StreamConfig, Topic
+from freshet_graph.stream.decode.decoder import Decoder
+from freshet_graph.stream.decode.encode import encode_arrow
+from freshet_graph.stream.decode.formats.interface import MessageFormat, create_format
+from freshet_graph.stream.microbatch import MicroBatch, RawBatch
 
 NOW_US = 1_800_000_000_000_000
 GOOD = b'{"src":1,"dst":2,"t":1082040961}'

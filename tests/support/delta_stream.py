@@ -3,8 +3,8 @@
 import numpy as np
 import pyarrow as pa
 
-from schemas.events import log_event_schema
-from stream.snapshots.graph import LiveGraph
+from freshet_graph.schemas.events import log_event_schema
+from freshet_graph.stream.snapshots.graph import LiveGraph
 
 
 def snapshot(events):

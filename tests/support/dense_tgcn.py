@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from trainer_streams import FEATURES, SECOND, meetings
 
-from schemas.config import Lane
-from schemas.trainer_config import TrainerConfig
-from stream.store.from_file import build_store
-from stream.store.lane.reader import LaneReader
-from trainer.data.neighbours import signatures
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.store.from_file import build_store
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.data.neighbours import signatures
 
 SIGNATURE, WINDOW, LIFE = 4, 3, 2
 

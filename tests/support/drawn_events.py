@@ -3,7 +3,7 @@
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from schemas.events import log_event_schema
+from freshet_graph.schemas.events import log_event_schema
 
 F, S = 5, 3
 

@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from schemas.events import IdKind
-from stream.decode.json_messages import read_json, read_message
-from stream.decode.mapping import FIELDS, Mapping
-from stream.decode.reading import RefusedError
+from freshet_graph.schemas.events import IdKind
+from freshet_graph.stream.decode.json_messages import read_json, read_message
+from freshet_graph.stream.decode.mapping import FIELDS, Mapping
+from freshet_graph.stream.decode.reading import RefusedError
 
 NUMBERS = st.one_of(
     st.from_regex(r"\A-?(0|[1-9][0-9]{0,22})(\.[0-9]{1,22})?([eE][+-]?[0-9]{1,3})?\Z"),

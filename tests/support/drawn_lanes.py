@@ -8,8 +8,8 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from trainer_streams import FEATURES, SECOND, make_lane
 
-from schemas.events import event_schema
-from stream.store.lane.reader import LaneReader
+from freshet_graph.schemas.events import event_schema
+from freshet_graph.stream.store.lane.reader import LaneReader
 
 PARTS = 4
 

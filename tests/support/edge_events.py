@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from schemas.events import log_event_schema
+from freshet_graph.schemas.events import log_event_schema
 
 
 def edge_events(rows):

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from trainer.ranks import Ranks
+from freshet_graph.trainer.ranks import Ranks
 
 WIDTH = 3
 

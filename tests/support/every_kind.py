@@ -8,15 +8,15 @@ from lane_stream import lane
 from log_events import SECOND, event, refusal, stream_config
 from placed import files_of, flipped, problems_of, write
 
-from schemas.events import event_schema
-from schemas.store import HistoryFile, HistoryRecord, Position
-from stream.sink import log_header
-from stream.snapshots.border import HISTORY
-from stream.store.compact.store import Keep, compact
-from stream.store.lane.writer import LaneWriter
-from stream.store.log.sealed import tail_schema
-from stream.store.log.writer import LogWriter
-from stream.store.places.place import Place
+from freshet_graph.schemas.events import event_schema
+from freshet_graph.schemas.store import HistoryFile, HistoryRecord, Position
+from freshet_graph.stream.sink import log_header
+from freshet_graph.stream.snapshots.border import HISTORY
+from freshet_graph.stream.store.compact.store import Keep, compact
+from freshet_graph.stream.store.lane.writer import LaneWriter
+from freshet_graph.stream.store.log.sealed import tail_schema
+from freshet_graph.stream.store.log.writer import LogWriter
+from freshet_graph.stream.store.places.place import Place
 
 LANES = {
     "hash": lane("hash", parts=1, base_every=1, window=1),

@@ -6,11 +6,11 @@ from typing import Any
 from trainer_sessions import session_on
 from trainer_streams import make_lane
 
-from trainer.models.interface import (
+from freshet_graph.trainer.models.interface import (
     MODELS,
 )
-from trainer.session.session import Session
-from trainer.strategies.interface import STRATEGIES
+from freshet_graph.trainer.session.session import Session
+from freshet_graph.trainer.strategies.interface import STRATEGIES
 
 KINDS = {name: getattr(found, "kind", "") for name, found in sorted(MODELS.all().items())}
 

@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import pyarrow as pa
 from exported import add
 
-from stream.store.crash import arm
-from stream.store.exports import ExportReader, ExportWriter
+from freshet_graph.stream.store.crash import arm
+from freshet_graph.stream.store.exports import ExportReader, ExportWriter
 
 POINTS = (
     "file.torn", "file.written", "file.synced", "file.renamed:1", "file.renamed:2", "files.named", "export.named",

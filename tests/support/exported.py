@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from schemas.exports import ExportCommit, ExportKind
-from schemas.store import FileRef
-from stream.store.exports import ExportReader, ExportWriter
+from freshet_graph.schemas.exports import ExportCommit, ExportKind
+from freshet_graph.schemas.store import FileRef
+from freshet_graph.stream.store.exports import ExportReader, ExportWriter
 
 WIDTH = 4
 

@@ -7,8 +7,8 @@ import pyarrow.compute as pc
 import pytest
 import small_trainers
 
-from schemas.trainer_config import Optimisation, TrainerConfig
-from stream.store.exports import ExportReader
+from freshet_graph.schemas.trainer_config import Optimisation, TrainerConfig
+from freshet_graph.stream.store.exports import ExportReader
 
 BOTH = {"embeddings": True, "scores": True}
 

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import trainer
-from trainer.models.interface import Model
+from freshet_graph import trainer
+from freshet_graph.trainer.models.interface import Model
 
 FAR = torch.device("meta")
 """What far tensors say: torch keeps no numbers there, so a tensor that is not ours cannot be read by accident."""

@@ -39,7 +39,7 @@ def flink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @contextmanager
 def worker_pool(log: Path) -> Iterator[tuple[str, psutil.Process]]:
     """A pool that starts a process for each worker Flink asks for: its host:port and its process."""
-    command = [sys.executable, "-m", "stream.cluster.worker_pool", "--port", "0"]
+    command = [sys.executable, "-m", "freshet_graph.stream.cluster.worker_pool", "--port", "0"]
     with log.open("wb") as output:
         pool = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
     try:

@@ -7,9 +7,9 @@ from typing import Any
 
 from placed import write
 
-from stream.store.files.data import checksum
-from stream.store.files.records import canonical, checksum_of
-from stream.store.places.place import Place
+from freshet_graph.stream.store.files.data import checksum
+from freshet_graph.stream.store.files.records import canonical, checksum_of
+from freshet_graph.stream.store.places.place import Place
 
 
 def refit(store: Path) -> None:

@@ -9,7 +9,7 @@ from command_job import logged, without_settings
 from streaming import T0, configuration, edge, fresh_topic, send, written
 from warm_popen import server
 
-from stream.store import crash
+from freshet_graph.stream.store import crash
 
 
 @pytest.fixture(scope="session")

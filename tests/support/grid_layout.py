@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.models.stages import CellStage, GraphStage, Stage
-from trainer.nn.graph import CSRGraph, DirectedGraph
+from freshet_graph.trainer.models.stages import CellStage, GraphStage, Stage
+from freshet_graph.trainer.nn.graph import CSRGraph, DirectedGraph
 
 
 class Grid:

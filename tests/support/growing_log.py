@@ -5,11 +5,11 @@ from itertools import zip_longest
 import pyarrow as pa
 from log_events import event
 
-from schemas.events import event_schema
-from schemas.store import LogHeader
-from stream.store.log.sealed import tail_schema
-from stream.store.log.writer import LogWriter
-from stream.store.places.place import Place
+from freshet_graph.schemas.events import event_schema
+from freshet_graph.schemas.store import LogHeader
+from freshet_graph.stream.store.log.sealed import tail_schema
+from freshet_graph.stream.store.log.writer import LogWriter
+from freshet_graph.stream.store.places.place import Place
 
 HEADER = LogHeader(graph="g", interval_us=10, ids="string")
 

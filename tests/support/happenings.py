@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from stream.store.log.event_columns import EventColumns
+from freshet_graph.stream.store.log.event_columns import EventColumns
 
 NODES, FEATURES = 7, 2
 

@@ -9,7 +9,7 @@ from hostile_arrow import arrow_makers
 from hostile_draws import Make
 from hostile_json import json_makers
 
-from schemas.config import StreamConfig, Topic
+from freshet_graph.schemas.config import StreamConfig, Topic
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from hostile_draws import HOSTILE_INTS, T0, Make, any_of, mutate, random_bytes
 
-from schemas.events import IdKind, event_schema
+from freshet_graph.schemas.events import IdKind, event_schema
 
 
 def arrow_makers(ids: IdKind) -> dict[str, Make]:

@@ -17,14 +17,14 @@ from every_kind import LANES, make_every_kind
 from forge import refit
 from placed import files_of
 
-from schemas.store import FileRef
-from stream.store.errors import CorruptError, StoreError
-from stream.store.files.data import read_table
-from stream.store.lane.reader import LaneReader
-from stream.store.lane.writer import LaneWriter
-from stream.store.log.sealed import tail_schema
-from stream.store.verify.store import verify
-from stream.store.window.view import WindowView
+from freshet_graph.schemas.store import FileRef
+from freshet_graph.stream.store.errors import CorruptError, StoreError
+from freshet_graph.stream.store.files.data import read_table
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.lane.writer import LaneWriter
+from freshet_graph.stream.store.log.sealed import tail_schema
+from freshet_graph.stream.store.verify.store import verify
+from freshet_graph.stream.store.window.view import WindowView
 
 MORE_BYTES = 512 << 20
 VALUES = [("<q", 1 << 62), ("<q", 3 << 28), ("<i", 0x7FFFFFFF), ("<i", -1)]

@@ -10,8 +10,8 @@ from hostile_draws import Make, any_of, mutate, random_bytes
 from hostile_json import json_makers
 from registry_server import Registry
 
-from schemas.events import event_schema
-from stream.decode.formats.interface import MessageFormat
+from freshet_graph.schemas.events import event_schema
+from freshet_graph.stream.decode.formats.interface import MessageFormat
 
 
 def good(written: MessageFormat, src: int) -> bytes:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from hostile_draws import FIELDS, HOSTILE_NUMBERS, T0, Make, any_of, mutate, random_bytes
 
-from schemas.events import IdKind
+from freshet_graph.schemas.events import IdKind
 
 
 def json_makers(ids: IdKind) -> dict[str, Make]:

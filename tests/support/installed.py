@@ -5,7 +5,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from stream import registry
+from freshet_graph.stream import registry
 
 
 def install(

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from schemas.config import Lane
-from stream.store.crash import arm
-from stream.store.lane.writer import LaneWriter
+from freshet_graph.schemas.config import Lane
+from freshet_graph.stream.store.crash import arm
+from freshet_graph.stream.store.lane.writer import LaneWriter
 
 
 def catch_up(store: Path, lane: Lane, crash_at: str) -> None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from oracle_lane import INTERVAL_US, F, Row
 
-from schemas.events import event_schema
+from freshet_graph.schemas.events import event_schema
 
 LANES = ["distdy", "sep", "scatter-vertex", "scatter-edge"]
 NODES = 7

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from schemas.config import Lane
-from schemas.events import event_schema
-from schemas.store import LaneManifest
-from stream.arrays.kinds import Int64
-from stream.store.from_file import build_store
-from stream.store.lane.reader import LaneReader
-from stream.store.window.view import WindowView
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.events import event_schema
+from freshet_graph.schemas.store import LaneManifest
+from freshet_graph.stream.arrays.kinds import Int64
+from freshet_graph.stream.store.from_file import build_store
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.window.view import WindowView
 
 SECOND = 1_000_000
 FEATURES = 6

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from schemas.config import StreamConfig
-from schemas.events import REJECT_SCHEMA, IdKind, event_schema
-from stream.microbatch import MicroBatch, Quiet
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.schemas.events import REJECT_SCHEMA, IdKind, event_schema
+from freshet_graph.stream.microbatch import MicroBatch, Quiet
 
 SECOND = 1_000_000
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from stream.store.compact.store import Keep, compact
-from stream.store.places.place import Place
+from freshet_graph.stream.store.compact.store import Keep, compact
+from freshet_graph.stream.store.places.place import Place
 
 
 def dropping(store: Place, *keep: int) -> Callable[[], None]:

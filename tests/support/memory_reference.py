@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from trainer.models.tgn import MemoryModel
+from freshet_graph.trainer.models.tgn import MemoryModel
 
 Vector = np.ndarray
 

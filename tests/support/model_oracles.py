@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainer.models.interface import SnapshotModel
-from trainer.models.stages import GraphStage
-from trainer.models.unroll import unroll
-from trainer.nn.graph import CSRGraph
+from freshet_graph.trainer.models.interface import SnapshotModel
+from freshet_graph.trainer.models.stages import GraphStage
+from freshet_graph.trainer.models.unroll import unroll
+from freshet_graph.trainer.nn.graph import CSRGraph
 
 Array = NDArray[np.float64]
 Weights = dict[str, Array]

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
-from schemas.config import Kafka
-from schemas.store import Position
+from freshet_graph.schemas.config import Kafka
+from freshet_graph.schemas.store import Position
 
 
 class NoOffsets:

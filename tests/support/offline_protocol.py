@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from trainer_streams import meetings
 
-from schemas.trainer_config import Optimisation, TrainerConfig
+from freshet_graph.schemas.trainer_config import Optimisation, TrainerConfig
 
 SHARES = (0.6, 0.2, 0.2)
 

@@ -11,19 +11,19 @@ import pytest
 from log_events import SECOND, Clock, event, poll, stream_config
 from placed import Places
 
-from schemas.events import REJECT_SCHEMA
-from stream.job import open_log
-from stream.job.open_log import RoomForCommits
-from stream.observer import SinkObserver
-from stream.sink import SnapshotSink, log_header
-from stream.store.errors import StoreError
-from stream.store.files.data import read_table
-from stream.store.files.records import read_record
-from stream.store.log.layout import commit_name
-from stream.store.log.reader import LogReader
-from stream.store.log.writer import LogWriter
-from stream.store.places.bucket import Bucket, ObjectStoreError
-from stream.store.verify.store import verify
+from freshet_graph.schemas.events import REJECT_SCHEMA
+from freshet_graph.stream.job import open_log
+from freshet_graph.stream.job.open_log import RoomForCommits
+from freshet_graph.stream.observer import SinkObserver
+from freshet_graph.stream.sink import SnapshotSink, log_header
+from freshet_graph.stream.store.errors import StoreError
+from freshet_graph.stream.store.files.data import read_table
+from freshet_graph.stream.store.files.records import read_record
+from freshet_graph.stream.store.log.layout import commit_name
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.log.writer import LogWriter
+from freshet_graph.stream.store.places.bucket import Bucket, ObjectStoreError
+from freshet_graph.stream.store.verify.store import verify
 
 KEY = ("a", 0)
 MESSAGES = 12

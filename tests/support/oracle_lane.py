@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from schemas.section import Section
-from stream.partition.interface import Assignment, PartitionerSetting, Why, create, register
-from stream.snapshots.graph import LiveGraph
-from stream.snapshots.state_table import pack, unpack
+from freshet_graph.schemas.section import Section
+from freshet_graph.stream.partition.interface import Assignment, PartitionerSetting, Why, create, register
+from freshet_graph.stream.snapshots.graph import LiveGraph
+from freshet_graph.stream.snapshots.state_table import pack, unpack
 
 F = 5
 INTERVAL_US = 1_000

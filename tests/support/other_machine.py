@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stream.store.places import lease as lease_module
+from freshet_graph.stream.store.places import lease as lease_module
 
 
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:

@@ -9,14 +9,14 @@ import numpy as np
 from trainer_sessions import examples_of, session_on, small_params
 from trainer_streams import SECOND, meetings
 
-from schemas.config import Lane
-from schemas.trainer_config import Optimisation
-from stream.store.from_file import build_store
-from stream.store.lane.reader import LaneReader
-from trainer.data.examples import Examples
-from trainer.models.interface import MODELS
-from trainer.ranks import Ranks
-from trainer.tasks.link_prediction import predict
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.trainer_config import Optimisation
+from freshet_graph.stream.store.from_file import build_store
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.data.examples import Examples
+from freshet_graph.trainer.models.interface import MODELS
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.tasks.link_prediction import predict
 
 EVENTS = meetings(snapshots=4, a_snapshot=100, nodes=40, features=False)
 

@@ -12,12 +12,12 @@ import pytest
 from obstore.store import MemoryStore
 from s3_server import S3Server
 
-from stream.store.places.bucket import Bucket
-from stream.store.places.interface import plain
-from stream.store.places.object_path import ObjectPath
-from stream.store.places.place import Place, place_of
-from stream.store.verify.check import Check
-from stream.store.verify.store import verify
+from freshet_graph.stream.store.places.bucket import Bucket
+from freshet_graph.stream.store.places.interface import plain
+from freshet_graph.stream.store.places.object_path import ObjectPath
+from freshet_graph.stream.store.places.place import Place, place_of
+from freshet_graph.stream.store.verify.check import Check
+from freshet_graph.stream.store.verify.store import verify
 
 LOCKS = {"lock", "compaction.lock"}
 MEMORY = "http://in-memory"

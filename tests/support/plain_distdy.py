@@ -5,9 +5,9 @@ import math
 import numpy as np
 from hypothesis import strategies as st
 
-from stream.partition.interface import CapacityError
-from stream.partition.vertex.distdy import REFERENCE_BYTES
-from stream.snapshots.delta import Csr, delta_of
+from freshet_graph.stream.partition.interface import CapacityError
+from freshet_graph.stream.partition.vertex.distdy import REFERENCE_BYTES
+from freshet_graph.stream.snapshots.delta import Csr, delta_of
 
 
 def snapshot(

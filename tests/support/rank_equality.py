@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from trainer_sessions import examples_of, learn, session_on, small_params
 
-from schemas.trainer_config import Optimisation
-from stream.store.lane.reader import LaneReader
-from trainer.models.interface import MODELS, ModelShape, create_model
-from trainer.ranks import Ranks
-from trainer.session.session import Session
-from trainer.strategies.interface import STRATEGIES
+from freshet_graph.schemas.trainer_config import Optimisation
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.models.interface import MODELS, ModelShape, create_model
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.session.session import Session
+from freshet_graph.trainer.strategies.interface import STRATEGIES
 
 EVERYTHING = 1 << 20
 """A batch that no snapshot fills: how many ranks there are does not decide then what a step learns from."""

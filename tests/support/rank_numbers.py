@@ -13,9 +13,9 @@ import torch
 from rank_equality import PRECISE, STILL, begun, learned, pairs, predicted
 from trainer_sessions import examples_of, learn, session_on
 
-from schemas.trainer_config import Optimisation
-from stream.store.lane.reader import LaneReader
-from trainer.ranks import Ranks
+from freshet_graph.schemas.trainer_config import Optimisation
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.ranks import Ranks
 
 FEW_AT_ONCE = {"inference_nodes": 7, "fetch": "owner"}
 

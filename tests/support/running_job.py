@@ -9,11 +9,11 @@ from pathlib import Path
 
 from log_lines import served_at
 
-from schemas.config import StreamConfig
-from stream.job.loop import Ran, StreamJob
-from stream.metrics import StreamMetrics
-from stream.service.endpoint import Endpoint
-from stream.store.log.reader import LogReader
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.stream.job.loop import Ran, StreamJob
+from freshet_graph.stream.metrics import StreamMetrics
+from freshet_graph.stream.service.endpoint import Endpoint
+from freshet_graph.stream.store.log.reader import LogReader
 
 
 def readiness(endpoint: Endpoint) -> tuple[int, str]:

@@ -3,8 +3,8 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from stream.partition.interface import Why
-from stream.snapshots.delta import Csr, delta_of
+from freshet_graph.stream.partition.interface import Why
+from freshet_graph.stream.snapshots.delta import Csr, delta_of
 
 MASK = (1 << 64) - 1
 

@@ -6,13 +6,13 @@ from typing import Any
 
 from log_events import SECOND, Clock, event, poll, stream_config
 
-from schemas.events import Op
-from schemas.store import CommitRecord
-from stream.microbatch import Quiet
-from stream.observer import SinkObserver
-from stream.sink import SnapshotSink, log_header
-from stream.store.log.reader import LogReader
-from stream.store.log.writer import LogWriter
+from freshet_graph.schemas.events import Op
+from freshet_graph.schemas.store import CommitRecord
+from freshet_graph.stream.microbatch import Quiet
+from freshet_graph.stream.observer import SinkObserver
+from freshet_graph.stream.sink import SnapshotSink, log_header
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.log.writer import LogWriter
 
 A, B = ("a", 0), ("a", 1)
 

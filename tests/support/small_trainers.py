@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from schemas.trainer_config import Optimisation, TrainerConfig
-from stream.store.lane.reader import LaneReader
-from trainer.continual.daemon import Trainer
-from trainer.continual.journal import ScoreFile
-from trainer.metrics import TrainerMetrics
-from trainer.ranks import Ranks
+from freshet_graph.schemas.trainer_config import Optimisation, TrainerConfig
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.continual.daemon import Trainer
+from freshet_graph.trainer.continual.journal import ScoreFile
+from freshet_graph.trainer.metrics import TrainerMetrics
+from freshet_graph.trainer.ranks import Ranks
 
 
 def config_for(folder: Path, **more: object) -> TrainerConfig:

@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 from log_events import event_columns
 
-from schemas.events import REJECT_SCHEMA
-from schemas.store import LogHeader
+from freshet_graph.schemas.events import REJECT_SCHEMA
+from freshet_graph.schemas.store import LogHeader
 
 SECOND, NODES, EVENTS = 1_000_000, 60, 40
 HEADER = LogHeader(graph="g", interval_us=SECOND, ids="int", node_features=4, segments=2)

@@ -16,18 +16,18 @@ import yaml
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from warm_popen import WarmPopen, run
 
-from schemas.config import Kafka, StreamConfig, Topic
-from stream.job.loop import Ran, StreamJob
-from stream.kafka.client import client_settings
-from stream.kafka.topics import ensure_topic
-from stream.metrics import StreamMetrics
-from stream.store.lane.reader import LaneReader
-from stream.store.log.reader import LogReader
+from freshet_graph.schemas.config import Kafka, StreamConfig, Topic
+from freshet_graph.stream.job.loop import Ran, StreamJob
+from freshet_graph.stream.kafka.client import client_settings
+from freshet_graph.stream.kafka.topics import ensure_topic
+from freshet_graph.stream.metrics import StreamMetrics
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.log.reader import LogReader
 
 DAY_US = 86_400_000_000
 T0 = 1_100_000_000  # 2004-11-09, seconds
 IDLE_S = 0.6
-COMMAND = [sys.executable, "-c", "from stream.start import main; main()"]
+COMMAND = [sys.executable, "-c", "from freshet_graph.stream.start import main; main()"]
 
 
 def settings(bootstrap: str) -> dict[str, Any]:

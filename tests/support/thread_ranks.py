@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.ranks import Ranks
+from freshet_graph.trainer.ranks import Ranks
 
 PATIENCE_S = 60.0
 
@@ -132,7 +132,7 @@ class Meeting:
 
 
 class ThreadLink:
-    """A link between threads (``trainer.wire.link.Link``).
+    """A link between threads (``freshet_graph.trainer.wire.link.Link``).
 
     Args:
         rank: Of the thread.

@@ -10,7 +10,7 @@ import yaml
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
-from trainer.cli import app
+from freshet_graph.trainer.cli import app
 
 RUNNER = CliRunner()
 
@@ -19,7 +19,7 @@ RUNNER = CliRunner()
 def _no_logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The runner's standard error is closed after each command, and configured loggers would keep it."""
     for command in ("run", "evaluate", "export"):
-        module = import_module(f"trainer.commands.{command}")
+        module = import_module(f"freshet_graph.trainer.commands.{command}")
         monkeypatch.setattr(module, "configure_logs", lambda **_: None)
     with capture_logs():
         yield

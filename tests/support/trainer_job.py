@@ -2,15 +2,15 @@
 
 from importlib import import_module
 
-from trainer.models.interface import MODELS
-from trainer.strategies.interface import STRATEGIES
-from trainer.tasks.interface import TASKS
+from freshet_graph.trainer.models.interface import MODELS
+from freshet_graph.trainer.strategies.interface import STRATEGIES
+from freshet_graph.trainer.tasks.interface import TASKS
 
 for module in (
     "torch._dynamo",  # the first optimiser of a process loads it, which is most of a start
     "torch.distributed.launcher.api",
-    "trainer.service",
-    "trainer.evaluation.evaluate",
+    "freshet_graph.trainer.service",
+    "freshet_graph.trainer.evaluation.evaluate",
 ):
     import_module(module)
 for registry in (MODELS, STRATEGIES, TASKS):

@@ -48,7 +48,7 @@ def started(*arguments: str, cold: bool = False, **more: str) -> Iterator[subpro
     environment = {key: value for key, value in os.environ.items() if not key.startswith("FRESHET_")}
     environment |= {"OMP_NUM_THREADS": "1", **more}
     process = (subprocess.Popen if cold else WarmPopen)(
-        [*([sys.executable, "-m", "trainer.cli"] if cold else ["freshet-trainer"]), *arguments],
+        [*([sys.executable, "-m", "freshet_graph.trainer.cli"] if cold else ["freshet-trainer"]), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

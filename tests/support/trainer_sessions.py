@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from schemas.trainer_config import Optimisation, TrainerConfig
-from stream.store.lane.reader import LaneReader
-from trainer.models.interface import MODELS
-from trainer.ranks import Ranks
-from trainer.session.session import Session
-from trainer.strategies.interface import StepReport
-from trainer.tasks.interface import SnapshotExamples
+from freshet_graph.schemas.trainer_config import Optimisation, TrainerConfig
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.models.interface import MODELS
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.session.session import Session
+from freshet_graph.trainer.strategies.interface import StepReport
+from freshet_graph.trainer.tasks.interface import SnapshotExamples
 
 SMALL_BATCHES = Optimisation(batch_size=16, learning_rate=0.01)
 

@@ -8,10 +8,10 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pyarrow as pa
 
-from schemas.config import Lane
-from schemas.events import event_schema
-from stream.store.from_file import build_store
-from stream.store.lane.reader import LaneReader
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.events import event_schema
+from freshet_graph.stream.store.from_file import build_store
+from freshet_graph.stream.store.lane.reader import LaneReader
 
 SECOND = 1_000_000
 FEATURES = 4

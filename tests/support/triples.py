@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from labels_of_nodes import labels_file
 
-from schemas.trainer_config import TrainerConfig
-from trainer.models.interface import MODELS
-from trainer.strategies.interface import STRATEGIES, strategies_for
-from trainer.tasks.interface import TASKS
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.trainer.models.interface import MODELS
+from freshet_graph.trainer.strategies.interface import STRATEGIES, strategies_for
+from freshet_graph.trainer.tasks.interface import TASKS
 
 LESS = {
     "hidden": 16,

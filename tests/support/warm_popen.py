@@ -25,7 +25,13 @@ import pytest
 from command_job import be_command
 
 PRELOAD = [
-    *("stream.pipeline", "stream.commands.run", "stream.job.loop", "stream.metrics", "trainer_job"),
+    *(
+        "freshet_graph.stream.pipeline",
+        "freshet_graph.stream.commands.run",
+        "freshet_graph.stream.job.loop",
+        "freshet_graph.stream.metrics",
+        "trainer_job",
+    ),
     "torch._dynamo",  # the first optimiser of a process loads it
     *("command_job", "crash_jobs_loaded", "compaction_crash_job"),
 ]

@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 from log_events import SECOND, event, refusal, stream_config
 
-from schemas.events import event_schema
-from schemas.store import HistoryFile, HistoryRecord, Position
-from stream.sink import log_header
-from stream.store.errors import ConfigMissingError, StoreError
-from stream.store.log.reader import LogReader
-from stream.store.log.sealed import tail_schema
-from stream.store.log.writer import LogWriter
+from freshet_graph.schemas.events import event_schema
+from freshet_graph.schemas.store import HistoryFile, HistoryRecord, Position
+from freshet_graph.stream.sink import log_header
+from freshet_graph.stream.store.errors import ConfigMissingError, StoreError
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.log.sealed import tail_schema
+from freshet_graph.stream.store.log.writer import LogWriter
 
 HISTORY = HistoryRecord(
     files=[HistoryFile(name="past.parquet", rows=0, bytes=0, checksum="")],

@@ -1,7 +1,7 @@
 """``freshet-trainer config``: print a commented example, or check a file."""
 
-from schemas.trainer_config import TrainerConfig
-from stream.service.config_command import config_command
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.service.config_command import config_command
 
 EXAMPLE = {
     "store": "./store",
@@ -14,7 +14,10 @@ EXAMPLE = {
 
 
 def _require_workable(config: TrainerConfig) -> None:
-    from trainer.validation import require_evaluable, require_trainable  # loading torch takes seconds
+    from freshet_graph.trainer.validation import (  # loading torch takes seconds
+        require_evaluable,
+        require_trainable,
+    )
 
     # Without a store only evaluate can use it, whose lane is a partitioner.
     require_trainable(config) if config.store is not None else require_evaluable(config, 1)

@@ -7,14 +7,14 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from schemas.trainer_config import TrainerConfig
-from stream.service.config_file import load_config
-from stream.service.failure import FAILED
-from stream.service.logs import configure_logs
-from stream.service.output import Columns, Debug, Json, finish, note, print_json, print_table
-from trainer.commands.ranks import AsOfMoment, RankCount, in_ranks
-from trainer.launch import RankRange
-from trainer.shutdown import WITH_PARENT, end_with_parent
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.service.config_file import load_config
+from freshet_graph.stream.service.failure import FAILED
+from freshet_graph.stream.service.logs import configure_logs
+from freshet_graph.stream.service.output import Columns, Debug, Json, finish, note, print_json, print_table
+from freshet_graph.trainer.commands.ranks import AsOfMoment, RankCount, in_ranks
+from freshet_graph.trainer.launch import RankRange
+from freshet_graph.trainer.shutdown import WITH_PARENT, end_with_parent
 
 
 def evaluate(
@@ -94,7 +94,7 @@ def evaluate(
     """
 
     def body() -> int | None:
-        from trainer.validation import require_evaluable
+        from freshet_graph.trainer.validation import require_evaluable
 
         configure_logs(level="DEBUG" if debug else "INFO")
         if WITH_PARENT in os.environ:
@@ -137,14 +137,14 @@ def evaluate(
 
 
 def _matrix(file: Path, out: Path, figure: str | None) -> dict[str, Any]:
-    from schemas.matrix import Matrix
-    from trainer.evaluation.matrix import run_matrix
+    from freshet_graph.schemas.matrix import Matrix
+    from freshet_graph.trainer.evaluation.matrix import run_matrix
 
     return run_matrix(load_config(Matrix, file), out, figure)
 
 
 def _print_matrix(outcome: Mapping[str, Any], form: Literal["text", "markdown", "latex"]) -> None:
-    from trainer.evaluation.matrix import Entry, caption, render
+    from freshet_graph.trainer.evaluation.matrix import Entry, caption, render
 
     results = [Entry(**entry) for entry in outcome["results"]]
     counts = ", ".join(f"{key} {outcome[key]:,}" for key in ("cells", "run", "skipped", "failed"))
@@ -155,10 +155,10 @@ def _print_matrix(outcome: Mapping[str, Any], form: Literal["text", "markdown", 
 def _evaluate(
     config: TrainerConfig, data: str, split: str, options: dict[str, Any]
 ) -> Mapping[str, Any] | None:
-    from trainer.evaluation.evaluate import evaluate as evaluate_file
-    from trainer.evaluation.split import parse_shares
-    from trainer.session.session import join_ranks
-    from trainer.shutdown import rank_dies_with_launcher
+    from freshet_graph.trainer.evaluation.evaluate import evaluate as evaluate_file
+    from freshet_graph.trainer.evaluation.split import parse_shares
+    from freshet_graph.trainer.session.session import join_ranks
+    from freshet_graph.trainer.shutdown import rank_dies_with_launcher
 
     shares = parse_shares(split)
     rank_dies_with_launcher()

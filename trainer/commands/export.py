@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from schemas.trainer_config import TrainerConfig
-from stream.service.config_file import load_config
-from stream.service.failure import Failure
-from stream.service.logs import configure_logs
-from stream.service.output import Debug, Json, finish, print_json, print_table
-from trainer.commands.ranks import ConfigFile
-from trainer.commands.whole_file import whole_file
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.service.config_file import load_config
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.service.logs import configure_logs
+from freshet_graph.stream.service.output import Debug, Json, finish, print_json, print_table
+from freshet_graph.trainer.commands.ranks import ConfigFile
+from freshet_graph.trainer.commands.whole_file import whole_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,7 +38,7 @@ def export(
     """
 
     def body() -> None:
-        from trainer.validation import require_trainable
+        from freshet_graph.trainer.validation import require_trainable
 
         configure_logs(level="DEBUG" if debug else "INFO")
         config = load_config(TrainerConfig, file, require_trainable)
@@ -65,7 +65,7 @@ def _wanted(nodes: str | None, nodes_file: Path | None) -> list[str] | None:
 
 
 def _export(config: TrainerConfig, out: Path, nodes: list[str] | None) -> dict[str, Any]:
-    from trainer.exports.predictor import Predictor
+    from freshet_graph.trainer.exports.predictor import Predictor
 
     predictor = Predictor(config)
     about = {"model": config.model, "tau": str(predictor.tau), "sequence": str(predictor.sequence)}

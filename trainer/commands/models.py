@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
 
-from schemas.section import Section
-from stream.nearest import did_you_mean
-from stream.registry import Registry
-from stream.service.example import described
-from stream.service.failure import Failure
-from stream.service.output import Json, finish, note, print_json
+from freshet_graph.schemas.section import Section
+from freshet_graph.stream.nearest import did_you_mean
+from freshet_graph.stream.registry import Registry
+from freshet_graph.stream.service.example import described
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.service.output import Json, finish, note, print_json
 
 KINDS = ("models", "strategies", "tasks")
 
@@ -37,9 +37,9 @@ def models(
 
 
 def _show(name: str | None, *, json: bool) -> None:
-    from trainer.models.interface import MODELS
-    from trainer.strategies.interface import STRATEGIES, strategies_for
-    from trainer.tasks.interface import TASKS
+    from freshet_graph.trainer.models.interface import MODELS
+    from freshet_graph.trainer.strategies.interface import STRATEGIES, strategies_for
+    from freshet_graph.trainer.tasks.interface import TASKS
 
     listed: dict[str, Any] = {
         "models": [

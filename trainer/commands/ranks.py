@@ -8,9 +8,16 @@ from typing import Annotated, Any
 import structlog
 import typer
 
-from schemas.errors import FreshetError
-from trainer.launch import RankRange, failed_before, launch, launched, report_failure, report_result
-from trainer.lost_peer import PeerLostError
+from freshet_graph.schemas.errors import FreshetError
+from freshet_graph.trainer.launch import (
+    RankRange,
+    failed_before,
+    launch,
+    launched,
+    report_failure,
+    report_result,
+)
+from freshet_graph.trainer.lost_peer import PeerLostError
 
 log = structlog.get_logger()
 
@@ -80,7 +87,7 @@ def in_ranks(
 
 
 def _worked(work: Callable[[], Mapping[str, Any] | None]) -> Mapping[str, Any] | None:
-    from stream.service.memory import keep_memory
+    from freshet_graph.stream.service.memory import keep_memory
 
     keep_memory()
     return work()

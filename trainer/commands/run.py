@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from schemas.trainer_config import TrainerConfig
-from stream.service.config_file import load_config
-from stream.service.failure import Failure
-from stream.service.logs import configure_logs
-from stream.service.output import Debug, Json, finish, print_json, print_table
-from trainer.commands.ranks import AsOfMoment, ConfigFile, RankNumbers, in_ranks
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.service.config_file import load_config
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.service.logs import configure_logs
+from freshet_graph.stream.service.output import Debug, Json, finish, print_json, print_table
+from freshet_graph.trainer.commands.ranks import AsOfMoment, ConfigFile, RankNumbers, in_ranks
 
 
 def run(
@@ -36,7 +36,7 @@ def run(
     """
 
     def body() -> None:
-        from trainer.validation import require_trainable
+        from freshet_graph.trainer.validation import require_trainable
 
         configure_logs(level="DEBUG" if debug else "INFO")
 
@@ -58,8 +58,8 @@ def run(
 
 
 def _train(config: TrainerConfig, until_idle_s: float | None, as_of: str | None) -> Mapping[str, Any] | None:
-    from stream.store.as_of import AsOf
-    from trainer.service import train
+    from freshet_graph.stream.store.as_of import AsOf
+    from freshet_graph.trainer.service import train
 
     moment = None if as_of is None else AsOf.parse(as_of)
     return train(config, until_idle_s=until_idle_s, as_of=moment, began=time.time())

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from stream.service.output import Debug, Json, finish, print_json, print_table
-from trainer.commands.whole_file import whole_file
+from freshet_graph.stream.service.output import Debug, Json, finish, print_json, print_table
+from freshet_graph.trainer.commands.whole_file import whole_file
 
 Algorithm = Annotated[
     str,
@@ -70,9 +70,9 @@ def schedule(
     """
 
     def body() -> None:
-        from trainer.strategies.dygnex.scheduling.schedule import Problem, SearchLimits
-        from trainer.strategies.dygnex.scheduling.solve import require_algorithm, solve
-        from trainer.strategies.dygnex.scheduling.workloads import read_times, require_seconds
+        from freshet_graph.trainer.strategies.dygnex.scheduling.schedule import Problem, SearchLimits
+        from freshet_graph.trainer.strategies.dygnex.scheduling.solve import require_algorithm, solve
+        from freshet_graph.trainer.strategies.dygnex.scheduling.workloads import read_times, require_seconds
 
         require_algorithm(algorithm)
         for name, value in (("--alpha", alpha), ("--gap", gap), ("--time-limit", time_limit)):

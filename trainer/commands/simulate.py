@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stream.service.failure import Failure
-from stream.service.output import Debug, Json, finish, note, print_json, print_table
-from trainer.commands.schedule import MOST_GPUS, Algorithm, Alpha, Seed
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.service.output import Debug, Json, finish, note, print_json, print_table
+from freshet_graph.trainer.commands.schedule import MOST_GPUS, Algorithm, Alpha, Seed
 
 if TYPE_CHECKING:
-    from stream.arrays.kinds import Float64
-    from trainer.strategies.dygnex.scheduling.time_model import TimeModel
+    from freshet_graph.stream.arrays.kinds import Float64
+    from freshet_graph.trainer.strategies.dygnex.scheduling.time_model import TimeModel
 
 
 def simulate(
@@ -71,12 +71,12 @@ def simulate(
         raise typer.BadParameter("--store and --lane go together")
 
     def body() -> None:
-        from trainer.strategies.dygnex.scheduling.schedule import SearchLimits
-        from trainer.strategies.dygnex.scheduling.simulation import draw
-        from trainer.strategies.dygnex.scheduling.simulation import simulate as points_of
-        from trainer.strategies.dygnex.scheduling.solve import require_algorithm
-        from trainer.strategies.dygnex.scheduling.time_model import TimeModel
-        from trainer.strategies.dygnex.scheduling.workloads import require_seconds
+        from freshet_graph.trainer.strategies.dygnex.scheduling.schedule import SearchLimits
+        from freshet_graph.trainer.strategies.dygnex.scheduling.simulation import draw
+        from freshet_graph.trainer.strategies.dygnex.scheduling.simulation import simulate as points_of
+        from freshet_graph.trainer.strategies.dygnex.scheduling.solve import require_algorithm
+        from freshet_graph.trainer.strategies.dygnex.scheduling.time_model import TimeModel
+        from freshet_graph.trainer.strategies.dygnex.scheduling.workloads import require_seconds
 
         algorithms = [name.strip() for name in algorithm.split(",")]
         for name in algorithms:
@@ -122,7 +122,7 @@ def _times(
     model: "TimeModel",
     seed: int,
 ) -> "Float64":
-    from trainer.strategies.dygnex.scheduling.workloads import (
+    from freshet_graph.trainer.strategies.dygnex.scheduling.workloads import (
         MADE_UP,
         made_up_times,
         read_times,

@@ -4,9 +4,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from stream.compiled import compiling
-from stream.service.logs import configure_logs
-from stream.service.output import Debug, Json, finish, print_json, print_table
+from freshet_graph.stream.compiled import compiling
+from freshet_graph.stream.service.logs import configure_logs
+from freshet_graph.stream.service.output import Debug, Json, finish, print_json, print_table
 
 SPAN_S, SNAPSHOTS, EVENTS, NODES, FEATURES = 40, 4, 2400, 1500, 4
 """Enough that tables grow."""
@@ -39,13 +39,13 @@ def _sessions() -> None:
     """
     import pyarrow.parquet as pq
 
-    from schemas.config import Lane
-    from schemas.events import US_PER_S
-    from stream.service.scratch import scratch_folder
-    from stream.store.from_file import build_store
-    from stream.synthetic import interactions
-    from trainer.models.interface import MODELS
-    from trainer.strategies.interface import strategies_for
+    from freshet_graph.schemas.config import Lane
+    from freshet_graph.schemas.events import US_PER_S
+    from freshet_graph.stream.service.scratch import scratch_folder
+    from freshet_graph.stream.store.from_file import build_store
+    from freshet_graph.stream.synthetic import interactions
+    from freshet_graph.trainer.models.interface import MODELS
+    from freshet_graph.trainer.strategies.interface import strategies_for
 
     with scratch_folder("warm") as folder:
         store, file = folder / "store", folder / "events.parquet"
@@ -68,8 +68,8 @@ def _schedules() -> None:
     """Schedule a few snapshot groups by every algorithm."""
     import numpy as np
 
-    from trainer.strategies.dygnex.scheduling.schedule import Problem
-    from trainer.strategies.dygnex.scheduling.solve import ALGORITHMS, solve
+    from freshet_graph.trainer.strategies.dygnex.scheduling.schedule import Problem
+    from freshet_graph.trainer.strategies.dygnex.scheduling.solve import ALGORITHMS, solve
 
     for algorithm in ALGORITHMS:
         solve(Problem(np.arange(1.0, 8.0), 2), algorithm, window=2)
@@ -77,10 +77,10 @@ def _schedules() -> None:
 
 def _train(store: Path, checkpoint: Path, model: str, strategy: str, event: bool) -> None:
     """Do all that a live run does: baselines, exports, checkpoints and, with event models, forgetting and replay."""
-    from schemas.trainer_config import TrainerConfig
-    from stream.store.as_of import AsOf
-    from trainer.service import train
-    from trainer.strategies.interface import STRATEGIES
+    from freshet_graph.schemas.trainer_config import TrainerConfig
+    from freshet_graph.stream.store.as_of import AsOf
+    from freshet_graph.trainer.service import train
+    from freshet_graph.trainer.strategies.interface import STRATEGIES
 
     replays = STRATEGIES.find(strategy).replays
     again: dict[str, Any] = {"replay": {"ratio": 0.5, "batches": 4}} if replays else {}

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stream.service.failure import Failure
+from freshet_graph.stream.service.failure import Failure
 
 
 @contextmanager

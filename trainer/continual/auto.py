@@ -15,20 +15,30 @@ import psutil  # type: ignore[import-untyped]  # no stubs in the development set
 import structlog
 import torch
 
-from schemas.events import US_PER_S
-from schemas.store import LaneManifest
-from schemas.trainer_config import TrainerConfig
-from stream.store.errors import ConfigMissingError
-from stream.store.lane.layout import lane_names
-from stream.store.lane.reader import LaneReader
-from trainer.models.interface import MODELS, SnapshotModel
-from trainer.models.stages import GraphStage
-from trainer.ranks import Ranks
-from trainer.session.checkpoint import lane_of_checkpoint, with_strategy
-from trainer.session.session import Session
-from trainer.strategies.cost_model import AUTO, FAMILIES, Chooser, Cost, Load, Passes, Setup, cost, volume
-from trainer.strategies.interface import StepReport
-from trainer.validation import candidates
+from freshet_graph.schemas.events import US_PER_S
+from freshet_graph.schemas.store import LaneManifest
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.store.errors import ConfigMissingError
+from freshet_graph.stream.store.lane.layout import lane_names
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.models.interface import MODELS, SnapshotModel
+from freshet_graph.trainer.models.stages import GraphStage
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.session.checkpoint import lane_of_checkpoint, with_strategy
+from freshet_graph.trainer.session.session import Session
+from freshet_graph.trainer.strategies.cost_model import (
+    AUTO,
+    FAMILIES,
+    Chooser,
+    Cost,
+    Load,
+    Passes,
+    Setup,
+    cost,
+    volume,
+)
+from freshet_graph.trainer.strategies.interface import StepReport
+from freshet_graph.trainer.validation import candidates
 
 PROBE = "probe"
 """The purpose of the collectives that measure the link."""

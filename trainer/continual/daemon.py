@@ -6,30 +6,30 @@ from contextlib import contextmanager
 
 import structlog
 
-from schemas.errors import one_line
-from schemas.events import US_PER_S
-from schemas.store import LaneManifest
-from schemas.trainer_config import TrainerConfig
-from stream.service.failure import Failure
-from stream.service.heartbeat import beat
-from stream.store.lane.reader import LaneReader
-from trainer.continual.auto import AutoStrategy
-from trainer.continual.drift import DriftWatch
-from trainer.continual.follower import Follower
-from trainer.continual.forgetting import Forgotten, forget_beyond
-from trainer.continual.journal import ScoreFile, SnapshotStep, observe, write_line
-from trainer.continual.pace import LoadPolicy, Pace
-from trainer.exports.exporter import Exporter, ExportGate, version_of
-from trainer.learning.soundness import is_sound
-from trainer.metrics import TrainerMetrics
-from trainer.ranks import Ranks
-from trainer.scoring.metrics import flat_figures
-from trainer.session.checkpoint import Checkpoints, content_of, identity, newest_checkpoint
-from trainer.session.session import Session
-from trainer.session.snapshot_trainer import SnapshotTrainer
-from trainer.strategies.cost_model import AUTO
-from trainer.strategies.figures import declared_by, shown
-from trainer.validation import require_trainable
+from freshet_graph.schemas.errors import one_line
+from freshet_graph.schemas.events import US_PER_S
+from freshet_graph.schemas.store import LaneManifest
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.service.heartbeat import beat
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.continual.auto import AutoStrategy
+from freshet_graph.trainer.continual.drift import DriftWatch
+from freshet_graph.trainer.continual.follower import Follower
+from freshet_graph.trainer.continual.forgetting import Forgotten, forget_beyond
+from freshet_graph.trainer.continual.journal import ScoreFile, SnapshotStep, observe, write_line
+from freshet_graph.trainer.continual.pace import LoadPolicy, Pace
+from freshet_graph.trainer.exports.exporter import Exporter, ExportGate, version_of
+from freshet_graph.trainer.learning.soundness import is_sound
+from freshet_graph.trainer.metrics import TrainerMetrics
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.scoring.metrics import flat_figures
+from freshet_graph.trainer.session.checkpoint import Checkpoints, content_of, identity, newest_checkpoint
+from freshet_graph.trainer.session.session import Session
+from freshet_graph.trainer.session.snapshot_trainer import SnapshotTrainer
+from freshet_graph.trainer.strategies.cost_model import AUTO
+from freshet_graph.trainer.strategies.figures import declared_by, shown
+from freshet_graph.trainer.validation import require_trainable
 
 SHARE = 20
 """Seconds between two checkpoints per second that one takes. A crash repeats at most these seconds and a snapshot."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from schemas.trainer_config import Drift
+from freshet_graph.schemas.trainer_config import Drift
 
 DRIFTED = "drifted"
 """Key of a line of the score file: the snapshot's predictions showed a drift."""

@@ -5,16 +5,16 @@ from collections.abc import Callable
 
 import structlog
 
-from schemas.errors import one_line
-from schemas.store import LaneManifest
-from stream.service.failure import Failure
-from stream.service.heartbeat import beat
-from stream.store.errors import ConfigMissingError
-from stream.store.files.follow import FolderWatch
-from stream.store.lane.layout import COMMITS
-from stream.store.lane.reader import LaneReader
-from trainer.continual.pace import LoadPolicy
-from trainer.ranks import Ranks
+from freshet_graph.schemas.errors import one_line
+from freshet_graph.schemas.store import LaneManifest
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.service.heartbeat import beat
+from freshet_graph.stream.store.errors import ConfigMissingError
+from freshet_graph.stream.store.files.follow import FolderWatch
+from freshet_graph.stream.store.lane.layout import COMMITS
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.continual.pace import LoadPolicy
+from freshet_graph.trainer.ranks import Ranks
 
 TICK_S = 0.5
 """How often waiting ranks agree on whether to continue waiting."""

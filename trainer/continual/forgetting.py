@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from schemas.trainer_config import Budget
-from stream.arrays.kinds import Int64
-from trainer.data.history import NEVER, History
-from trainer.data.node_names import NodeNames
-from trainer.strategies.interface import Forgets
+from freshet_graph.schemas.trainer_config import Budget
+from freshet_graph.stream.arrays.kinds import Int64
+from freshet_graph.trainer.data.history import NEVER, History
+from freshet_graph.trainer.data.node_names import NodeNames
+from freshet_graph.trainer.strategies.interface import Forgets
 
 SLACK = 8
 """Beyond the budget, an eighth of it is forgotten at once, because renumbering the rest is expensive."""

@@ -10,18 +10,18 @@ from typing import Any
 
 import structlog
 
-from schemas.errors import system_call
-from schemas.store import LaneManifest
-from stream.service.failure import Failure
-from stream.service.heartbeat import beat
-from stream.store.places.durable import sync_file, sync_folder
-from trainer.continual.drift import DRIFTED, Sliding
-from trainer.continual.forgetting import Forgotten
-from trainer.exports.exporter import HELD
-from trainer.metrics import TrainerMetrics
-from trainer.scoring.metrics import Figures, flat_figures
-from trainer.strategies.interface import StepReport
-from trainer.tasks.interface import Evaluation, SnapshotExamples, Task
+from freshet_graph.schemas.errors import system_call
+from freshet_graph.schemas.store import LaneManifest
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.service.heartbeat import beat
+from freshet_graph.stream.store.places.durable import sync_file, sync_folder
+from freshet_graph.trainer.continual.drift import DRIFTED, Sliding
+from freshet_graph.trainer.continual.forgetting import Forgotten
+from freshet_graph.trainer.exports.exporter import HELD
+from freshet_graph.trainer.metrics import TrainerMetrics
+from freshet_graph.trainer.scoring.metrics import Figures, flat_figures
+from freshet_graph.trainer.strategies.interface import StepReport
+from freshet_graph.trainer.tasks.interface import Evaluation, SnapshotExamples, Task
 
 NAME = "scores.jsonl"
 

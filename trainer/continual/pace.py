@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 import structlog
 
-from schemas.trainer_config import Optimisation
-from trainer.models.interface import Kind
+from freshet_graph.schemas.trainer_config import Optimisation
+from freshet_graph.trainer.models.interface import Kind
 
 Overload = Literal["train-all", "skip-to-latest", "subsample"]
 

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas.events import Op
-from stream.arrays.kinds import Float32, Int32, Int64
-from stream.store.log.event_columns import EventColumns
-from trainer.data.temporal_graph import TemporalGraph
+from freshet_graph.schemas.events import Op
+from freshet_graph.stream.arrays.kinds import Float32, Int32, Int64
+from freshet_graph.stream.store.log.event_columns import EventColumns
+from freshet_graph.trainer.data.temporal_graph import TemporalGraph
 
 LARGEST_FEATURE = 1e6
 """Features are clipped here: larger ones overflow in a model's sums without further meaning."""

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor
 
-from schemas.events import Op
-from stream.arrays.kinds import Bool, Float32, Int64
-from stream.store.log.event_columns import EventColumns
-from trainer.data.history import History, Inserts
-from trainer.data.negatives import (
+from freshet_graph.schemas.events import Op
+from freshet_graph.stream.arrays.kinds import Bool, Float32, Int64
+from freshet_graph.stream.store.log.event_columns import EventColumns
+from freshet_graph.trainer.data.history import History, Inserts
+from freshet_graph.trainer.data.negatives import (
     NONE,
     Draw,
     NegativePool,
@@ -20,7 +20,7 @@ from trainer.data.negatives import (
     destination_pool,
     historical_pairs,
 )
-from trainer.device import to_device
+from freshet_graph.trainer.device import to_device
 
 
 class Purpose(IntEnum):

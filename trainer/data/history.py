@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.arrays.kinds import Bool, Float32, Int32, Int64
-from stream.kernels import njit
+from freshet_graph.stream.arrays.kinds import Bool, Float32, Int32, Int64
+from freshet_graph.stream.kernels import njit
 
 _EMPTY = -1
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # Fibonacci hashing: the high bits of key × 2⁶⁴/φ are well mixed

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stream.arrays.kinds import Bool, Int64
-from trainer.data.history import History, Inserts, first_appearances
+from freshet_graph.stream.arrays.kinds import Bool, Int64
+from freshet_graph.trainer.data.history import History, Inserts, first_appearances
 
 NONE = -1
 """In place of a node: no negative."""

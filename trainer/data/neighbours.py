@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.arrays.kinds import Bool, Float32, Float64, Int32, Int64, UInt64
-from stream.kernels import njit
-from stream.kernels.node_sets import locate
+from freshet_graph.stream.arrays.kinds import Bool, Float32, Float64, Int32, Int64, UInt64
+from freshet_graph.stream.kernels import njit
+from freshet_graph.stream.kernels.node_sets import locate
 
 MAX_WIDTH = 64
 

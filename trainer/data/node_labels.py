@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stream.arrays.kinds import Int64
-from stream.store.label_file import read_labels
-from stream.store.log.reader import LogReader
+from freshet_graph.stream.arrays.kinds import Int64
+from freshet_graph.stream.store.label_file import read_labels
+from freshet_graph.stream.store.log.reader import LogReader
 
 NONE = -1
 """In place of the label of a node without one."""

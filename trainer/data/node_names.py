@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from stream.arrays.kinds import Int64
-from stream.kernels import njit
-from trainer.data.history import KeyTable, find
+from freshet_graph.stream.arrays.kinds import Int64
+from freshet_graph.stream.kernels import njit
+from freshet_graph.trainer.data.history import KeyTable, find
 
 
 class NodeNames:

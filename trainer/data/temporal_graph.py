@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from stream.arrays.kinds import Int32, Int64
-from stream.kernels import njit
-from trainer.data.neighbours import runs
+from freshet_graph.stream.arrays.kinds import Int32, Int64
+from freshet_graph.stream.kernels import njit
+from freshet_graph.trainer.data.neighbours import runs
 
 NODE_BITS = 31
 """Dense ids are below 2³¹."""

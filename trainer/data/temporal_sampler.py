@@ -6,10 +6,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.arrays.kinds import Int32, Int64
-from stream.kernels import njit
-from trainer.data.neighbours import draw_positions
-from trainer.data.temporal_graph import NODE_BITS, TemporalGraph
+from freshet_graph.stream.arrays.kinds import Int32, Int64
+from freshet_graph.stream.kernels import njit
+from freshet_graph.trainer.data.neighbours import draw_positions
+from freshet_graph.trainer.data.temporal_graph import NODE_BITS, TemporalGraph
 
 How = Literal["recent", "uniform"]
 

@@ -9,15 +9,15 @@ from typing import Protocol
 
 import numpy as np
 
-from schemas.store import LaneManifest
-from stream.arrays.kinds import Bool, Float32, Int32, Int64
-from stream.snapshots.delta import Csr
-from stream.snapshots.pairs import pair_keys, split_keys
-from stream.store.lane.reader import LaneReader
-from stream.store.log.event_columns import EventColumns, event_columns
-from stream.store.window.rows import NodeRows
-from trainer.data.neighbours import runs
-from trainer.data.node_names import NodeNames
+from freshet_graph.schemas.store import LaneManifest
+from freshet_graph.stream.arrays.kinds import Bool, Float32, Int32, Int64
+from freshet_graph.stream.snapshots.delta import Csr
+from freshet_graph.stream.snapshots.pairs import pair_keys, split_keys
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.log.event_columns import EventColumns, event_columns
+from freshet_graph.stream.store.window.rows import NodeRows
+from freshet_graph.trainer.data.neighbours import runs
+from freshet_graph.trainer.data.node_names import NodeNames
 
 
 class EventsView(Protocol):

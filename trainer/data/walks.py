@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from stream.arrays.kinds import Float32, Float64, Int32, Int64
-from stream.kernels import njit
-from trainer.data.neighbours import mix64
+from freshet_graph.stream.arrays.kinds import Float32, Float64, Int32, Int64
+from freshet_graph.stream.kernels import njit
+from freshet_graph.trainer.data.neighbours import mix64
 
 SCALES_S: tuple[float, ...] = (6 * 3600.0, 14 * 86_400.0)
 """A step of a walk counts exp(−age / scale): one sketch for daily rhythms, one for months."""

@@ -16,16 +16,22 @@ import structlog
 import torch
 from torch import Tensor
 
-from stream.arrays.kinds import Int64
-from stream.service.failure import Failure
-from stream.store.lane.reader import LaneReader
-from trainer.data.history import Encounter
-from trainer.evaluation.split import Split
-from trainer.models.interface import Model
-from trainer.scoring.metrics import auroc, cautions
-from trainer.session.session import Session
-from trainer.tasks.edge_classification import AUROCS, Classifier, EventClassifier, first_ranks, labels_of
-from trainer.tasks.link_prediction import sees_encounters
+from freshet_graph.stream.arrays.kinds import Int64
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.data.history import Encounter
+from freshet_graph.trainer.evaluation.split import Split
+from freshet_graph.trainer.models.interface import Model
+from freshet_graph.trainer.scoring.metrics import auroc, cautions
+from freshet_graph.trainer.session.session import Session
+from freshet_graph.trainer.tasks.edge_classification import (
+    AUROCS,
+    Classifier,
+    EventClassifier,
+    first_ranks,
+    labels_of,
+)
+from freshet_graph.trainer.tasks.link_prediction import sees_encounters
 
 log = structlog.get_logger()
 

@@ -20,38 +20,50 @@ import structlog
 import torch
 from numpy.typing import NDArray
 
-from schemas.config import Lane
-from schemas.events import US_PER_S, Op
-from schemas.trainer_config import TrainerConfig
-from stream.arrays.kinds import Int64
-from stream.partition.offline import training_params
-from stream.service.failure import Failure
-from stream.service.scratch import scratch_folder
-from stream.store.from_file import build_store
-from stream.store.lane.reader import LaneReader
-from stream.store.lane.writer import LaneWriter
-from stream.store.log.event_columns import event_columns
-from stream.store.log.reader import LogReader
-from stream.store.store_events import is_store, read_source
-from trainer.data.examples import insert_events
-from trainer.data.history import NO_EVENTS, Inserts
-from trainer.evaluation.classification import event_labels, label_cautions, label_figures, require_both_kinds
-from trainer.evaluation.foreign_scores import ForeignScores, evaluate_scores
-from trainer.evaluation.progress import Progress
-from trainer.evaluation.protocol import OfflineProtocol
-from trainer.evaluation.split import Split, draw_masked, split_by_time, without_training_of
-from trainer.evaluation.stored_negatives import StoredNegatives, write_negatives
-from trainer.ranks import Ranks
-from trainer.scoring.metrics import Figures, flat_figures, warn_of
-from trainer.scoring.predictions import Predictions
-from trainer.session.session import Session
-from trainer.session.snapshot_trainer import SnapshotTrainer
-from trainer.strategies.figures import declared_by, means_of, merged, shown
-from trainer.strategies.interface import StepReport
-from trainer.tasks.interface import TASKS, Evaluation, SnapshotExamples, classifies, create_task, is_split
-from trainer.tasks.node_regression import SCORERS
-from trainer.validation import require_evaluable
-from trainer.wire.traffic import Traffic
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.events import US_PER_S, Op
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.arrays.kinds import Int64
+from freshet_graph.stream.partition.offline import training_params
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.service.scratch import scratch_folder
+from freshet_graph.stream.store.from_file import build_store
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.lane.writer import LaneWriter
+from freshet_graph.stream.store.log.event_columns import event_columns
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.store_events import is_store, read_source
+from freshet_graph.trainer.data.examples import insert_events
+from freshet_graph.trainer.data.history import NO_EVENTS, Inserts
+from freshet_graph.trainer.evaluation.classification import (
+    event_labels,
+    label_cautions,
+    label_figures,
+    require_both_kinds,
+)
+from freshet_graph.trainer.evaluation.foreign_scores import ForeignScores, evaluate_scores
+from freshet_graph.trainer.evaluation.progress import Progress
+from freshet_graph.trainer.evaluation.protocol import OfflineProtocol
+from freshet_graph.trainer.evaluation.split import Split, draw_masked, split_by_time, without_training_of
+from freshet_graph.trainer.evaluation.stored_negatives import StoredNegatives, write_negatives
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.scoring.metrics import Figures, flat_figures, warn_of
+from freshet_graph.trainer.scoring.predictions import Predictions
+from freshet_graph.trainer.session.session import Session
+from freshet_graph.trainer.session.snapshot_trainer import SnapshotTrainer
+from freshet_graph.trainer.strategies.figures import declared_by, means_of, merged, shown
+from freshet_graph.trainer.strategies.interface import StepReport
+from freshet_graph.trainer.tasks.interface import (
+    TASKS,
+    Evaluation,
+    SnapshotExamples,
+    classifies,
+    create_task,
+    is_split,
+)
+from freshet_graph.trainer.tasks.node_regression import SCORERS
+from freshet_graph.trainer.validation import require_evaluable
+from freshet_graph.trainer.wire.traffic import Traffic
 
 
 def work(reports: Sequence[StepReport], ranks: Ranks) -> dict[str, Any]:

@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stream.arrays.kinds import Bool, Float64, Int64
-from stream.service.failure import Failure
-from trainer.data.examples import Examples
-from trainer.data.history import Moment
-from trainer.evaluation.protocol import OfflineProtocol
-from trainer.evaluation.stored_negatives import read_given, whole_numbers
-from trainer.ranks import Ranks
-from trainer.scoring.predictions import Predictions, join, scored_queries, side_by_side
+from freshet_graph.stream.arrays.kinds import Bool, Float64, Int64
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.trainer.data.examples import Examples
+from freshet_graph.trainer.data.history import Moment
+from freshet_graph.trainer.evaluation.protocol import OfflineProtocol
+from freshet_graph.trainer.evaluation.stored_negatives import read_given, whole_numbers
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.scoring.predictions import Predictions, join, scored_queries, side_by_side
 
 REQUIRED = ("event", "score", "random_score")
 OPTIONAL = ("historical_score", "candidate_scores")

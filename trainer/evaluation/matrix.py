@@ -29,22 +29,22 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from schemas.errors import one_line, system_call
-from schemas.matrix import Matrix, MatrixData
-from schemas.trainer_config import TrainerConfig
-from schemas.version import version
-from stream.service.config_file import validated
-from stream.service.failure import Failure
-from stream.service.json_lines import last_error
-from stream.service.output import notes
-from stream.service.scratch import WITHIN, scratch_folder
-from stream.store.files.sweep import new_writer_id
-from stream.store.places.durable import FolderLock, sync_file, sync_folder
-from trainer.evaluation.progress import LogFollower
-from trainer.evaluation.split import parse_shares
-from trainer.scoring.metrics import warn_of
-from trainer.shutdown import WITH_PARENT
-from trainer.validation import require_evaluable
+from freshet_graph.schemas.errors import one_line, system_call
+from freshet_graph.schemas.matrix import Matrix, MatrixData
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.schemas.version import version
+from freshet_graph.stream.service.config_file import validated
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.service.json_lines import last_error
+from freshet_graph.stream.service.output import notes
+from freshet_graph.stream.service.scratch import WITHIN, scratch_folder
+from freshet_graph.stream.store.files.sweep import new_writer_id
+from freshet_graph.stream.store.places.durable import FolderLock, sync_file, sync_folder
+from freshet_graph.trainer.evaluation.progress import LogFollower
+from freshet_graph.trainer.evaluation.split import parse_shares
+from freshet_graph.trainer.scoring.metrics import warn_of
+from freshet_graph.trainer.shutdown import WITH_PARENT
+from freshet_graph.trainer.validation import require_evaluable
 
 Format = Literal["text", "markdown", "latex"]
 
@@ -427,7 +427,7 @@ def evaluated(cell: Cell, progress: Callable[[str], None]) -> dict[str, Any]:
         config = folder / "trainer.yaml"
         config.write_text(yaml.safe_dump(cell.config.model_dump(mode="json")), encoding="utf-8")
         command = [
-            sys.executable, "-m", "trainer.cli", "evaluate", "--config", str(config), "--data", cell.data,
+            sys.executable, "-m", "freshet_graph.trainer.cli", "evaluate", "--config", str(config), "--data", cell.data,
             "--split", cell.split, "--ranks", str(cell.ranks), "--json",
             *(["--negatives", negatives] if negatives else []),
             *(["--columns", cell.source.columns] if cell.source.columns else []),

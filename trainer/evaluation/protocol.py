@@ -5,18 +5,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from schemas.events import US_PER_S
-from stream.arrays.kinds import Bool, Int64
-from stream.store.lane.reader import LaneReader
-from trainer.data.examples import Examples, Sampling
-from trainer.data.history import History, Inserts, Moment
-from trainer.data.negatives import NONE, NegativePool
-from trainer.data.views import EventsView, LogWindow
-from trainer.evaluation.split import Split
-from trainer.evaluation.stored_negatives import StoredNegatives
-from trainer.models.interface import Kind
-from trainer.tasks.interface import Shares
-from trainer.tasks.link_prediction import examples_of
+from freshet_graph.schemas.events import US_PER_S
+from freshet_graph.stream.arrays.kinds import Bool, Int64
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.data.examples import Examples, Sampling
+from freshet_graph.trainer.data.history import History, Inserts, Moment
+from freshet_graph.trainer.data.negatives import NONE, NegativePool
+from freshet_graph.trainer.data.views import EventsView, LogWindow
+from freshet_graph.trainer.evaluation.split import Split
+from freshet_graph.trainer.evaluation.stored_negatives import StoredNegatives
+from freshet_graph.trainer.models.interface import Kind
+from freshet_graph.trainer.tasks.interface import Shares
+from freshet_graph.trainer.tasks.link_prediction import examples_of
 
 RANKED = 2000
 """Test events that are ranked among candidates, about equally many per snapshot: each costs 50 predictions."""

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stream.arrays.kinds import Bool, Int64
-from stream.service.failure import Failure
+from freshet_graph.stream.arrays.kinds import Bool, Int64
+from freshet_graph.stream.service.failure import Failure
 
 
 @dataclass(frozen=True, slots=True)

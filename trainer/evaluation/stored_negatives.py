@@ -15,15 +15,15 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from schemas.errors import one_line
-from schemas.events import id_type
-from stream.arrays.kinds import Int64
-from stream.service.failure import Failure
-from stream.store.lane.reader import LaneReader
-from trainer.data.examples import Examples
-from trainer.data.history import Inserts
-from trainer.data.negatives import NONE, Negatives, meets
-from trainer.evaluation.split import Split
+from freshet_graph.schemas.errors import one_line
+from freshet_graph.schemas.events import id_type
+from freshet_graph.stream.arrays.kinds import Int64
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.data.examples import Examples
+from freshet_graph.trainer.data.history import Inserts
+from freshet_graph.trainer.data.negatives import NONE, Negatives, meets
+from freshet_graph.trainer.evaluation.split import Split
 
 
 def read_given(

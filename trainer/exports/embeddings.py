@@ -3,10 +3,10 @@
 import numpy as np
 import pyarrow as pa
 
-from stream.service.failure import Failure
-from stream.store.errors import RetainedError
-from stream.store.exports import ExportReader
-from stream.store.places.place import Place
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.errors import RetainedError
+from freshet_graph.stream.store.exports import ExportReader
+from freshet_graph.stream.store.places.place import Place
 
 
 def load_embeddings(store: str | Place, name: str) -> pa.Table:

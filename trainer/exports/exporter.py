@@ -14,23 +14,23 @@ import structlog
 import torch
 import xxhash
 
-from schemas.events import Op
-from schemas.exports import ExportCommit
-from schemas.store import LaneManifest
-from schemas.trainer_config import Hold, TrainerConfig
-from stream.arrays.kinds import Float32, Int64
-from stream.service.failure import Failure
-from stream.store.exports import ExportWriter
-from stream.store.lane.reader import LaneReader
-from stream.store.log.reader import LogReader
-from trainer.data.node_names import NodeNames
-from trainer.models.interface import Model
-from trainer.ranks import Ranks
-from trainer.scoring.metrics import Figures
-from trainer.scoring.predictions import Predictions
-from trainer.session.session import Session
-from trainer.strategies.interface import Strategy
-from trainer.tasks.interface import Evaluation
+from freshet_graph.schemas.events import Op
+from freshet_graph.schemas.exports import ExportCommit
+from freshet_graph.schemas.store import LaneManifest
+from freshet_graph.schemas.trainer_config import Hold, TrainerConfig
+from freshet_graph.stream.arrays.kinds import Float32, Int64
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.exports import ExportWriter
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.trainer.data.node_names import NodeNames
+from freshet_graph.trainer.models.interface import Model
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.scoring.metrics import Figures
+from freshet_graph.trainer.scoring.predictions import Predictions
+from freshet_graph.trainer.session.session import Session
+from freshet_graph.trainer.strategies.interface import Strategy
+from freshet_graph.trainer.tasks.interface import Evaluation
 
 HELD = "held"
 """Key of a line of the score file: why the snapshot's export was held back."""

@@ -12,21 +12,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from schemas.errors import one_line
-from schemas.events import US_PER_S
-from schemas.trainer_config import TrainerConfig
-from stream.arrays.kinds import Float32, Int64
-from stream.service.config_file import load_config
-from stream.service.failure import Failure
-from stream.store.as_of import AsOf
-from stream.store.lane.reader import LaneReader
-from trainer.data.examples import Queries
-from trainer.device import to_device
-from trainer.exports.exporter import Touched, embedded, version_of
-from trainer.session.checkpoint import chosen, content_of, lane_of_checkpoint, newest_checkpoint
-from trainer.session.session import Session, join_ranks
-from trainer.strategies.cost_model import AUTO
-from trainer.validation import require_trainable
+from freshet_graph.schemas.errors import one_line
+from freshet_graph.schemas.events import US_PER_S
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.arrays.kinds import Float32, Int64
+from freshet_graph.stream.service.config_file import load_config
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.as_of import AsOf
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.data.examples import Queries
+from freshet_graph.trainer.device import to_device
+from freshet_graph.trainer.exports.exporter import Touched, embedded, version_of
+from freshet_graph.trainer.session.checkpoint import chosen, content_of, lane_of_checkpoint, newest_checkpoint
+from freshet_graph.trainer.session.session import Session, join_ranks
+from freshet_graph.trainer.strategies.cost_model import AUTO
+from freshet_graph.trainer.validation import require_trainable
 
 _FAR_US = 2.0**62
 """Larger times are rejected, so that the difference of two fits int64."""

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from schemas.trainer_config import Optimisation
-from trainer.learning.soundness import spoil
-from trainer.ranks import Ranks
+from freshet_graph.schemas.trainer_config import Optimisation
+from freshet_graph.trainer.learning.soundness import spoil
+from freshet_graph.trainer.ranks import Ranks
 
 USUAL = 1e-3
 """Adam's rate by default."""

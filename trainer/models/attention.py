@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from torch.nn.functional import elu
 from typing_extensions import override
 
-from trainer.models.stages import Carry, GraphStage, TimeStage
-from trainer.nn.edge_attention import edge_attention
-from trainer.nn.graph import CSRGraph
+from freshet_graph.trainer.models.stages import Carry, GraphStage, TimeStage
+from freshet_graph.trainer.nn.edge_attention import edge_attention
+from freshet_graph.trainer.nn.graph import CSRGraph
 
 
 def check_heads(heads: int, width: int) -> None:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from trainer.models.stages import GraphStage
-from trainer.nn.aggregate import aggregate_mean, aggregate_normalised, beside_mean
-from trainer.nn.graph import CSRGraph
+from freshet_graph.trainer.models.stages import GraphStage
+from freshet_graph.trainer.nn.aggregate import aggregate_mean, aggregate_normalised, beside_mean
+from freshet_graph.trainer.nn.graph import CSRGraph
 
 
 class Sage(GraphStage):

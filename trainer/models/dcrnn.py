@@ -11,12 +11,12 @@ from pydantic import Field
 from torch import Tensor, nn
 from typing_extensions import override
 
-from schemas.section import Section
-from trainer.models.interface import MODELS, ModelShape
-from trainer.models.layered import LayeredModel, LayeredOptions
-from trainer.models.stages import CellStage, Stage
-from trainer.nn.aggregate import aggregate_mean
-from trainer.nn.graph import DirectedGraph
+from freshet_graph.schemas.section import Section
+from freshet_graph.trainer.models.interface import MODELS, ModelShape
+from freshet_graph.trainer.models.layered import LayeredModel, LayeredOptions
+from freshet_graph.trainer.models.stages import CellStage, Stage
+from freshet_graph.trainer.nn.aggregate import aggregate_mean
+from freshet_graph.trainer.nn.graph import DirectedGraph
 
 
 class DiffusionCell(CellStage):

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, pad, scaled_dot_product_attention
 from typing_extensions import override
 
-from schemas.section import Section
-from trainer.models.event_model import (
+from freshet_graph.schemas.section import Section
+from freshet_graph.trainer.models.event_model import (
     Dropout,
     EventDecoder,
     EventModel,
@@ -21,10 +21,10 @@ from trainer.models.event_model import (
     TimeEncoding,
     TimeWidth,
 )
-from trainer.models.interface import MODELS, ModelShape
-from trainer.nn.products import Dense
-from trainer.nn.rows import rows
-from trainer.nn.time_encoding import TIME_ENCODERS
+from freshet_graph.trainer.models.interface import MODELS, ModelShape
+from freshet_graph.trainer.nn.products import Dense
+from freshet_graph.trainer.nn.rows import rows
+from freshet_graph.trainer.nn.time_encoding import TIME_ENCODERS
 
 
 class DyGFormerOptions(Section):

@@ -5,10 +5,10 @@ from typing import ClassVar
 from pydantic import Field
 from torch import nn
 
-from schemas.section import Section
-from trainer.models.attention import GraphAttention, SnapshotAttention
-from trainer.models.interface import MODELS, ModelShape, SnapshotModel
-from trainer.models.sage_linear import Fanouts, SageLinearOptions
+from freshet_graph.schemas.section import Section
+from freshet_graph.trainer.models.attention import GraphAttention, SnapshotAttention
+from freshet_graph.trainer.models.interface import MODELS, ModelShape, SnapshotModel
+from freshet_graph.trainer.models.sage_linear import Fanouts, SageLinearOptions
 
 
 class DysatOptions(SageLinearOptions):

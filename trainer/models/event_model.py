@@ -12,12 +12,12 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from stream.arrays.kinds import Float32, Int64
-from trainer.data.temporal_sampler import How
-from trainer.models.interface import Kind, Model, ModelShape
-from trainer.models.link_decoder import EncounterEncoder
-from trainer.nn.products import dense
-from trainer.nn.rows import rows
+from freshet_graph.stream.arrays.kinds import Float32, Int64
+from freshet_graph.trainer.data.temporal_sampler import How
+from freshet_graph.trainer.models.interface import Kind, Model, ModelShape
+from freshet_graph.trainer.models.link_decoder import EncounterEncoder
+from freshet_graph.trainer.nn.products import dense
+from freshet_graph.trainer.nn.rows import rows
 
 
 class EventDecoder(nn.Module):

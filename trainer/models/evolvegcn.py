@@ -8,12 +8,12 @@ from pydantic import Field
 from torch import Tensor, nn
 from typing_extensions import override
 
-from schemas.section import Section
-from trainer.models.interface import MODELS, ModelShape
-from trainer.models.layered import LayeredModel, LayeredOptions
-from trainer.models.stages import Carry, GraphStage, Stage
-from trainer.nn.aggregate import aggregate_normalised
-from trainer.nn.graph import CSRGraph
+from freshet_graph.schemas.section import Section
+from freshet_graph.trainer.models.interface import MODELS, ModelShape
+from freshet_graph.trainer.models.layered import LayeredModel, LayeredOptions
+from freshet_graph.trainer.models.stages import Carry, GraphStage, Stage
+from freshet_graph.trainer.nn.aggregate import aggregate_normalised
+from freshet_graph.trainer.nn.graph import CSRGraph
 
 
 class MatrixCell(nn.Module):

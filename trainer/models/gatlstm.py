@@ -6,12 +6,12 @@ from typing import ClassVar
 from pydantic import Field
 from typing_extensions import override
 
-from schemas.section import Section
-from trainer.models.attention import GraphAttention
-from trainer.models.interface import MODELS, ModelShape
-from trainer.models.layered import LayeredModel, LayeredOptions
-from trainer.models.recurrences import Lstm
-from trainer.models.stages import Stage
+from freshet_graph.schemas.section import Section
+from freshet_graph.trainer.models.attention import GraphAttention
+from freshet_graph.trainer.models.interface import MODELS, ModelShape
+from freshet_graph.trainer.models.layered import LayeredModel, LayeredOptions
+from freshet_graph.trainer.models.recurrences import Lstm
+from freshet_graph.trainer.models.stages import Stage
 
 
 class GatLstmOptions(LayeredOptions):

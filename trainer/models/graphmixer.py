@@ -8,13 +8,20 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding_bag, gelu
 from typing_extensions import override
 
-from schemas.section import Section
-from stream.arrays.kinds import Float32, Int64
-from trainer.data.neighbours import MAX_WIDTH, signatures
-from trainer.models.event_model import EventDecoder, EventModel, Hop, PairHistory, Roles, TimeWidth
-from trainer.models.interface import MODELS, ModelShape
-from trainer.nn.products import Dense
-from trainer.nn.rows import rows
+from freshet_graph.schemas.section import Section
+from freshet_graph.stream.arrays.kinds import Float32, Int64
+from freshet_graph.trainer.data.neighbours import MAX_WIDTH, signatures
+from freshet_graph.trainer.models.event_model import (
+    EventDecoder,
+    EventModel,
+    Hop,
+    PairHistory,
+    Roles,
+    TimeWidth,
+)
+from freshet_graph.trainer.models.interface import MODELS, ModelShape
+from freshet_graph.trainer.nn.products import Dense
+from freshet_graph.trainer.nn.rows import rows
 
 
 class GraphMixerOptions(Section):

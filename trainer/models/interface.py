@@ -7,14 +7,14 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from schemas.section import Section
-from stream.registry import Registry
-from stream.service.failure import Failure
-from trainer.data.neighbours import MAX_WIDTH, signatures
-from trainer.device import to_device
-from trainer.models.link_decoder import LinkDecoder
-from trainer.models.stages import Stage
-from trainer.nn.graph import CSRGraph
+from freshet_graph.schemas.section import Section
+from freshet_graph.stream.registry import Registry
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.trainer.data.neighbours import MAX_WIDTH, signatures
+from freshet_graph.trainer.device import to_device
+from freshet_graph.trainer.models.link_decoder import LinkDecoder
+from freshet_graph.trainer.models.stages import Stage
+from freshet_graph.trainer.nn.graph import CSRGraph
 
 Kind = Literal["snapshot", "event"]
 
@@ -143,7 +143,7 @@ class SnapshotModel(Model):
 def _require_model(candidate: Any) -> None:
     """Check that an entry point leads to a model's class."""
     if not (isinstance(candidate, type) and issubclass(candidate, Model)):
-        raise TypeError(f"{candidate!r} is not a subclass of trainer.models.interface.Model")
+        raise TypeError(f"{candidate!r} is not a subclass of freshet_graph.trainer.models.interface.Model")
 
 
 MODELS: Registry[Any] = Registry(
@@ -151,17 +151,17 @@ MODELS: Registry[Any] = Registry(
     "model_params",
     "freshet.models",
     (
-        "trainer.models.sage_linear",
-        "trainer.models.tmgcn",
-        "trainer.models.gcn_lstm",
-        "trainer.models.evolvegcn",
-        "trainer.models.tgcn",
-        "trainer.models.gatlstm",
-        "trainer.models.dysat",
-        "trainer.models.dcrnn",
-        "trainer.models.tgn",
-        "trainer.models.graphmixer",
-        "trainer.models.dygformer",
+        "freshet_graph.trainer.models.sage_linear",
+        "freshet_graph.trainer.models.tmgcn",
+        "freshet_graph.trainer.models.gcn_lstm",
+        "freshet_graph.trainer.models.evolvegcn",
+        "freshet_graph.trainer.models.tgcn",
+        "freshet_graph.trainer.models.gatlstm",
+        "freshet_graph.trainer.models.dysat",
+        "freshet_graph.trainer.models.dcrnn",
+        "freshet_graph.trainer.models.tgn",
+        "freshet_graph.trainer.models.graphmixer",
+        "freshet_graph.trainer.models.dygformer",
     ),
     error=Failure,
     check=_require_model,

@@ -6,9 +6,9 @@ from typing import ClassVar
 from pydantic import Field
 from torch import nn
 
-from schemas.section import Section
-from trainer.models.interface import ModelShape, SnapshotModel, SnapshotModelOptions
-from trainer.models.stages import Stage
+from freshet_graph.schemas.section import Section
+from freshet_graph.trainer.models.interface import ModelShape, SnapshotModel, SnapshotModelOptions
+from freshet_graph.trainer.models.stages import Stage
 
 
 class LayeredOptions(SnapshotModelOptions):

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from trainer.data.history import Encounter
-from trainer.nn.time_encoding import bumps
+from freshet_graph.trainer.data.history import Encounter
+from freshet_graph.trainer.nn.time_encoding import bumps
 
 _AGES = sum(column.name.endswith("_AGE") for column in Encounter)
 """Ages come first, then counts: a list of columns would be copied to the device at each use."""

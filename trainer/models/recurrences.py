@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from trainer.models.stages import Carry, TimeStage
-from trainer.nn.recurrent import UnrolledGru, UnrolledLstm, units_fit
+from freshet_graph.trainer.models.stages import Carry, TimeStage
+from freshet_graph.trainer.nn.recurrent import UnrolledGru, UnrolledLstm, units_fit
 
 
 class LastLinear(TimeStage, nn.Linear):

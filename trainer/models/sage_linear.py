@@ -6,11 +6,17 @@ from pydantic import Field
 from torch import nn
 from typing_extensions import override
 
-from schemas.section import Section
-from trainer.models.convolutions import Sage
-from trainer.models.interface import MODELS, Hidden, ModelShape, SnapshotModel, SnapshotModelOptions
-from trainer.models.recurrences import LastLinear
-from trainer.models.stages import Stage
+from freshet_graph.schemas.section import Section
+from freshet_graph.trainer.models.convolutions import Sage
+from freshet_graph.trainer.models.interface import (
+    MODELS,
+    Hidden,
+    ModelShape,
+    SnapshotModel,
+    SnapshotModelOptions,
+)
+from freshet_graph.trainer.models.recurrences import LastLinear
+from freshet_graph.trainer.models.stages import Stage
 
 Fanouts = Annotated[
     list[Annotated[int, Field(ge=1)] | None],

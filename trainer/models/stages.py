@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from trainer.nn.graph import CSRGraph, DirectedGraph
+from freshet_graph.trainer.nn.graph import CSRGraph, DirectedGraph
 
 Carry = Any
 """State that a stage takes over from the previous block of snapshots: tensors, or tuples of them; None at the beginning."""

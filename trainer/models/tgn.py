@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from typing_extensions import override
 
-from schemas.section import Section
-from stream.arrays.kinds import Int64
-from trainer.data.walks import walk_width
-from trainer.device import to_device
-from trainer.models.event_model import (
+from freshet_graph.schemas.section import Section
+from freshet_graph.stream.arrays.kinds import Int64
+from freshet_graph.trainer.data.walks import walk_width
+from freshet_graph.trainer.device import to_device
+from freshet_graph.trainer.models.event_model import (
     Dropout,
     EventDecoder,
     EventModel,
@@ -34,11 +34,11 @@ from trainer.models.event_model import (
     TimeEncoding,
     TimeWidth,
 )
-from trainer.models.interface import MODELS, ModelShape
-from trainer.nn.products import dense
-from trainer.nn.rows import rows
-from trainer.nn.temporal_attention import Merge, TemporalAttention
-from trainer.nn.time_encoding import TIME_ENCODERS, TimeEncoder
+from freshet_graph.trainer.models.interface import MODELS, ModelShape
+from freshet_graph.trainer.nn.products import dense
+from freshet_graph.trainer.nn.rows import rows
+from freshet_graph.trainer.nn.temporal_attention import Merge, TemporalAttention
+from freshet_graph.trainer.nn.time_encoding import TIME_ENCODERS, TimeEncoder
 
 
 @dataclass(frozen=True, slots=True)

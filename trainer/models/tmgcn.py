@@ -7,13 +7,13 @@ import torch
 from pydantic import Field
 from typing_extensions import override
 
-from schemas.section import Section
-from trainer.models.convolutions import LaplacianConvolution
-from trainer.models.interface import MODELS, ModelShape
-from trainer.models.layered import LayeredModel, LayeredOptions
-from trainer.models.recurrences import MovingMean
-from trainer.models.stages import Stage
-from trainer.nn.graph import CSRGraph, MeanOperator
+from freshet_graph.schemas.section import Section
+from freshet_graph.trainer.models.convolutions import LaplacianConvolution
+from freshet_graph.trainer.models.interface import MODELS, ModelShape
+from freshet_graph.trainer.models.layered import LayeredModel, LayeredOptions
+from freshet_graph.trainer.models.recurrences import MovingMean
+from freshet_graph.trainer.models.stages import Stage
+from freshet_graph.trainer.nn.graph import CSRGraph, MeanOperator
 
 
 class TmGcnOptions(LayeredOptions):

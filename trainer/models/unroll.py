@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from trainer.models.stages import Carry, CellStage, GraphStage, Stage, TimeStage
+from freshet_graph.trainer.models.stages import Carry, CellStage, GraphStage, Stage, TimeStage
 
 Rows = Any
 """Rows between graph stages, in the form of the layout: a tensor, or a structure of its own."""

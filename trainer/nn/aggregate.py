@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stream.kernels import njit
-from trainer.nn.compiled import kernels_fit
-from trainer.nn.graph import CSRGraph
+from freshet_graph.stream.kernels import njit
+from freshet_graph.trainer.nn.compiled import kernels_fit
+from freshet_graph.trainer.nn.graph import CSRGraph
 
 
 def aggregate_sum(graph: CSRGraph, x: Tensor) -> Tensor:

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from stream.kernels import njit
-from trainer.nn.compiled import kernels_fit
-from trainer.nn.graph import CSRGraph
+from freshet_graph.stream.kernels import njit
+from freshet_graph.trainer.nn.compiled import kernels_fit
+from freshet_graph.trainer.nn.graph import CSRGraph
 
 _WIDE = {
     "nogil": True,

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stream.kernels import njit
-from trainer.nn.compiled import kernels_fit
+from freshet_graph.stream.kernels import njit
+from freshet_graph.trainer.nn.compiled import kernels_fit
 
 _F = np.float32
 _ONE, _TWO, _HALF = _F(1), _F(2), _F(0.5)

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stream.kernels import njit
-from trainer.nn.compiled import kernels_fit
-from trainer.nn.products import dense
-from trainer.nn.rows import rows
-from trainer.nn.time_encoding import CosineTime, TimeEncoder, cosine, sine
+from freshet_graph.stream.kernels import njit
+from freshet_graph.trainer.nn.compiled import kernels_fit
+from freshet_graph.trainer.nn.products import dense
+from freshet_graph.trainer.nn.rows import rows
+from freshet_graph.trainer.nn.time_encoding import CosineTime, TimeEncoder, cosine, sine
 
 _LANES = 64
 """Numbers that the compiler processes at once, four registers. Rows in the cache are padded to multiples, because the

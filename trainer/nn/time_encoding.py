@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stream.kernels import njit
+from freshet_graph.stream.kernels import njit
 
 # Taylor's coefficients at 0; on a quarter turn to either side the rest is below 10⁻¹⁴
 _C1, _C2, _C3, _C4, _C5, _C6, _C7, _C8, _C9 = (

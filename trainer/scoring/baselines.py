@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from stream.arrays.kinds import Float32, Float64
-from trainer.data.history import Encounter
+from freshet_graph.stream.arrays.kinds import Float32, Float64
+from freshet_graph.trainer.data.history import Encounter
 
 _UNSEEN_PAIR_S = 1e12  # longer than any age: 31,700 years
 _LEAST_AGE_S = 1e-6  # the step of event times: a pair of this very moment has a finite product

@@ -7,8 +7,8 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from stream.arrays.kinds import Float64, Int64
-from trainer.data.history import BATCH
+from freshet_graph.stream.arrays.kinds import Float64, Int64
+from freshet_graph.trainer.data.history import BATCH
 
 Figures = dict[tuple[str, str, str], float]
 """(metric, subset, scorer) → value; a figure that cannot be computed is absent."""

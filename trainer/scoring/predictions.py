@@ -8,11 +8,11 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from stream.arrays.kinds import Bool, Float64, Int64
-from trainer.data.examples import Examples, Queries
-from trainer.ranks import Ranks
-from trainer.scoring.baselines import edgebank, edgebank_window, recency, recency_popularity
-from trainer.scoring.metrics import Figures, batched_figures, jackknife, ranks_among
+from freshet_graph.stream.arrays.kinds import Bool, Float64, Int64
+from freshet_graph.trainer.data.examples import Examples, Queries
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.scoring.baselines import edgebank, edgebank_window, recency, recency_popularity
+from freshet_graph.trainer.scoring.metrics import Figures, batched_figures, jackknife, ranks_among
 
 log = structlog.get_logger()
 

@@ -22,16 +22,22 @@ import numpy as np
 import torch
 import xxhash
 
-from schemas.errors import one_line, system_call
-from schemas.trainer_config import TrainerConfig
-from stream.service.failure import Failure
-from stream.store.errors import LaneBusyError
-from stream.store.files.data import checksum
-from stream.store.files.sweep import CleanUp, new_writer_id
-from stream.store.lane.reader import LaneReader
-from stream.store.places.durable import FolderLock, fsync_ancestors, make_folders, sync_file, sync_folder
-from trainer.strategies.cost_model import AUTO
-from trainer.tasks.interface import TASKS
+from freshet_graph.schemas.errors import one_line, system_call
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.errors import LaneBusyError
+from freshet_graph.stream.store.files.data import checksum
+from freshet_graph.stream.store.files.sweep import CleanUp, new_writer_id
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.places.durable import (
+    FolderLock,
+    fsync_ancestors,
+    make_folders,
+    sync_file,
+    sync_folder,
+)
+from freshet_graph.trainer.strategies.cost_model import AUTO
+from freshet_graph.trainer.tasks.interface import TASKS
 
 FORMAT = 2
 LET_GO_S = 10.0

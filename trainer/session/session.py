@@ -7,23 +7,30 @@ from typing import Any
 
 import torch
 
-from schemas.store import LaneHeader, LaneManifest
-from schemas.trainer_config import TrainerConfig
-from stream.store.lane.reader import LaneReader
-from stream.store.window.view import WindowView
-from trainer.data.node_names import NodeNames
-from trainer.data.views import LogWindow, NamedEvents, NamedGraph, edge_events, named, without_labels
-from trainer.models.interface import MODELS, Model, ModelShape, create_model
-from trainer.ranks import Ranks
-from trainer.strategies.interface import (
+from freshet_graph.schemas.store import LaneHeader, LaneManifest
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.window.view import WindowView
+from freshet_graph.trainer.data.node_names import NodeNames
+from freshet_graph.trainer.data.views import (
+    LogWindow,
+    NamedEvents,
+    NamedGraph,
+    edge_events,
+    named,
+    without_labels,
+)
+from freshet_graph.trainer.models.interface import MODELS, Model, ModelShape, create_model
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.strategies.interface import (
     STRATEGIES,
     Needs,
     Setting,
     Strategy,
     require_together,
 )
-from trainer.tasks.interface import Task, create_task
-from trainer.timeline.graph import TimelineView
+from freshet_graph.trainer.tasks.interface import Task, create_task
+from freshet_graph.trainer.timeline.graph import TimelineView
 
 
 class Session:

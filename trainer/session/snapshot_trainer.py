@@ -14,16 +14,16 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from stream.arrays.kinds import Float32, Int64
-from stream.service.failure import Failure
-from trainer.data.examples import Purpose
-from trainer.data.negatives import Draw
-from trainer.learning.soundness import copied, is_sound
-from trainer.session.session import Session
-from trainer.strategies.figures import declared_by, merged
-from trainer.strategies.interface import StepReport, Strategy
-from trainer.tasks.interface import QueryBatch, SnapshotExamples, Task
-from trainer.wire.traffic import Traffic
+from freshet_graph.stream.arrays.kinds import Float32, Int64
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.trainer.data.examples import Purpose
+from freshet_graph.trainer.data.negatives import Draw
+from freshet_graph.trainer.learning.soundness import copied, is_sound
+from freshet_graph.trainer.session.session import Session
+from freshet_graph.trainer.strategies.figures import declared_by, merged
+from freshet_graph.trainer.strategies.interface import StepReport, Strategy
+from freshet_graph.trainer.tasks.interface import QueryBatch, SnapshotExamples, Task
+from freshet_graph.trainer.wire.traffic import Traffic
 
 
 @dataclass(frozen=True, slots=True)

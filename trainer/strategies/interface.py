@@ -7,21 +7,21 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from torch import Tensor
 
-from schemas.section import Section
-from schemas.store import LaneHeader
-from schemas.trainer_config import Optimisation, Smoothing
-from stream.arrays.kinds import Bool, Float32, Int64
-from stream.registry import Registry, require_members
-from stream.service.failure import Failure
-from stream.store.log.event_columns import EventColumns
-from trainer.data.examples import Queries, Share
-from trainer.data.history import Inserts, Moment
-from trainer.learning.step import Learner
-from trainer.models.interface import Kind, Model, ModelShape, create_model
-from trainer.ranks import Ranks
-from trainer.strategies.figures import TrainingFigure
-from trainer.tasks.interface import QueryBatch, SnapshotExamples, Subject, Task
-from trainer.wire.traffic import Traffic
+from freshet_graph.schemas.section import Section
+from freshet_graph.schemas.store import LaneHeader
+from freshet_graph.schemas.trainer_config import Optimisation, Smoothing
+from freshet_graph.stream.arrays.kinds import Bool, Float32, Int64
+from freshet_graph.stream.registry import Registry, require_members
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.log.event_columns import EventColumns
+from freshet_graph.trainer.data.examples import Queries, Share
+from freshet_graph.trainer.data.history import Inserts, Moment
+from freshet_graph.trainer.learning.step import Learner
+from freshet_graph.trainer.models.interface import Kind, Model, ModelShape, create_model
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.strategies.figures import TrainingFigure
+from freshet_graph.trainer.tasks.interface import QueryBatch, SnapshotExamples, Subject, Task
+from freshet_graph.trainer.wire.traffic import Traffic
 
 OwnKey = Literal["horizon", "smoothing"]
 """Keys of the configuration that belong to some strategies."""
@@ -272,13 +272,13 @@ STRATEGIES: Registry[Any] = Registry(
     "strategy_params",
     "freshet.strategies",
     (
-        "trainer.strategies.events.sequential",
-        "trainer.strategies.speed.pac",
-        "trainer.strategies.snapshots.vertex",
-        "trainer.strategies.snapshots.whole",
-        "trainer.strategies.esdg.snapshot",
-        "trainer.strategies.dygnex.group",
-        "trainer.strategies.dynahb.hybrid",
+        "freshet_graph.trainer.strategies.events.sequential",
+        "freshet_graph.trainer.strategies.speed.pac",
+        "freshet_graph.trainer.strategies.snapshots.vertex",
+        "freshet_graph.trainer.strategies.snapshots.whole",
+        "freshet_graph.trainer.strategies.esdg.snapshot",
+        "freshet_graph.trainer.strategies.dygnex.group",
+        "freshet_graph.trainer.strategies.dynahb.hybrid",
     ),
     error=Failure,
     check=_require_strategy,

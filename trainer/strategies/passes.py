@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor, nn
 
-from stream.arrays.kinds import Int64
-from stream.service.heartbeat import beat
-from trainer.learning.step import Learner
-from trainer.ranks import Ranks
-from trainer.strategies.interface import StepReport
+from freshet_graph.stream.arrays.kinds import Int64
+from freshet_graph.stream.service.heartbeat import beat
+from freshet_graph.trainer.learning.step import Learner
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.strategies.interface import StepReport
 
 
 @dataclass(slots=True)

@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stream.arrays.kinds import Int32, Int64
-from trainer.data.neighbours import runs
-from trainer.device import to_device
-from trainer.ranks import Ranks
+from freshet_graph.stream.arrays.kinds import Int32, Int64
+from freshet_graph.trainer.data.neighbours import runs
+from freshet_graph.trainer.device import to_device
+from freshet_graph.trainer.ranks import Ranks
 
 T = TypeVar("T", bound=np.generic)
 

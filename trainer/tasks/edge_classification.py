@@ -12,22 +12,22 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 from typing_extensions import override
 
-from schemas.events import Op
-from schemas.section import Section
-from schemas.trainer_config import TrainerConfig
-from stream.arrays.kinds import Float64, Int64
-from stream.store.lane.reader import LaneReader
-from stream.store.log.event_columns import event_columns
-from trainer.data.examples import Examples
-from trainer.data.history import Encounter
-from trainer.data.views import EventsView
-from trainer.models.interface import Model
-from trainer.models.link_decoder import EncounterEncoder
-from trainer.ranks import Ranks
-from trainer.scoring.metrics import Figures, auroc, cautions, warn_of
-from trainer.scoring.predictions import Predictions, join
-from trainer.tasks.interface import TASKS, QueryAnswering
-from trainer.tasks.link_prediction import LinkPrediction, Links, Splits, sees_encounters
+from freshet_graph.schemas.events import Op
+from freshet_graph.schemas.section import Section
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.arrays.kinds import Float64, Int64
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.log.event_columns import event_columns
+from freshet_graph.trainer.data.examples import Examples
+from freshet_graph.trainer.data.history import Encounter
+from freshet_graph.trainer.data.views import EventsView
+from freshet_graph.trainer.models.interface import Model
+from freshet_graph.trainer.models.link_decoder import EncounterEncoder
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.scoring.metrics import Figures, auroc, cautions, warn_of
+from freshet_graph.trainer.scoring.predictions import Predictions, join
+from freshet_graph.trainer.tasks.interface import TASKS, QueryAnswering
+from freshet_graph.trainer.tasks.link_prediction import LinkPrediction, Links, Splits, sees_encounters
 
 log = structlog.get_logger()
 

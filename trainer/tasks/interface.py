@@ -5,20 +5,20 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from torch import Tensor, nn
 
-from schemas.section import Section
-from schemas.trainer_config import TrainerConfig
-from stream.arrays.kinds import Bool, Float32, Int64
-from stream.registry import Registry, require_members
-from stream.service.failure import Failure
-from stream.store.lane.reader import LaneReader
-from stream.store.log.event_columns import EventColumns
-from trainer.data.examples import Queries, Share
-from trainer.data.history import History, Inserts
-from trainer.data.views import EventsView
-from trainer.models.interface import Head, Model
-from trainer.ranks import Ranks
-from trainer.scoring.metrics import Figures
-from trainer.scoring.predictions import Predictions
+from freshet_graph.schemas.section import Section
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.arrays.kinds import Bool, Float32, Int64
+from freshet_graph.stream.registry import Registry, require_members
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.log.event_columns import EventColumns
+from freshet_graph.trainer.data.examples import Queries, Share
+from freshet_graph.trainer.data.history import History, Inserts
+from freshet_graph.trainer.data.views import EventsView
+from freshet_graph.trainer.models.interface import Head, Model
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.scoring.metrics import Figures
+from freshet_graph.trainer.scoring.predictions import Predictions
 
 Subject = Literal["pairs", "nodes"]
 Reduction = Literal["sum", "mean"]
@@ -251,10 +251,10 @@ TASKS: Registry[Any] = Registry(
     "task_params",
     "freshet.tasks",
     (
-        "trainer.tasks.link_prediction",
-        "trainer.tasks.edge_classification",
-        "trainer.tasks.node_classification",
-        "trainer.tasks.node_regression",
+        "freshet_graph.trainer.tasks.link_prediction",
+        "freshet_graph.trainer.tasks.edge_classification",
+        "freshet_graph.trainer.tasks.node_classification",
+        "freshet_graph.trainer.tasks.node_regression",
     ),
     error=Failure,
     check=_require_task,

@@ -10,21 +10,36 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from schemas.events import US_PER_S
-from schemas.section import Section
-from schemas.trainer_config import TrainerConfig
-from stream.service.failure import Failure
-from stream.store.lane.reader import LaneReader
-from stream.store.log.event_columns import EventColumns
-from trainer.data.examples import Examples, Purpose, Queries, Sampling, insert_events, prepare, spread
-from trainer.data.history import History, Moment
-from trainer.data.negatives import Draw, Negatives
-from trainer.data.views import EventsView
-from trainer.models.interface import MODELS, Head, Kind, Model
-from trainer.models.link_decoder import LinearDecoder, LinkDecoder
-from trainer.ranks import Ranks
-from trainer.scoring.predictions import Predictions, join, scored_queries, side_by_side
-from trainer.tasks.interface import TASKS, QueryAnswering, Reduction, Shares, Subject, learns_all
+from freshet_graph.schemas.events import US_PER_S
+from freshet_graph.schemas.section import Section
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.log.event_columns import EventColumns
+from freshet_graph.trainer.data.examples import (
+    Examples,
+    Purpose,
+    Queries,
+    Sampling,
+    insert_events,
+    prepare,
+    spread,
+)
+from freshet_graph.trainer.data.history import History, Moment
+from freshet_graph.trainer.data.negatives import Draw, Negatives
+from freshet_graph.trainer.data.views import EventsView
+from freshet_graph.trainer.models.interface import MODELS, Head, Kind, Model
+from freshet_graph.trainer.models.link_decoder import LinearDecoder, LinkDecoder
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.scoring.predictions import Predictions, join, scored_queries, side_by_side
+from freshet_graph.trainer.tasks.interface import (
+    TASKS,
+    QueryAnswering,
+    Reduction,
+    Shares,
+    Subject,
+    learns_all,
+)
 
 RANKED_OF = 20
 """One in so many sampled events is ranked: its candidates cost as much as fifty events."""

@@ -12,21 +12,21 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from schemas.events import Op
-from schemas.section import Section
-from schemas.trainer_config import TrainerConfig
-from stream.arrays.kinds import Bool, Float64, Int64
-from stream.kernels.node_sets import distinct
-from stream.store.lane.reader import LaneReader
-from stream.store.log.event_columns import EventColumns
-from trainer.data.node_labels import NodeLabels
-from trainer.data.views import EventsView
-from trainer.models.interface import Head, Model
-from trainer.ranks import Ranks
-from trainer.scoring.metrics import Figures, cautions, classification
-from trainer.scoring.predictions import gather
-from trainer.tasks.interface import TASKS, QueryAnswering, Reduction, Subject
-from trainer.tasks.nodes import NodeExamples, NodeQueries
+from freshet_graph.schemas.events import Op
+from freshet_graph.schemas.section import Section
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.arrays.kinds import Bool, Float64, Int64
+from freshet_graph.stream.kernels.node_sets import distinct
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.log.event_columns import EventColumns
+from freshet_graph.trainer.data.node_labels import NodeLabels
+from freshet_graph.trainer.data.views import EventsView
+from freshet_graph.trainer.models.interface import Head, Model
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.scoring.metrics import Figures, cautions, classification
+from freshet_graph.trainer.scoring.predictions import gather
+from freshet_graph.trainer.tasks.interface import TASKS, QueryAnswering, Reduction, Subject
+from freshet_graph.trainer.tasks.nodes import NodeExamples, NodeQueries
 
 SCORERS = ("model", "random", "majority", "last_label")
 """``random`` has random weights. ``majority`` is the most frequent class so far, ``last_label`` the node's own last known one, or

@@ -12,22 +12,22 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from schemas.section import Section
-from schemas.trainer_config import TrainerConfig
-from stream.arrays.kinds import Float32, Float64
-from stream.service.failure import Failure
-from stream.snapshots.graph import LiveGraph
-from stream.snapshots.pairs import Change
-from stream.snapshots.state_table import pack, unpack
-from stream.store.lane.reader import LaneReader
-from stream.store.log.event_columns import EventColumns
-from stream.store.log.index import groups
-from trainer.data.views import EventsView
-from trainer.models.interface import Head, Model
-from trainer.ranks import Ranks
-from trainer.scoring.metrics import Figures
-from trainer.tasks.interface import TASKS, QueryAnswering, Reduction, Subject
-from trainer.tasks.nodes import NodeExamples, NodeQueries
+from freshet_graph.schemas.section import Section
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.arrays.kinds import Float32, Float64
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.snapshots.graph import LiveGraph
+from freshet_graph.stream.snapshots.pairs import Change
+from freshet_graph.stream.snapshots.state_table import pack, unpack
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.log.event_columns import EventColumns
+from freshet_graph.stream.store.log.index import groups
+from freshet_graph.trainer.data.views import EventsView
+from freshet_graph.trainer.models.interface import Head, Model
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.scoring.metrics import Figures
+from freshet_graph.trainer.tasks.interface import TASKS, QueryAnswering, Reduction, Subject
+from freshet_graph.trainer.tasks.nodes import NodeExamples, NodeQueries
 
 
 class Target(Section):

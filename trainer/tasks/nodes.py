@@ -7,10 +7,10 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor, nn
 
-from stream.arrays.kinds import Bool, Float32, Float64, Int64
-from trainer.data.views import EventsView
-from trainer.device import to_device
-from trainer.tasks.interface import Shares, learns_all
+from freshet_graph.stream.arrays.kinds import Bool, Float32, Float64, Int64
+from freshet_graph.trainer.data.views import EventsView
+from freshet_graph.trainer.device import to_device
+from freshet_graph.trainer.tasks.interface import Shares, learns_all
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from trainer.nn.graph import CSRGraph, DirectedGraph
-from trainer.timeline.graph import Snapshot, TimelineGraph, raw
-from trainer.timeline.nodes import HorizonNodes
-from trainer.timeline.transfer import (
+from freshet_graph.trainer.nn.graph import CSRGraph, DirectedGraph
+from freshet_graph.trainer.timeline.graph import Snapshot, TimelineGraph, raw
+from freshet_graph.trainer.timeline.nodes import HorizonNodes
+from freshet_graph.trainer.timeline.transfer import (
     DeviceSlots,
     Difference,
     Esdg,

@@ -6,19 +6,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from schemas.events import Op
-from schemas.store import LaneManifest
-from schemas.trainer_config import Smoothing
-from stream.arrays.growing import Growing
-from stream.arrays.kinds import Bool, Float32, Int64
-from stream.kernels.node_sets import distinct, locate
-from stream.snapshots.pairs import pair_keys, split_keys
-from stream.store.lane.reader import LaneReader
-from stream.store.log.event_columns import EventColumns
-from stream.store.window.pairs import ChangedPairs
-from stream.store.window.view import WindowView
-from trainer.data.node_names import NodeNames
-from trainer.data.views import NamedGraph
+from freshet_graph.schemas.events import Op
+from freshet_graph.schemas.store import LaneManifest
+from freshet_graph.schemas.trainer_config import Smoothing
+from freshet_graph.stream.arrays.growing import Growing
+from freshet_graph.stream.arrays.kinds import Bool, Float32, Int64
+from freshet_graph.stream.kernels.node_sets import distinct, locate
+from freshet_graph.stream.snapshots.pairs import pair_keys, split_keys
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.log.event_columns import EventColumns
+from freshet_graph.stream.store.window.pairs import ChangedPairs
+from freshet_graph.stream.store.window.view import WindowView
+from freshet_graph.trainer.data.node_names import NodeNames
+from freshet_graph.trainer.data.views import NamedGraph
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from stream.arrays.growing import Growing
-from stream.arrays.kinds import Int64
-from stream.kernels import njit
-from trainer.data.history import KeyTable, find
+from freshet_graph.stream.arrays.growing import Growing
+from freshet_graph.stream.arrays.kinds import Int64
+from freshet_graph.stream.kernels import njit
+from freshet_graph.trainer.data.history import KeyTable, find
 
 FREE = -1
 _LIVES = np.iinfo(np.int64).max

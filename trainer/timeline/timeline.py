@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from stream.arrays.kinds import Bool, Float32, Int64
-from stream.kernels.node_sets import locate
-from trainer.device import to_device
-from trainer.models.interface import STRUCTURE, NodeInputs
-from trainer.nn.graph import CSRGraph, DirectedGraph
-from trainer.timeline.device import DeviceTimeline
-from trainer.timeline.graph import Snapshot, TimelineView, raw
-from trainer.timeline.nodes import FREE, HorizonNodes
-from trainer.timeline.transfer import Mode, Transfer
+from freshet_graph.stream.arrays.kinds import Bool, Float32, Int64
+from freshet_graph.stream.kernels.node_sets import locate
+from freshet_graph.trainer.device import to_device
+from freshet_graph.trainer.models.interface import STRUCTURE, NodeInputs
+from freshet_graph.trainer.nn.graph import CSRGraph, DirectedGraph
+from freshet_graph.trainer.timeline.device import DeviceTimeline
+from freshet_graph.trainer.timeline.graph import Snapshot, TimelineView, raw
+from freshet_graph.trainer.timeline.nodes import FREE, HorizonNodes
+from freshet_graph.trainer.timeline.transfer import Mode, Transfer
 
 
 class Timeline:

@@ -8,12 +8,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stream.arrays.kinds import Float32, Int64
-from stream.kernels.node_sets import locate
-from stream.store.window.pairs import ChangedPairs
-from trainer.device import to_device
-from trainer.timeline.graph import Entries
-from trainer.timeline.nodes import HorizonNodes
+from freshet_graph.stream.arrays.kinds import Float32, Int64
+from freshet_graph.stream.kernels.node_sets import locate
+from freshet_graph.stream.store.window.pairs import ChangedPairs
+from freshet_graph.trainer.device import to_device
+from freshet_graph.trainer.timeline.graph import Entries
+from freshet_graph.trainer.timeline.nodes import HorizonNodes
 
 Mode = Literal["whole", "esdg", "derived", "counts", "auto"]
 MODES: tuple[Mode, ...] = ("whole", "esdg", "derived", "counts", "auto")

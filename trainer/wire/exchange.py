@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from trainer.wire.traffic import Flight
+from freshet_graph.trainer.wire.traffic import Flight
 
 T = TypeVar("T")
 Launch = Callable[[Tensor, Sequence[int], Sequence[int], str], Flight]

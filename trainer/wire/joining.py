@@ -10,8 +10,8 @@ import torch.distributed as dist
 import torch.distributed.nn.functional  # its defaults keep the group that exists when it is first imported: none yet
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from stream.service.failure import Failure
-from trainer.wire.link import ProcessLink, peers_may_be_lost
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.trainer.wire.link import ProcessLink, peers_may_be_lost
 
 Device = Literal["auto", "cpu", "cuda"]
 

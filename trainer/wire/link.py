@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 from typing_extensions import override
 
-from trainer.lost_peer import PeerLostError
+from freshet_graph.trainer.lost_peer import PeerLostError
 
 Operation = Literal["sum", "max"]
 

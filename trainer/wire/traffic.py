@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from trainer.wire.link import Link, PendingWork
+from freshet_graph.trainer.wire.link import Link, PendingWork
 
 
 class Traffic:

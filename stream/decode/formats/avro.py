@@ -11,21 +11,21 @@ import numpy as np
 import pyarrow as pa
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
-from schemas.config import Kafka, SchemaRegistry, Topic
-from schemas.errors import one_line
-from schemas.events import IdKind, event_schema
-from schemas.fields import PathKeys
-from schemas.section import Section
-from stream.arrays.kinds import Int64
-from stream.decode.arrow import event_rows, views
-from stream.decode.confluent import HEADER_BYTES, schema_ids
-from stream.decode.formats.avro_schema import UNKNOWN_SCHEMA, AvroSchema
-from stream.decode.formats.interface import FORMATS, MessageFormat, Read
-from stream.decode.formats.plain import refuses_columns
-from stream.decode.formats.schema_registry import RegistryClient, UnknownSchemaError
-from stream.decode.reading import Limits, RefusedError, in_order, refused_alike
-from stream.decode.times import TimeUnit
-from stream.service.heartbeat import beat
+from freshet_graph.schemas.config import Kafka, SchemaRegistry, Topic
+from freshet_graph.schemas.errors import one_line
+from freshet_graph.schemas.events import IdKind, event_schema
+from freshet_graph.schemas.fields import PathKeys
+from freshet_graph.schemas.section import Section
+from freshet_graph.stream.arrays.kinds import Int64
+from freshet_graph.stream.decode.arrow import event_rows, views
+from freshet_graph.stream.decode.confluent import HEADER_BYTES, schema_ids
+from freshet_graph.stream.decode.formats.avro_schema import UNKNOWN_SCHEMA, AvroSchema
+from freshet_graph.stream.decode.formats.interface import FORMATS, MessageFormat, Read
+from freshet_graph.stream.decode.formats.plain import refuses_columns
+from freshet_graph.stream.decode.formats.schema_registry import RegistryClient, UnknownSchemaError
+from freshet_graph.stream.decode.reading import Limits, RefusedError, in_order, refused_alike
+from freshet_graph.stream.decode.times import TimeUnit
+from freshet_graph.stream.service.heartbeat import beat
 
 NOT_AVRO = "not_avro"
 """Reason of a message without the header, or that is no value of its schema."""

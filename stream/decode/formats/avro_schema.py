@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from fastavro import parse_schema
 
-from schemas.errors import one_line
-from schemas.events import Reason
-from schemas.fields import PathKeys
-from stream.decode.reading import RefusedError
+from freshet_graph.schemas.errors import one_line
+from freshet_graph.schemas.events import Reason
+from freshet_graph.schemas.fields import PathKeys
+from freshet_graph.stream.decode.reading import RefusedError
 
 UNKNOWN_SCHEMA = "unknown_schema"
 """Reason of a message whose schema the registry does not have, or that cannot be read."""

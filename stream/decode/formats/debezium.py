@@ -15,20 +15,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from schemas.config import Kafka, Topic
-from schemas.events import IdKind, Op, Reason
-from schemas.fields import PathKeys
-from schemas.section import Section
-from stream.arrays.kinds import Bool, Int8, Int64
-from stream.decode.arrow import event_rows
-from stream.decode.encode import encode_json
-from stream.decode.formats.avro import AvroMessages, AvroReader, Columns, event_record
-from stream.decode.formats.interface import FORMATS, MessageFormat, Read
-from stream.decode.formats.plain import JsonFormat
-from stream.decode.json_messages import NOT_JSON, read_json
-from stream.decode.mapping import FIELDS, Mapping, Target
-from stream.decode.reading import REFUSAL_SCHEMA, DecodedRows, Limits, RefusedError, in_order, refused_alike
-from stream.decode.times import TimeUnit
+from freshet_graph.schemas.config import Kafka, Topic
+from freshet_graph.schemas.events import IdKind, Op, Reason
+from freshet_graph.schemas.fields import PathKeys
+from freshet_graph.schemas.section import Section
+from freshet_graph.stream.arrays.kinds import Bool, Int8, Int64
+from freshet_graph.stream.decode.arrow import event_rows
+from freshet_graph.stream.decode.encode import encode_json
+from freshet_graph.stream.decode.formats.avro import AvroMessages, AvroReader, Columns, event_record
+from freshet_graph.stream.decode.formats.interface import FORMATS, MessageFormat, Read
+from freshet_graph.stream.decode.formats.plain import JsonFormat
+from freshet_graph.stream.decode.json_messages import NOT_JSON, read_json
+from freshet_graph.stream.decode.mapping import FIELDS, Mapping, Target
+from freshet_graph.stream.decode.reading import (
+    REFUSAL_SCHEMA,
+    DecodedRows,
+    Limits,
+    RefusedError,
+    in_order,
+    refused_alike,
+)
+from freshet_graph.stream.decode.times import TimeUnit
 
 AFTER, BEFORE = "after", "before"
 CREATED, READ, UPDATED, DELETED = "c", "r", "u", "d"

@@ -7,14 +7,14 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from schemas.config import Kafka, Topic
-from schemas.events import IdKind
-from schemas.section import Section
-from stream.decode.mapping import Mapping as Fields
-from stream.decode.reading import DecodedRows, Limits
-from stream.decode.times import TimeUnit
-from stream.registry import Registry
-from stream.service.failure import Failure
+from freshet_graph.schemas.config import Kafka, Topic
+from freshet_graph.schemas.events import IdKind
+from freshet_graph.schemas.section import Section
+from freshet_graph.stream.decode.mapping import Mapping as Fields
+from freshet_graph.stream.decode.reading import DecodedRows, Limits
+from freshet_graph.stream.decode.times import TimeUnit
+from freshet_graph.stream.registry import Registry
+from freshet_graph.stream.service.failure import Failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Read:
 
     Attributes:
         rows: Runs of rows in the order of the messages.
-        refused: Messages and rows that became no event (``stream.decode.reading.REFUSAL_SCHEMA``).
+        refused: Messages and rows that became no event (``freshet_graph.stream.decode.reading.REFUSAL_SCHEMA``).
         looked_at: Number of messages read; the others are left for the next call.
     """
 
@@ -40,7 +40,8 @@ class MessageFormat(ABC):
     """Base of all formats. One object reads one topic.
 
     No content of a message may cost more than a bounded multiple of its bytes in memory and time. It becomes rows or
-    refusals. ``stream.decode.validate`` checks rows afterwards, so a format need not know the rules of meaning. If a
+    refusals. ``freshet_graph.stream.decode.validate`` checks rows afterwards, so a format need not know the rules of meaning. If
+    a
     method raises all the same, the message at fault is found and refused as ``decoder_error``, which takes far longer.
 
     Args:
@@ -66,7 +67,7 @@ class MessageFormat(ABC):
     atomic: ClassVar[bool] = False
     """Whether the rows of a message stand or fall together: if one is refused, or is a duplicate, all are."""
     reasons: ClassVar[Mapping[str, str]] = {}
-    """Reasons of refusals besides ``schemas.events.Reason``, each with its meaning: labels of a metric."""
+    """Reasons of refusals besides ``freshet_graph.schemas.events.Reason``, each with its meaning: labels of a metric."""
 
     def __init__(self, topic: Topic, kafka: Kafka, ids: IdKind, options: Any) -> None:
         problem = self.refuses(topic, kafka)
@@ -103,19 +104,20 @@ class MessageFormat(ABC):
 
         ``prepare`` has seen them. Messages from the first one beyond ``at_once`` are left, but never the first of all;
         None: all are read. A format whose rows cost no more than their messages need not look at it. Each message that
-        is read has rows or a refusal, in the order of the messages. ``stream.decode.arrow.event_rows`` makes rows of columns.
+        is read has rows or a refusal, in the order of the messages. ``freshet_graph.stream.decode.arrow.event_rows`` makes rows
+        of columns.
         """
 
     @abstractmethod
     def encode(self, events: pa.RecordBatch) -> Iterator[tuple[bytes, int | None]]:
-        """Canonical events (``schemas.events.event_schema``) as messages, in order; reading gives them back.
+        """Canonical events (``freshet_graph.schemas.events.event_schema``) as messages, in order; reading gives them back.
 
         Yields:
             Each message with its row, None if it has several.
 
         Raises:
             Failure: A message of this format cannot express an event.
-            stream.decode.encode.EventTooLongError: One event alone is longer than a message may be.
+            freshet_graph.stream.decode.encode.EventTooLongError: One event alone is longer than a message may be.
             UnavailableError: See ``prepare``.
         """
 
@@ -134,7 +136,7 @@ FORMATS: Registry[type[MessageFormat]] = Registry(
     "message format",
     "format_params",
     "freshet.formats",
-    tuple(f"stream.decode.formats.{name}" for name in ("plain", "avro", "debezium")),
+    tuple(f"freshet_graph.stream.decode.formats.{name}" for name in ("plain", "avro", "debezium")),
     error=Failure,
     check=_require_format,
 )

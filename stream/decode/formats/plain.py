@@ -5,15 +5,15 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from schemas.config import Kafka, Topic
-from schemas.events import IdKind, event_schema
-from schemas.wire import ARROW_COLUMNS, JsonEvent
-from stream.decode.arrow import NOT_ARROW, read_arrow, views
-from stream.decode.encode import encode_arrow, encode_json
-from stream.decode.formats.interface import FORMATS, MessageFormat, Read
-from stream.decode.json_messages import NOT_JSON, read_json
-from stream.decode.reading import Limits, refusal_table
-from stream.decode.times import TimeUnit
+from freshet_graph.schemas.config import Kafka, Topic
+from freshet_graph.schemas.events import IdKind, event_schema
+from freshet_graph.schemas.wire import ARROW_COLUMNS, JsonEvent
+from freshet_graph.stream.decode.arrow import NOT_ARROW, read_arrow, views
+from freshet_graph.stream.decode.encode import encode_arrow, encode_json
+from freshet_graph.stream.decode.formats.interface import FORMATS, MessageFormat, Read
+from freshet_graph.stream.decode.json_messages import NOT_JSON, read_json
+from freshet_graph.stream.decode.reading import Limits, refusal_table
+from freshet_graph.stream.decode.times import TimeUnit
 
 
 @FORMATS.register

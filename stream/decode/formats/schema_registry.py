@@ -17,10 +17,10 @@ from typing import Any, cast
 from urllib.error import URLError
 from urllib.parse import quote, urljoin, urlsplit
 
-from schemas.config import SchemaRegistry
-from schemas.errors import one_line
-from stream.decode.formats.interface import UnavailableError
-from stream.service.failure import Failure
+from freshet_graph.schemas.config import SchemaRegistry
+from freshet_graph.schemas.errors import one_line
+from freshet_graph.stream.decode.formats.interface import UnavailableError
+from freshet_graph.stream.service.failure import Failure
 
 ANSWER_BYTES = 8 << 20
 """A longer answer is no schema."""

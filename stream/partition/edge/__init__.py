@@ -1,5 +1,5 @@
 """Edge partitioners: every insert gets a part or is discarded, and nodes are in sets of parts."""
 
-from stream.partition.edge.base import EdgePartitioner
+from freshet_graph.stream.partition.edge.base import EdgePartitioner
 
 __all__ = ["EdgePartitioner"]

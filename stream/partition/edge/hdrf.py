@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from schemas.section import Section
-from stream.arrays.growing import with_room
-from stream.arrays.kinds import Int8, Int32, Int64, UInt32, UInt64, Words
-from stream.kernels import njit
-from stream.kernels.bits import lowest_bit
-from stream.kernels.mixing import splitmix64
-from stream.partition.edge.base import Placed, StreamPartitioner
-from stream.partition.edge.load_planes import (
+from freshet_graph.schemas.section import Section
+from freshet_graph.stream.arrays.growing import with_room
+from freshet_graph.stream.arrays.kinds import Int8, Int32, Int64, UInt32, UInt64, Words
+from freshet_graph.stream.kernels import njit
+from freshet_graph.stream.kernels.bits import lowest_bit
+from freshet_graph.stream.kernels.mixing import splitmix64
+from freshet_graph.stream.partition.edge.base import Placed, StreamPartitioner
+from freshet_graph.stream.partition.edge.load_planes import (
     STEP,
     Planes,
     choose,
@@ -36,10 +36,10 @@ from stream.partition.edge.load_planes import (
     raised,
     spread,
 )
-from stream.partition.edge.part_sets import join_ends, least_by_class, note_ends
-from stream.partition.interface import PartitionerSetting, register
-from stream.snapshots.delta import SnapshotDelta
-from stream.snapshots.prefetch import AHEAD, prefetch
+from freshet_graph.stream.partition.edge.part_sets import join_ends, least_by_class, note_ends
+from freshet_graph.stream.partition.interface import PartitionerSetting, register
+from freshet_graph.stream.snapshots.delta import SnapshotDelta
+from freshet_graph.stream.snapshots.prefetch import AHEAD, prefetch
 
 RECORD_PARTS = 32
 """Most parts that fit into a record, beside a count."""

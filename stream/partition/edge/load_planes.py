@@ -12,8 +12,8 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from stream.arrays.kinds import Int64
-from stream.kernels import njit
+from freshet_graph.stream.arrays.kinds import Int64
+from freshet_graph.stream.kernels import njit
 
 Planes = tuple[np.uint64, np.uint64, np.uint64]
 """Bits 0, 1 and 2 of each part's level."""

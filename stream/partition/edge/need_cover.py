@@ -26,18 +26,18 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from schemas.events import US_PER_S
-from schemas.section import Section
-from stream.arrays.growing import with_room
-from stream.arrays.kinds import Bool, Float32, Int8, Int16, Int32, Int64, UInt16, UInt64, Words
-from stream.kernels import njit
-from stream.kernels.bits import in_several, lowest_bit
-from stream.kernels.mixing import mixed_part, splitmix64
-from stream.partition.edge.base import EdgePartitioner, HubOptions, Placed
-from stream.partition.edge.load_planes import choose
-from stream.partition.interface import Assignment, PartitionerSetting, Why, register
-from stream.snapshots.delta import SnapshotDelta
-from stream.snapshots.prefetch import AHEAD, prefetch
+from freshet_graph.schemas.events import US_PER_S
+from freshet_graph.schemas.section import Section
+from freshet_graph.stream.arrays.growing import with_room
+from freshet_graph.stream.arrays.kinds import Bool, Float32, Int8, Int16, Int32, Int64, UInt16, UInt64, Words
+from freshet_graph.stream.kernels import njit
+from freshet_graph.stream.kernels.bits import in_several, lowest_bit
+from freshet_graph.stream.kernels.mixing import mixed_part, splitmix64
+from freshet_graph.stream.partition.edge.base import EdgePartitioner, HubOptions, Placed
+from freshet_graph.stream.partition.edge.load_planes import choose
+from freshet_graph.stream.partition.interface import Assignment, PartitionerSetting, Why, register
+from freshet_graph.stream.snapshots.delta import SnapshotDelta
+from freshet_graph.stream.snapshots.prefetch import AHEAD, prefetch
 
 EDGE_SLACK, HARD_EDGE_SLACK = 1.04, 1.08
 """A part takes nodes up to the first multiple of its fair share of edges, and keeps them up to the second."""

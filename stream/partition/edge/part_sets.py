@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from schemas.fields import MAX_PARTS
-from stream.arrays.kinds import Int8, Int32, Int64, Words
-from stream.kernels import njit
-from stream.partition.edge.load_planes import choose
-from stream.partition.interface import Why
+from freshet_graph.schemas.fields import MAX_PARTS
+from freshet_graph.stream.arrays.kinds import Int8, Int32, Int64, Words
+from freshet_graph.stream.kernels import njit
+from freshet_graph.stream.partition.edge.load_planes import choose
+from freshet_graph.stream.partition.interface import Why
 
 _NEW, _REPLICATED = np.int8(Why.NEW), np.int8(Why.REPLICATED)
 _NONE, _ONE = np.uint64(0), np.uint64(1)

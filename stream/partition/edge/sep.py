@@ -26,15 +26,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from schemas.events import US_PER_S
-from schemas.section import Section
-from stream.arrays.growing import with_room
-from stream.arrays.kinds import Bool, Float64, Int8, Int32, Int64, UInt64, Words
-from stream.kernels import njit
-from stream.kernels.bits import in_several, lowest_bit
-from stream.kernels.mixing import mixed, splitmix64
-from stream.partition.edge.base import HubOptions, Placed, StreamPartitioner
-from stream.partition.edge.load_planes import (
+from freshet_graph.schemas.events import US_PER_S
+from freshet_graph.schemas.section import Section
+from freshet_graph.stream.arrays.growing import with_room
+from freshet_graph.stream.arrays.kinds import Bool, Float64, Int8, Int32, Int64, UInt64, Words
+from freshet_graph.stream.kernels import njit
+from freshet_graph.stream.kernels.bits import in_several, lowest_bit
+from freshet_graph.stream.kernels.mixing import mixed, splitmix64
+from freshet_graph.stream.partition.edge.base import HubOptions, Placed, StreamPartitioner
+from freshet_graph.stream.partition.edge.load_planes import (
     Planes,
     choose,
     full,
@@ -46,10 +46,10 @@ from stream.partition.edge.load_planes import (
     smallest_flipped,
     spread,
 )
-from stream.partition.edge.part_sets import join_ends, least_by_class, note_ends
-from stream.partition.interface import PartitionError, PartitionerSetting, Why, register
-from stream.snapshots.delta import SnapshotDelta
-from stream.snapshots.prefetch import AHEAD, prefetch
+from freshet_graph.stream.partition.edge.part_sets import join_ends, least_by_class, note_ends
+from freshet_graph.stream.partition.interface import PartitionError, PartitionerSetting, Why, register
+from freshet_graph.stream.snapshots.delta import SnapshotDelta
+from freshet_graph.stream.snapshots.prefetch import AHEAD, prefetch
 
 HUB = np.uint64(1 << 63)
 """Bit of a hub, beside the bits of its parts."""

@@ -1,5 +1,5 @@
 """Vertex partitioners: every live node has one owner."""
 
-from stream.partition.vertex.base import VertexPartitioner
+from freshet_graph.stream.partition.vertex.base import VertexPartitioner
 
 __all__ = ["VertexPartitioner"]

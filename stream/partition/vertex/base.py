@@ -9,14 +9,21 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field
 
-from schemas.section import Section
-from stream.arrays.growing import with_room
-from stream.arrays.kinds import Bool, Float64, Int32, Int64
-from stream.partition.interface import Assignment, Kind, PartitionerSetting, Quality, Why, foreign_state
-from stream.partition.quality import Mean, balance, share
-from stream.partition.vertex.pair_totals import PairTotals
-from stream.snapshots.delta import NeighbourRows, SnapshotDelta
-from stream.snapshots.state_table import pack, unpack
+from freshet_graph.schemas.section import Section
+from freshet_graph.stream.arrays.growing import with_room
+from freshet_graph.stream.arrays.kinds import Bool, Float64, Int32, Int64
+from freshet_graph.stream.partition.interface import (
+    Assignment,
+    Kind,
+    PartitionerSetting,
+    Quality,
+    Why,
+    foreign_state,
+)
+from freshet_graph.stream.partition.quality import Mean, balance, share
+from freshet_graph.stream.partition.vertex.pair_totals import PairTotals
+from freshet_graph.stream.snapshots.delta import NeighbourRows, SnapshotDelta
+from freshet_graph.stream.snapshots.state_table import pack, unpack
 
 
 class VertexPartitionerOptions(Section):

@@ -15,18 +15,22 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from schemas.section import Section
-from stream.arrays.growing import with_room
-from stream.arrays.kinds import Bool, Float32, Float64, Int32, Int64
-from stream.kernels import njit
-from stream.kernels.mixing import mixed, splitmix64
-from stream.kernels.node_sets import distinct
-from stream.partition.interface import PartitionerSetting, register
-from stream.partition.vertex.base import VertexPartitioner, VertexPartitionerOptions, sampled_share
-from stream.partition.vertex.ldg import place_new
-from stream.partition.vertex.metis import NEW_NODE_SLACK, metis, metis_of_live, relabel
-from stream.snapshots.delta import NeighbourRows, SnapshotDelta
-from stream.snapshots.prefetch import ENTRIES, NODES_AHEAD, prefetch
+from freshet_graph.schemas.section import Section
+from freshet_graph.stream.arrays.growing import with_room
+from freshet_graph.stream.arrays.kinds import Bool, Float32, Float64, Int32, Int64
+from freshet_graph.stream.kernels import njit
+from freshet_graph.stream.kernels.mixing import mixed, splitmix64
+from freshet_graph.stream.kernels.node_sets import distinct
+from freshet_graph.stream.partition.interface import PartitionerSetting, register
+from freshet_graph.stream.partition.vertex.base import (
+    VertexPartitioner,
+    VertexPartitionerOptions,
+    sampled_share,
+)
+from freshet_graph.stream.partition.vertex.ldg import place_new
+from freshet_graph.stream.partition.vertex.metis import NEW_NODE_SLACK, metis, metis_of_live, relabel
+from freshet_graph.stream.snapshots.delta import NeighbourRows, SnapshotDelta
+from freshet_graph.stream.snapshots.prefetch import ENTRIES, NODES_AHEAD, prefetch
 
 _SLACK = 1.05
 """Most nodes of a part, relative to the mean."""

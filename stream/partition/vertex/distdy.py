@@ -37,15 +37,24 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from schemas.section import Section
-from stream.arrays.growing import with_room
-from stream.arrays.kinds import Bool, Float64, Int32, Int64
-from stream.kernels import njit
-from stream.kernels.node_sets import distinct
-from stream.partition.interface import CapacityError, PartitionError, PartitionerSetting, register
-from stream.partition.vertex.base import VertexPartitioner, VertexPartitionerOptions, sampled_share
-from stream.partition.vertex.pair_totals import FRACTION
-from stream.snapshots.delta import NeighbourRows, SnapshotDelta
+from freshet_graph.schemas.section import Section
+from freshet_graph.stream.arrays.growing import with_room
+from freshet_graph.stream.arrays.kinds import Bool, Float64, Int32, Int64
+from freshet_graph.stream.kernels import njit
+from freshet_graph.stream.kernels.node_sets import distinct
+from freshet_graph.stream.partition.interface import (
+    CapacityError,
+    PartitionError,
+    PartitionerSetting,
+    register,
+)
+from freshet_graph.stream.partition.vertex.base import (
+    VertexPartitioner,
+    VertexPartitionerOptions,
+    sampled_share,
+)
+from freshet_graph.stream.partition.vertex.pair_totals import FRACTION
+from freshet_graph.stream.snapshots.delta import NeighbourRows, SnapshotDelta
 
 REFERENCE_BYTES = 8
 """Bytes of a node in a snapshot that doesn't change it: a reference to its vector."""

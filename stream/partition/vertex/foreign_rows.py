@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 
-from stream.arrays.growing import with_room
-from stream.arrays.kinds import Int32, Int64
-from stream.kernels import njit
-from stream.snapshots.delta import NeighbourRows, SnapshotDelta
+from freshet_graph.stream.arrays.growing import with_room
+from freshet_graph.stream.arrays.kinds import Int32, Int64
+from freshet_graph.stream.kernels import njit
+from freshet_graph.stream.snapshots.delta import NeighbourRows, SnapshotDelta
 
 _TOTAL, _LINKED = range(2)
 

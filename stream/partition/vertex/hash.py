@@ -5,11 +5,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.arrays.kinds import Int32, Int64
-from stream.kernels.mixing import mixed
-from stream.partition.interface import PartitionerSetting, register
-from stream.partition.vertex.base import VertexPartitioner, VertexPartitionerOptions
-from stream.snapshots.delta import SnapshotDelta
+from freshet_graph.stream.arrays.kinds import Int32, Int64
+from freshet_graph.stream.kernels.mixing import mixed
+from freshet_graph.stream.partition.interface import PartitionerSetting, register
+from freshet_graph.stream.partition.vertex.base import VertexPartitioner, VertexPartitionerOptions
+from freshet_graph.stream.snapshots.delta import SnapshotDelta
 
 
 @register

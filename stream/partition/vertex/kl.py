@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from pydantic import Field
 
-from schemas.section import Section
-from stream.arrays.kinds import Int32, Int64
-from stream.partition.interface import PartitionError, PartitionerSetting, register
-from stream.partition.vertex.base import VertexPartitioner, VertexPartitionerOptions
-from stream.snapshots.delta import SnapshotDelta
+from freshet_graph.schemas.section import Section
+from freshet_graph.stream.arrays.kinds import Int32, Int64
+from freshet_graph.stream.partition.interface import PartitionError, PartitionerSetting, register
+from freshet_graph.stream.partition.vertex.base import VertexPartitioner, VertexPartitionerOptions
+from freshet_graph.stream.snapshots.delta import SnapshotDelta
 
 if TYPE_CHECKING:
     import networkx

@@ -5,13 +5,13 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
-from schemas.section import Section
-from stream.arrays.kinds import Int32, Int64
-from stream.kernels import njit
-from stream.kernels.mixing import mixed_part
-from stream.partition.interface import PartitionerSetting, register
-from stream.partition.vertex.base import VertexPartitioner, VertexPartitionerOptions
-from stream.snapshots.delta import NeighbourRows, SnapshotDelta
+from freshet_graph.schemas.section import Section
+from freshet_graph.stream.arrays.kinds import Int32, Int64
+from freshet_graph.stream.kernels import njit
+from freshet_graph.stream.kernels.mixing import mixed_part
+from freshet_graph.stream.partition.interface import PartitionerSetting, register
+from freshet_graph.stream.partition.vertex.base import VertexPartitioner, VertexPartitionerOptions
+from freshet_graph.stream.snapshots.delta import NeighbourRows, SnapshotDelta
 
 
 class LdgOptions(VertexPartitionerOptions):

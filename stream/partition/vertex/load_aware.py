@@ -7,13 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from schemas.section import Section
-from stream.arrays.growing import with_room
-from stream.arrays.kinds import Bool, Float64, Int32, Int64
-from stream.kernels import njit
-from stream.partition.interface import PartitionerSetting, register
-from stream.partition.vertex.base import VertexPartitioner, VertexPartitionerOptions
-from stream.snapshots.delta import NeighbourRows, SnapshotDelta
+from freshet_graph.schemas.section import Section
+from freshet_graph.stream.arrays.growing import with_room
+from freshet_graph.stream.arrays.kinds import Bool, Float64, Int32, Int64
+from freshet_graph.stream.kernels import njit
+from freshet_graph.stream.partition.interface import PartitionerSetting, register
+from freshet_graph.stream.partition.vertex.base import VertexPartitioner, VertexPartitionerOptions
+from freshet_graph.stream.snapshots.delta import NeighbourRows, SnapshotDelta
 
 EXACT = 2.0**53
 """Sums of whole numbers below this are exact, whatever their order."""

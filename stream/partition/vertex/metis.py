@@ -15,15 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from schemas.section import Section
-from stream.arrays.kinds import Int32, Int64
-from stream.partition.interface import PartitionError, PartitionerSetting, register
-from stream.partition.vertex.base import VertexPartitioner, VertexPartitionerOptions
-from stream.partition.vertex.ldg import place_new
-from stream.partition.vertex.metis_process import receive
-from stream.snapshots.adjacency import build_adjacency
-from stream.snapshots.delta import SnapshotDelta
-from stream.snapshots.pairs import pair_keys
+from freshet_graph.schemas.section import Section
+from freshet_graph.stream.arrays.kinds import Int32, Int64
+from freshet_graph.stream.partition.interface import PartitionError, PartitionerSetting, register
+from freshet_graph.stream.partition.vertex.base import VertexPartitioner, VertexPartitionerOptions
+from freshet_graph.stream.partition.vertex.ldg import place_new
+from freshet_graph.stream.partition.vertex.metis_process import receive
+from freshet_graph.stream.snapshots.adjacency import build_adjacency
+from freshet_graph.stream.snapshots.delta import SnapshotDelta
+from freshet_graph.stream.snapshots.pairs import pair_keys
 
 _RECURSIVE_PARTS = 8
 """Up to this many parts, recursive bisection is as good as k-way and faster, according to METIS's manual."""

@@ -1,7 +1,7 @@
 """The program that runs METIS: requests on standard input, answers on standard output.
 
 METIS draws from one generator per process, takes over SIGTERM and SIGABRT while it runs and writes to standard output, and its
-binding holds the interpreter for the whole run. So it has its own process, which ``stream.partition.vertex.metis``
+binding holds the interpreter for the whole run. So it has its own process, which ``freshet_graph.stream.partition.vertex.metis``
 starts and asks; nothing but numpy and pymetis is imported here.
 
 A request is int64 ``[nodes, entries, parts, seed, recursive, tries, node weights?, edge weights?]``, then int64 arrays:

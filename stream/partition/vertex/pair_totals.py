@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from stream.arrays.growing import with_room
-from stream.arrays.kinds import Int32, Int64
-from stream.kernels import njit
-from stream.snapshots.delta import NeighbourRows, SnapshotDelta
-from stream.snapshots.pairs import split_keys
-from stream.snapshots.prefetch import AHEAD, ENTRIES, NODES_AHEAD, prefetch
+from freshet_graph.stream.arrays.growing import with_room
+from freshet_graph.stream.arrays.kinds import Int32, Int64
+from freshet_graph.stream.kernels import njit
+from freshet_graph.stream.snapshots.delta import NeighbourRows, SnapshotDelta
+from freshet_graph.stream.snapshots.pairs import split_keys
+from freshet_graph.stream.snapshots.prefetch import AHEAD, ENTRIES, NODES_AHEAD, prefetch
 
 FRACTION = 2**30
 """Weights are summed as whole multiples of its inverse, so that sums don't depend on the order and nothing drifts."""

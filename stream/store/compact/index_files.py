@@ -2,9 +2,9 @@
 
 import re
 
-from stream.store.log.index import COPIES
-from stream.store.places.interface import TEMPORARY, plain
-from stream.store.places.place import Place
+from freshet_graph.stream.store.log.index import COPIES
+from freshet_graph.stream.store.places.interface import TEMPORARY, plain
+from freshet_graph.stream.store.places.place import Place
 
 _NUMBERED = re.compile(r"(\d+)\.(json|arrow)")
 _NAMED = re.compile(r"(ids|base)-[\d-]+\.arrow")  # both without the token of names in a bucket

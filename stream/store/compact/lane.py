@@ -2,23 +2,30 @@
 
 from collections.abc import Iterable, Iterator
 
-from schemas.store import FileRef, LaneIndex, LaneManifest
-from stream.store.compact.index_files import next_number, replaced
-from stream.store.crash import crash_point
-from stream.store.files.records import put_record
-from stream.store.files.sweep import number_in, present, remove
-from stream.store.lane.diff import segment_width
-from stream.store.lane.index import manifest_rows
-from stream.store.lane.layout import COMMITS, INDEX, SNAPSHOTS, STATE, index_base_name, manifest_name
-from stream.store.lane.reader import LaneReader, manifest_taus
-from stream.store.lane.sweep import newest_states
-from stream.store.lane.tables import bundle_batches
-from stream.store.lane.writer import stored_batches
-from stream.store.log.index import COPIES
-from stream.store.log.layout import index_name, index_rows_name
-from stream.store.places.interface import Staging, last_step
-from stream.store.places.place import Place
-from stream.store.window.held import HeldParts
+from freshet_graph.schemas.store import FileRef, LaneIndex, LaneManifest
+from freshet_graph.stream.store.compact.index_files import next_number, replaced
+from freshet_graph.stream.store.crash import crash_point
+from freshet_graph.stream.store.files.records import put_record
+from freshet_graph.stream.store.files.sweep import number_in, present, remove
+from freshet_graph.stream.store.lane.diff import segment_width
+from freshet_graph.stream.store.lane.index import manifest_rows
+from freshet_graph.stream.store.lane.layout import (
+    COMMITS,
+    INDEX,
+    SNAPSHOTS,
+    STATE,
+    index_base_name,
+    manifest_name,
+)
+from freshet_graph.stream.store.lane.reader import LaneReader, manifest_taus
+from freshet_graph.stream.store.lane.sweep import newest_states
+from freshet_graph.stream.store.lane.tables import bundle_batches
+from freshet_graph.stream.store.lane.writer import stored_batches
+from freshet_graph.stream.store.log.index import COPIES
+from freshet_graph.stream.store.log.layout import index_name, index_rows_name
+from freshet_graph.stream.store.places.interface import Staging, last_step
+from freshet_graph.stream.store.places.place import Place
+from freshet_graph.stream.store.window.held import HeldParts
 
 
 def droppable_before(lane: LaneReader) -> int:

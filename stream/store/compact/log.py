@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from schemas.events import node_schema
-from schemas.store import CommitRecord, Dropped, FileRef, LogIndex
-from stream.store.compact.index_files import next_number, replaced
-from stream.store.crash import crash_point
-from stream.store.files.records import put_record, read_record
-from stream.store.files.sweep import number_in, present, remove
-from stream.store.log.commits import numbers
-from stream.store.log.index import COPIES, fold, snapshot_rows
-from stream.store.log.layout import (
+from freshet_graph.schemas.events import node_schema
+from freshet_graph.schemas.store import CommitRecord, Dropped, FileRef, LogIndex
+from freshet_graph.stream.store.compact.index_files import next_number, replaced
+from freshet_graph.stream.store.crash import crash_point
+from freshet_graph.stream.store.files.records import put_record, read_record
+from freshet_graph.stream.store.files.sweep import number_in, present, remove
+from freshet_graph.stream.store.log.commits import numbers
+from freshet_graph.stream.store.log.index import COPIES, fold, snapshot_rows
+from freshet_graph.stream.store.log.layout import (
     COMMITS,
     INDEX,
     REJECTS,
@@ -26,10 +26,10 @@ from stream.store.log.layout import (
     index_rows_name,
     log_base_name,
 )
-from stream.store.log.reader import LogReader
-from stream.store.log.sealed import absorbed_from, canonical_batches
-from stream.store.places.interface import Staging, last_step, plain
-from stream.store.places.place import Place
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.log.sealed import absorbed_from, canonical_batches
+from freshet_graph.stream.store.places.interface import Staging, last_step, plain
+from freshet_graph.stream.store.places.place import Place
 
 _IDS = re.compile(r".*/ids-(\d+)-(\d+)\.arrow")
 

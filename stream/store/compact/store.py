@@ -8,11 +8,16 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
-from schemas.events import US_PER_S
-from schemas.store import SealedSnapshot
-from stream.store.compact.index_files import is_complete
-from stream.store.compact.lane import droppable_before, index_lane, lane_files_before, sweep_lane_index
-from stream.store.compact.log import (
+from freshet_graph.schemas.events import US_PER_S
+from freshet_graph.schemas.store import SealedSnapshot
+from freshet_graph.stream.store.compact.index_files import is_complete
+from freshet_graph.stream.store.compact.lane import (
+    droppable_before,
+    index_lane,
+    lane_files_before,
+    sweep_lane_index,
+)
+from freshet_graph.stream.store.compact.log import (
     Freed,
     commits_with_rejects,
     folded_commits,
@@ -20,18 +25,18 @@ from stream.store.compact.log import (
     log_files_before,
     sweep_log_index,
 )
-from stream.store.crash import crash_point
-from stream.store.errors import ConfigMissingError, StoreError
-from stream.store.files.records import Numbered
-from stream.store.files.sweep import COMPACTION, lock_folder, new_writer_id
-from stream.store.files.sweep import remove as remove_all
-from stream.store.lane.layout import FOLDER, REMOVED, lane_folder, lane_names
-from stream.store.lane.reader import LaneReader
-from stream.store.log.index import COPIES
-from stream.store.log.layout import log_folder
-from stream.store.log.reader import LogReader
-from stream.store.places.place import Place, place_of
-from stream.store.undisturbed import undisturbed
+from freshet_graph.stream.store.crash import crash_point
+from freshet_graph.stream.store.errors import ConfigMissingError, StoreError
+from freshet_graph.stream.store.files.records import Numbered
+from freshet_graph.stream.store.files.sweep import COMPACTION, lock_folder, new_writer_id
+from freshet_graph.stream.store.files.sweep import remove as remove_all
+from freshet_graph.stream.store.lane.layout import FOLDER, REMOVED, lane_folder, lane_names
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.log.index import COPIES
+from freshet_graph.stream.store.log.layout import log_folder
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.places.place import Place, place_of
+from freshet_graph.stream.store.undisturbed import undisturbed
 
 STEP = 8
 """Snapshots are dropped when they are an eighth of the kept ones, because dropping writes the live graph once."""

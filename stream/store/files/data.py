@@ -16,11 +16,11 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
-from schemas.errors import one_line, system_call
-from schemas.store import FileRef
-from stream.store.errors import RESTORE, CorruptError, MissingError
-from stream.store.places.interface import inside
-from stream.store.places.place import Place, place_of
+from freshet_graph.schemas.errors import one_line, system_call
+from freshet_graph.schemas.store import FileRef
+from freshet_graph.stream.store.errors import RESTORE, CorruptError, MissingError
+from freshet_graph.stream.store.places.interface import inside
+from freshet_graph.stream.store.places.place import Place, place_of
 
 MAX_EXPANSION: Final = 1 << 10
 """Most decompressed bytes per byte of a file, beside ``FREE_BYTES``."""

@@ -15,9 +15,9 @@ from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
 from watchdog.observers.api import BaseObserver
 
-from stream.store.errors import RetainedError
-from stream.store.files.records import Numbered
-from stream.store.places.place import Place, place_of
+from freshet_graph.stream.store.errors import RetainedError
+from freshet_graph.stream.store.files.records import Numbered
+from freshet_graph.stream.store.places.place import Place, place_of
 
 POLL_S = 0.25
 """Longest single wait: inotify doesn't see changes that other hosts make to a network file system."""

@@ -14,10 +14,10 @@ from typing import Any, Generic, TypeVar, overload
 import xxhash
 from pydantic import ValidationError
 
-from schemas.errors import system_call
-from schemas.events import US_PER_S
-from schemas.store import Record
-from stream.store.errors import (
+from freshet_graph.schemas.errors import system_call
+from freshet_graph.schemas.events import US_PER_S
+from freshet_graph.schemas.store import Record
+from freshet_graph.stream.store.errors import (
     RESTORE,
     ConfigMissingError,
     CorruptError,
@@ -25,7 +25,7 @@ from stream.store.errors import (
     MismatchError,
     RetainedError,
 )
-from stream.store.places.place import Place, place_of
+from freshet_graph.stream.store.places.place import Place, place_of
 
 T = TypeVar("T")
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import structlog
 
-from schemas.errors import one_line
-from stream.store.errors import COMPACTED, CorruptError, StoreError
-from stream.store.places.interface import TEMPORARY, Lock, plain
-from stream.store.places.place import Place, place_of
+from freshet_graph.schemas.errors import one_line
+from freshet_graph.stream.store.errors import COMPACTED, CorruptError, StoreError
+from freshet_graph.stream.store.places.interface import TEMPORARY, Lock, plain
+from freshet_graph.stream.store.places.place import Place, place_of
 
 NAME = "lock"
 COMPACTION = "compaction.lock"

@@ -9,10 +9,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from stream.arrays.kinds import Float32, Int8, Int32, Int64
-from stream.kernels import njit
-from stream.snapshots.node_features import segment_bounds
-from stream.snapshots.pairs import split_keys
+from freshet_graph.stream.arrays.kinds import Float32, Int8, Int32, Int64
+from freshet_graph.stream.kernels import njit
+from freshet_graph.stream.snapshots.node_features import segment_bounds
+from freshet_graph.stream.snapshots.pairs import split_keys
 
 NOWHERE = -1
 

@@ -10,14 +10,14 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from schemas.store import LaneHeader, LaneIndex, LaneManifest
-from stream.store.errors import REBUILD, CorruptError
-from stream.store.files.data import read_table
-from stream.store.files.records import read_record
-from stream.store.lane.layout import manifest_name
-from stream.store.log.index import newest_readable
-from stream.store.log.layout import index_name
-from stream.store.places.place import Place
+from freshet_graph.schemas.store import LaneHeader, LaneIndex, LaneManifest
+from freshet_graph.stream.store.errors import REBUILD, CorruptError
+from freshet_graph.stream.store.files.data import read_table
+from freshet_graph.stream.store.files.records import read_record
+from freshet_graph.stream.store.lane.layout import manifest_name
+from freshet_graph.stream.store.log.index import newest_readable
+from freshet_graph.stream.store.log.layout import index_name
+from freshet_graph.stream.store.places.place import Place
 
 INDEX_SCHEMA: Final = pa.schema(
     [

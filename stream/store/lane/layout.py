@@ -1,7 +1,7 @@
 """File names of a lane; see ``docs/store-format.md``."""
 
-from stream.store.errors import LaneBusyError
-from stream.store.places.place import Place, place_of
+from freshet_graph.stream.store.errors import LaneBusyError
+from freshet_graph.stream.store.places.place import Place, place_of
 
 FOLDER = "lanes"
 HEADER = "lane.json"

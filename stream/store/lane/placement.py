@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from schemas.store import LaneHeader, LaneKind, Why
-from stream.arrays.growing import Growing
-from stream.arrays.kinds import Bool, Int8, Int32, Int64, Words
-from stream.kernels import njit
-from stream.kernels.bits import in_several
+from freshet_graph.schemas.store import LaneHeader, LaneKind, Why
+from freshet_graph.stream.arrays.growing import Growing
+from freshet_graph.stream.arrays.kinds import Bool, Int8, Int32, Int64, Words
+from freshet_graph.stream.kernels import njit
+from freshet_graph.stream.kernels.bits import in_several
 
 _GONE, _NEW, _MOVED, _DEMOTED = int(Why.GONE), int(Why.NEW), int(Why.MOVED), int(Why.DEMOTED)
 

@@ -4,18 +4,32 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeVar
 
-from schemas.store import FileRef, LaneHeader, LaneIndex, LaneManifest
-from stream.arrays.kinds import Int32
-from stream.store.errors import REBUILD, ConfigMissingError, CorruptError, MissingError, RetainedError
-from stream.store.files.follow import FolderWatch, follow
-from stream.store.files.records import Numbered, lost_header, read_record, read_records
-from stream.store.lane.diff import segment_width
-from stream.store.lane.index import LaneTotals, ManifestRows, manifest_rows, newest_index
-from stream.store.lane.layout import COMMITS, HEADER, is_going, lane_folder, lane_names, made, manifest_name
-from stream.store.lane.placement import edge_batch_count
-from stream.store.lane.tables import LaneChanges, LaneTables, Selection, read_event_parts
-from stream.store.log.reader import LogReader
-from stream.store.places.place import Place
+from freshet_graph.schemas.store import FileRef, LaneHeader, LaneIndex, LaneManifest
+from freshet_graph.stream.arrays.kinds import Int32
+from freshet_graph.stream.store.errors import (
+    REBUILD,
+    ConfigMissingError,
+    CorruptError,
+    MissingError,
+    RetainedError,
+)
+from freshet_graph.stream.store.files.follow import FolderWatch, follow
+from freshet_graph.stream.store.files.records import Numbered, lost_header, read_record, read_records
+from freshet_graph.stream.store.lane.diff import segment_width
+from freshet_graph.stream.store.lane.index import LaneTotals, ManifestRows, manifest_rows, newest_index
+from freshet_graph.stream.store.lane.layout import (
+    COMMITS,
+    HEADER,
+    is_going,
+    lane_folder,
+    lane_names,
+    made,
+    manifest_name,
+)
+from freshet_graph.stream.store.lane.placement import edge_batch_count
+from freshet_graph.stream.store.lane.tables import LaneChanges, LaneTables, Selection, read_event_parts
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.places.place import Place
 
 T = TypeVar("T")
 

@@ -18,14 +18,14 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from schemas.config import Lane
-from schemas.events import Op
-from schemas.store import LaneHeader, LogHeader, PartSummary
-from stream.arrays.growing import Growing
-from stream.arrays.kinds import Float32, Int8, Int32, Int64
-from stream.kernels import njit
-from stream.kernels.node_sets import distinct
-from stream.partition.interface import (
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.events import Op
+from freshet_graph.schemas.store import LaneHeader, LogHeader, PartSummary
+from freshet_graph.stream.arrays.growing import Growing
+from freshet_graph.stream.arrays.kinds import Float32, Int8, Int32, Int64
+from freshet_graph.stream.kernels import njit
+from freshet_graph.stream.kernels.node_sets import distinct
+from freshet_graph.stream.partition.interface import (
     Assignment,
     OnlinePartitioner,
     PartitionError,
@@ -34,12 +34,12 @@ from stream.partition.interface import (
     create_for_lane,
     training_until_us,
 )
-from stream.partition.vertex.foreign_rows import ForeignRows
-from stream.snapshots.delta import NeighbourRows, SnapshotDelta
-from stream.snapshots.graph import LiveGraph
-from stream.snapshots.pair_index import HIGH, LOW, SEEN, WEIGHT, find
-from stream.snapshots.pairs import Change, pair_keys
-from stream.store.lane.diff import (
+from freshet_graph.stream.partition.vertex.foreign_rows import ForeignRows
+from freshet_graph.stream.snapshots.delta import NeighbourRows, SnapshotDelta
+from freshet_graph.stream.snapshots.graph import LiveGraph
+from freshet_graph.stream.snapshots.pair_index import HIGH, LOW, SEEN, WEIGHT, find
+from freshet_graph.stream.snapshots.pairs import Change, pair_keys
+from freshet_graph.stream.store.lane.diff import (
     NOWHERE,
     PairRows,
     SegmentRows,
@@ -54,10 +54,10 @@ from stream.store.lane.diff import (
     segment_changes,
     segment_width,
 )
-from stream.store.lane.placement import Placement, Transition, edge_batch_count
-from stream.store.log.event_columns import event_columns
-from stream.store.log.index import groups
-from stream.store.log.reader import LogReader
+from freshet_graph.stream.store.lane.placement import Placement, Transition, edge_batch_count
+from freshet_graph.stream.store.log.event_columns import event_columns
+from freshet_graph.stream.store.log.index import groups
+from freshet_graph.stream.store.log.reader import LogReader
 
 ASSIGNMENT_ROW = 8 + 4 + 1
 """Bytes of a row (node, part, why)."""

@@ -3,10 +3,10 @@
 import re
 from itertools import islice
 
-from schemas.store import LaneManifest
-from stream.store.errors import ConfigMissingError
-from stream.store.files.records import Numbered, read_record
-from stream.store.files.sweep import (
+from freshet_graph.schemas.store import LaneManifest
+from freshet_graph.stream.store.errors import ConfigMissingError
+from freshet_graph.stream.store.files.records import Numbered, read_record
+from freshet_graph.stream.store.files.sweep import (
     TAU,
     remove,
     require_own_folders,
@@ -14,10 +14,10 @@ from stream.store.files.sweep import (
     temporary,
     unnamed,
 )
-from stream.store.lane.layout import COMMITS, SNAPSHOTS, STATE, manifest_name
-from stream.store.lane.reader import LaneReader
-from stream.store.places.interface import last_step
-from stream.store.places.place import Place
+from freshet_graph.stream.store.lane.layout import COMMITS, SNAPSHOTS, STATE, manifest_name
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.places.interface import last_step
+from freshet_graph.stream.store.places.place import Place
 
 KEPT_STATES = 2
 _STATE = re.compile(r"-?\d+\.arrow")

@@ -8,14 +8,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from schemas.store import FileRef
-from stream.arrays.kinds import Float32, Int8, Int32, Int64
-from stream.snapshots.pairs import pair_keys, split_keys
-from stream.store.errors import RESTORE, CorruptError
-from stream.store.files.data import open_bounded, open_table, require_whole, whole_or_corrupt
-from stream.store.lane.diff import PairRows, SegmentRows
-from stream.store.places.interface import COMPRESSED
-from stream.store.places.place import Place
+from freshet_graph.schemas.store import FileRef
+from freshet_graph.stream.arrays.kinds import Float32, Int8, Int32, Int64
+from freshet_graph.stream.snapshots.pairs import pair_keys, split_keys
+from freshet_graph.stream.store.errors import RESTORE, CorruptError
+from freshet_graph.stream.store.files.data import open_bounded, open_table, require_whole, whole_or_corrupt
+from freshet_graph.stream.store.lane.diff import PairRows, SegmentRows
+from freshet_graph.stream.store.places.interface import COMPRESSED
+from freshet_graph.stream.store.places.place import Place
 
 T = TypeVar("T", bound=np.generic)
 ASSIGNMENT_SCHEMA = pa.schema(

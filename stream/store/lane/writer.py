@@ -8,16 +8,16 @@ from typing import Literal, Self
 
 import pyarrow as pa
 
-from schemas.config import Lane
-from schemas.store import FileRef, LaneManifest, QualityRecord, SealedSnapshot
-from stream.partition.interface import training_until_us
-from stream.store.crash import crash_point
-from stream.store.errors import CorruptError, LaneBusyError, RetainedError, StoreError
-from stream.store.files.records import Numbered, put_or_agree, put_record
-from stream.store.files.sweep import CleanUp, lock_folder, new_writer_id, remove
-from stream.store.lane.diff import Stored
-from stream.store.lane.index import LaneTotals
-from stream.store.lane.layout import (
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.store import FileRef, LaneManifest, QualityRecord, SealedSnapshot
+from freshet_graph.stream.partition.interface import training_until_us
+from freshet_graph.stream.store.crash import crash_point
+from freshet_graph.stream.store.errors import CorruptError, LaneBusyError, RetainedError, StoreError
+from freshet_graph.stream.store.files.records import Numbered, put_or_agree, put_record
+from freshet_graph.stream.store.files.sweep import CleanUp, lock_folder, new_writer_id, remove
+from freshet_graph.stream.store.lane.diff import Stored
+from freshet_graph.stream.store.lane.index import LaneTotals
+from freshet_graph.stream.store.lane.layout import (
     COMMITS,
     HEADER,
     STATE,
@@ -27,10 +27,10 @@ from stream.store.lane.layout import (
     require_not_removed,
     state_name,
 )
-from stream.store.lane.reader import LaneReader, manifest_taus
-from stream.store.lane.state import VALUE, LaneState, LaneStep, lane_header, new_partitioner
-from stream.store.lane.sweep import newest_states, old_states, sweep_lane
-from stream.store.lane.tables import (
+from freshet_graph.stream.store.lane.reader import LaneReader, manifest_taus
+from freshet_graph.stream.store.lane.state import VALUE, LaneState, LaneStep, lane_header, new_partitioner
+from freshet_graph.stream.store.lane.sweep import newest_states, old_states, sweep_lane
+from freshet_graph.stream.store.lane.tables import (
     assignment_batches,
     bundle_batches,
     edge_batches,
@@ -38,11 +38,11 @@ from stream.store.lane.tables import (
     read_bundle,
     segment_batches,
 )
-from stream.store.log.layout import COMMITS as LOG_COMMITS
-from stream.store.log.layout import log_folder
-from stream.store.log.reader import LogReader
-from stream.store.places.interface import Staging
-from stream.store.places.place import Place
+from freshet_graph.stream.store.log.layout import COMMITS as LOG_COMMITS
+from freshet_graph.stream.store.log.layout import log_folder
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.places.interface import Staging
+from freshet_graph.stream.store.places.place import Place
 
 LaneObserver = Callable[[LaneManifest], None]
 """Called with every manifest right after its commit."""

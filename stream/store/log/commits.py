@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import xxhash
 
-from schemas.store import (
+from freshet_graph.schemas.store import (
     FOLLOWED,
     CommitRecord,
     HistoryFile,
@@ -23,8 +23,8 @@ from schemas.store import (
     Position,
     SealedSnapshot,
 )
-from stream.snapshots.border import HISTORY as HISTORY_KEY
-from stream.store.errors import (
+from freshet_graph.stream.snapshots.border import HISTORY as HISTORY_KEY
+from freshet_graph.stream.store.errors import (
     RESTORE,
     ConfigMissingError,
     CorruptError,
@@ -33,7 +33,7 @@ from stream.store.errors import (
     RetainedError,
     StoreError,
 )
-from stream.store.files.records import (
+from freshet_graph.stream.store.files.records import (
     Numbered,
     lost_header,
     put_or_agree,
@@ -42,7 +42,7 @@ from stream.store.files.records import (
     read_records,
     require_agreement,
 )
-from stream.store.files.sweep import (
+from freshet_graph.stream.store.files.sweep import (
     NUMBERED,
     TAU,
     remove,
@@ -51,10 +51,18 @@ from stream.store.files.sweep import (
     temporary,
     unnamed,
 )
-from stream.store.log.index import LogTotals, SnapshotRows, newest_index
-from stream.store.log.layout import COMMITS, HEADER, HISTORY, REJECTS, SNAPSHOTS, TAIL, commit_name
-from stream.store.places.interface import last_step
-from stream.store.places.place import Place
+from freshet_graph.stream.store.log.index import LogTotals, SnapshotRows, newest_index
+from freshet_graph.stream.store.log.layout import (
+    COMMITS,
+    HEADER,
+    HISTORY,
+    REJECTS,
+    SNAPSHOTS,
+    TAIL,
+    commit_name,
+)
+from freshet_graph.stream.store.places.interface import last_step
+from freshet_graph.stream.store.places.place import Place
 
 ENDS_BYTES = 1 << 20
 """Bytes of either end of a file that identify it; Parquet's footer, at its end, changes with any content."""

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.events import Op
-from stream.arrays.kinds import Bool, Float32, Int8, Int32, Int64
+from freshet_graph.schemas.events import Op
+from freshet_graph.stream.arrays.kinds import Bool, Float32, Int8, Int32, Int64
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,12 @@
 import numpy as np
 import pyarrow as pa
 
-from schemas.events import id_type, node_schema
-from schemas.store import FileRef, LogHeader, SealedSnapshot
-from stream.arrays.kinds import Int64
-from stream.store.files.data import read_table
-from stream.store.log.commits import CommitChain
-from stream.store.places.place import Place
+from freshet_graph.schemas.events import id_type, node_schema
+from freshet_graph.schemas.store import FileRef, LogHeader, SealedSnapshot
+from freshet_graph.stream.arrays.kinds import Int64
+from freshet_graph.stream.store.files.data import read_table
+from freshet_graph.stream.store.log.commits import CommitChain
+from freshet_graph.stream.store.places.place import Place
 
 MOST_FILES = 256
 """Files of single snapshots before their ids are put together in memory: a process may map some 65,000 at once."""

@@ -1,6 +1,7 @@
 """The index of a log: the content of commits 0 to n in one file, rebuilt if lost; and the base that a log may begin with.
 
-While the commits exist, an index is a shortcut. Once they were folded into it (``stream.store.compact``), its two copies are
+While the commits exist, an index is a shortcut. Once they were folded into it (``freshet_graph.stream.store.compact``), its two
+copies are
 all that is left of them.
 
 A base is the live graph at some moment as the fewest events that produce it: one insert per live pair (the latest, unchanged)
@@ -16,17 +17,24 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from schemas.events import IdKind, Op, log_event_schema
-from schemas.store import CommitRecord, Dropped, FileRef, LogHeader, LogIndex, SealedSnapshot
-from stream.arrays.kinds import Int64
-from stream.snapshots.node_features import NodeFeatures
-from stream.snapshots.pairs import pair_keys
-from stream.store.errors import RESTORE, CorruptError, StoreError
-from stream.store.files.data import read_table
-from stream.store.files.records import read_record
-from stream.store.log.layout import INDEX, batch_rows, commit_name, events_name, index_name, nodes_name
-from stream.store.places.interface import token_of
-from stream.store.places.place import Place
+from freshet_graph.schemas.events import IdKind, Op, log_event_schema
+from freshet_graph.schemas.store import CommitRecord, Dropped, FileRef, LogHeader, LogIndex, SealedSnapshot
+from freshet_graph.stream.arrays.kinds import Int64
+from freshet_graph.stream.snapshots.node_features import NodeFeatures
+from freshet_graph.stream.snapshots.pairs import pair_keys
+from freshet_graph.stream.store.errors import RESTORE, CorruptError, StoreError
+from freshet_graph.stream.store.files.data import read_table
+from freshet_graph.stream.store.files.records import read_record
+from freshet_graph.stream.store.log.layout import (
+    INDEX,
+    batch_rows,
+    commit_name,
+    events_name,
+    index_name,
+    nodes_name,
+)
+from freshet_graph.stream.store.places.interface import token_of
+from freshet_graph.stream.store.places.place import Place
 
 CHUNK_EVENTS = 1 << 21
 """Events folded at a time; bounds the memory beside the live graph."""

@@ -1,9 +1,9 @@
 """File names of the log, and rows of a record batch; see ``docs/store-format.md``."""
 
-from schemas.events import MAX_ID_BYTES
-from schemas.store import LogHeader
-from stream.store.places.interface import with_token
-from stream.store.places.place import Place, place_of
+from freshet_graph.schemas.events import MAX_ID_BYTES
+from freshet_graph.schemas.store import LogHeader
+from freshet_graph.stream.store.places.interface import with_token
+from freshet_graph.stream.store.places.place import Place, place_of
 
 FOLDER = "log"
 HEADER = "log.json"

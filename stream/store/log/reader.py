@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.events import event_schema, log_event_schema, node_schema
-from schemas.store import (
+from freshet_graph.schemas.events import event_schema, log_event_schema, node_schema
+from freshet_graph.schemas.store import (
     CommitRecord,
     Dropped,
     FileRef,
@@ -17,17 +17,17 @@ from schemas.store import (
     Position,
     SealedSnapshot,
 )
-from stream.arrays.kinds import Int64
-from stream.store.as_of import AsOf
-from stream.store.errors import ConfigMissingError, CorruptError, MissingError, RetainedError
-from stream.store.files.data import read_table
-from stream.store.files.follow import follow
-from stream.store.files.records import Numbered, lost_header, read_record
-from stream.store.log.commits import CommitChain, numbers, read_history
-from stream.store.log.ids import ExternalIds
-from stream.store.log.index import LogTotals, base_schema
-from stream.store.log.layout import COMMITS, HEADER, log_folder
-from stream.store.places.place import Place
+from freshet_graph.stream.arrays.kinds import Int64
+from freshet_graph.stream.store.as_of import AsOf
+from freshet_graph.stream.store.errors import ConfigMissingError, CorruptError, MissingError, RetainedError
+from freshet_graph.stream.store.files.data import read_table
+from freshet_graph.stream.store.files.follow import follow
+from freshet_graph.stream.store.files.records import Numbered, lost_header, read_record
+from freshet_graph.stream.store.log.commits import CommitChain, numbers, read_history
+from freshet_graph.stream.store.log.ids import ExternalIds
+from freshet_graph.stream.store.log.index import LogTotals, base_schema
+from freshet_graph.stream.store.log.layout import COMMITS, HEADER, log_folder
+from freshet_graph.stream.store.places.place import Place
 
 
 class LogReader:

@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.events import REJECT_SCHEMA
-from schemas.store import CommitRecord
-from stream.store.errors import ConfigMissingError, MissingError
-from stream.store.files.data import read_table
-from stream.store.files.records import read_record
-from stream.store.log.layout import commit_name
-from stream.store.log.reader import LogReader
+from freshet_graph.schemas.events import REJECT_SCHEMA
+from freshet_graph.schemas.store import CommitRecord
+from freshet_graph.stream.store.errors import ConfigMissingError, MissingError
+from freshet_graph.stream.store.files.data import read_table
+from freshet_graph.stream.store.files.records import read_record
+from freshet_graph.stream.store.log.layout import commit_name
+from freshet_graph.stream.store.log.reader import LogReader
 
 EXAMPLE_CHARACTERS = 300
 """Most characters of an example: a sentence may quote a message."""

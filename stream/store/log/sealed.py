@@ -19,14 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from schemas.events import IdKind, Op, event_schema, log_event_schema, node_schema
-from schemas.store import FileRef, LogHeader, SealedSnapshot
-from stream.arrays.kinds import Int64
-from stream.snapshots.dictionary import IdDictionary
-from stream.store.files.data import read_table
-from stream.store.log.layout import batch_rows, events_name, nodes_name
-from stream.store.places.interface import Staging
-from stream.store.places.place import Place
+from freshet_graph.schemas.events import IdKind, Op, event_schema, log_event_schema, node_schema
+from freshet_graph.schemas.store import FileRef, LogHeader, SealedSnapshot
+from freshet_graph.stream.arrays.kinds import Int64
+from freshet_graph.stream.snapshots.dictionary import IdDictionary
+from freshet_graph.stream.store.files.data import read_table
+from freshet_graph.stream.store.log.layout import batch_rows, events_name, nodes_name
+from freshet_graph.stream.store.places.interface import Staging
+from freshet_graph.stream.store.places.place import Place
 
 _OFFSET_BYTES = 4
 

@@ -8,19 +8,34 @@ from typing import Generic, Self, TypeVar
 
 import pyarrow as pa
 
-from schemas.events import REJECT_SCHEMA, log_event_schema
-from schemas.store import CommitRecord, FileRef, HistoryRecord, Key, LogHeader, Position, SealedSnapshot
-from stream.snapshots.dictionary import IdDictionary, new_dictionary
-from stream.store.crash import crash_point
-from stream.store.errors import LaneBusyError, MissingError, StoreError
-from stream.store.files.data import read_table
-from stream.store.files.records import Numbered, put_record, read_record
-from stream.store.files.sweep import CleanUp, lock_folder, new_writer_id
-from stream.store.log.commits import CommitChain, agreed_header, put_history, read_history, rows_read, sweep
-from stream.store.log.ids import ExternalIds
-from stream.store.log.index import LogTotals
-from stream.store.log.layout import COMMITS, commit_name, log_folder, rejects_name, tail_name
-from stream.store.log.sealed import (
+from freshet_graph.schemas.events import REJECT_SCHEMA, log_event_schema
+from freshet_graph.schemas.store import (
+    CommitRecord,
+    FileRef,
+    HistoryRecord,
+    Key,
+    LogHeader,
+    Position,
+    SealedSnapshot,
+)
+from freshet_graph.stream.snapshots.dictionary import IdDictionary, new_dictionary
+from freshet_graph.stream.store.crash import crash_point
+from freshet_graph.stream.store.errors import LaneBusyError, MissingError, StoreError
+from freshet_graph.stream.store.files.data import read_table
+from freshet_graph.stream.store.files.records import Numbered, put_record, read_record
+from freshet_graph.stream.store.files.sweep import CleanUp, lock_folder, new_writer_id
+from freshet_graph.stream.store.log.commits import (
+    CommitChain,
+    agreed_header,
+    put_history,
+    read_history,
+    rows_read,
+    sweep,
+)
+from freshet_graph.stream.store.log.ids import ExternalIds
+from freshet_graph.stream.store.log.index import LogTotals
+from freshet_graph.stream.store.log.layout import COMMITS, commit_name, log_folder, rejects_name, tail_name
+from freshet_graph.stream.store.log.sealed import (
     TailFile,
     absorbed_from,
     count_open,
@@ -31,8 +46,8 @@ from stream.store.log.sealed import (
     stage_snapshot,
     tail_schema,
 )
-from stream.store.places.interface import Lock, Staging
-from stream.store.places.place import Place
+from freshet_graph.stream.store.places.interface import Lock, Staging
+from freshet_graph.stream.store.places.place import Place
 
 Item = TypeVar("Item")
 
@@ -60,7 +75,7 @@ class Timed(Generic[Item]):
 
 @dataclass(frozen=True, slots=True)
 class RejectedMessages:
-    """The refused messages of one commit, ``schemas.events.REJECT_SCHEMA``."""
+    """The refused messages of one commit, ``freshet_graph.schemas.events.REJECT_SCHEMA``."""
 
     commit: int
     table: pa.Table

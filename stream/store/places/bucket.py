@@ -14,8 +14,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from schemas.errors import system_call
-from schemas.store_address import Address, require_endpoint
+from freshet_graph.schemas.errors import system_call
+from freshet_graph.schemas.store_address import Address, require_endpoint
 
 if TYPE_CHECKING:
     from obstore.store import S3Store

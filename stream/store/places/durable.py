@@ -9,8 +9,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from schemas.errors import system_call
-from stream.store.errors import LaneBusyError, busy
+from freshet_graph.schemas.errors import system_call
+from freshet_graph.stream.store.errors import LaneBusyError, busy
 
 _NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 

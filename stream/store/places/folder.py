@@ -11,14 +11,14 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path, PosixPath
 from typing import ClassVar
 
-from schemas.errors import system_call
-from schemas.store import FileRef
-from stream.store.crash import crash_point
-from stream.store.errors import CorruptError
-from stream.store.places import durable
-from stream.store.places.durable import FolderLock, sync_file, sync_folder
-from stream.store.places.interface import SYNC_THREADS, TEMPORARY, Staging, Write, inside
-from stream.store.places.write_out import WriteOut
+from freshet_graph.schemas.errors import system_call
+from freshet_graph.schemas.store import FileRef
+from freshet_graph.stream.store.crash import crash_point
+from freshet_graph.stream.store.errors import CorruptError
+from freshet_graph.stream.store.places import durable
+from freshet_graph.stream.store.places.durable import FolderLock, sync_file, sync_folder
+from freshet_graph.stream.store.places.interface import SYNC_THREADS, TEMPORARY, Staging, Write, inside
+from freshet_graph.stream.store.places.write_out import WriteOut
 
 
 class FolderStaging(Staging):

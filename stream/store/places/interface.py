@@ -9,8 +9,8 @@ from typing import Any, BinaryIO, ClassVar, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
-from schemas.store import FileRef
-from stream.store.errors import CorruptError
+from freshet_graph.schemas.store import FileRef
+from freshet_graph.stream.store.errors import CorruptError
 
 SYNC_THREADS = 8
 """Threads that sync or put the files of one commit: file systems group concurrent fsyncs."""
@@ -112,7 +112,8 @@ class Lock(Protocol):
 class Place(Protocol):
     """A file or folder of a store: the interface of ``pathlib.Path``, and how to write, lock and watch it.
 
-    ``FolderPath`` is on a file system, ``ObjectPath`` in a bucket. Code above ``stream.store.places`` never asks which one
+    ``FolderPath`` is on a file system, ``ObjectPath`` in a bucket. Code above ``freshet_graph.stream.store.places`` never asks
+    which one
     it has, only for these promises.
     """
 

@@ -16,8 +16,8 @@ import time
 from functools import cache
 from pathlib import Path
 
-from stream.store.errors import LaneBusyError, busy
-from stream.store.places.bucket import Bucket, ObjectStoreError, StaleError
+from freshet_graph.stream.store.errors import LaneBusyError, busy
+from freshet_graph.stream.store.places.bucket import Bucket, ObjectStoreError, StaleError
 
 CLOSE_S = 5.0
 """Longest wait of a release for a renewal without an answer."""

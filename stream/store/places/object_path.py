@@ -23,14 +23,14 @@ from typing import ClassVar
 
 import xxhash
 
-from schemas.errors import system_call
-from schemas.store import FileRef
-from schemas.store_address import Address
-from stream.store.crash import crash_point
-from stream.store.places.bucket import Bucket, Found
-from stream.store.places.interface import SYNC_THREADS, Staging, Write, inside, with_token
-from stream.store.places.lease import Lease
-from stream.store.places.write_out import WriteOut
+from freshet_graph.schemas.errors import system_call
+from freshet_graph.schemas.store import FileRef
+from freshet_graph.schemas.store_address import Address
+from freshet_graph.stream.store.crash import crash_point
+from freshet_graph.stream.store.places.bucket import Bucket, Found
+from freshet_graph.stream.store.places.interface import SYNC_THREADS, Staging, Write, inside, with_token
+from freshet_graph.stream.store.places.lease import Lease
+from freshet_graph.stream.store.places.write_out import WriteOut
 
 SCRATCH = "scratch-"
 """Prefix of files that are being written or fetched."""

@@ -3,12 +3,12 @@
 from functools import lru_cache
 from pathlib import Path
 
-from schemas.store_address import Address, is_address, parse_address
-from stream.store.errors import ConfigMissingError
-from stream.store.places.bucket import Bucket
-from stream.store.places.folder import FolderPath
-from stream.store.places.interface import Place
-from stream.store.places.object_path import ObjectPath
+from freshet_graph.schemas.store_address import Address, is_address, parse_address
+from freshet_graph.stream.store.errors import ConfigMissingError
+from freshet_graph.stream.store.places.bucket import Bucket
+from freshet_graph.stream.store.places.folder import FolderPath
+from freshet_graph.stream.store.places.interface import Place
+from freshet_graph.stream.store.places.object_path import ObjectPath
 
 __all__ = ["Place", "place_of"]
 

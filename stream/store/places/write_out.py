@@ -9,7 +9,7 @@ from typing import Any, Self
 import pyarrow as pa
 import xxhash
 
-from schemas.errors import system_call
+from freshet_graph.schemas.errors import system_call
 
 _PIECE = 1 << 24
 """After this many bytes the disk starts writing while the next ones are copied and checksummed, so fsync waits only for the

@@ -7,11 +7,11 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from schemas.store import FileRef
-from stream.store.errors import StoreError
-from stream.store.files.records import READ_THREADS, R, read_record
-from stream.store.places.interface import inside
-from stream.store.places.place import Place
+from freshet_graph.schemas.store import FileRef
+from freshet_graph.stream.store.errors import StoreError
+from freshet_graph.stream.store.files.records import READ_THREADS, R, read_record
+from freshet_graph.stream.store.places.interface import inside
+from freshet_graph.stream.store.places.place import Place
 
 T = TypeVar("T")
 V = TypeVar("V")

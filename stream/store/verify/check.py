@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self
 
-from stream.store.places.place import Place
-from stream.store.undisturbed import Mark, mark
+from freshet_graph.stream.store.places.place import Place
+from freshet_graph.stream.store.undisturbed import Mark, mark
 
 MOST_LOOKS = 100
 """Most repetitions of a check; each ends at the first problem, and checks the oldest snapshots first."""

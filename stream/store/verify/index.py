@@ -13,15 +13,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from schemas.events import Op, id_type, node_schema
-from schemas.store import CommitRecord, LogHeader, LogIndex
-from stream.store.errors import ConfigMissingError, CorruptError, MissingError, StoreError
-from stream.store.files.data import read_table
-from stream.store.log.ids import indexed_ids
-from stream.store.log.index import COPIES, SnapshotRows, base_schema, current_indexes, read_index
-from stream.store.log.layout import commit_name, index_name
-from stream.store.places.place import Place
-from stream.store.verify.check import Check
+from freshet_graph.schemas.events import Op, id_type, node_schema
+from freshet_graph.schemas.store import CommitRecord, LogHeader, LogIndex
+from freshet_graph.stream.store.errors import ConfigMissingError, CorruptError, MissingError, StoreError
+from freshet_graph.stream.store.files.data import read_table
+from freshet_graph.stream.store.log.ids import indexed_ids
+from freshet_graph.stream.store.log.index import (
+    COPIES,
+    SnapshotRows,
+    base_schema,
+    current_indexes,
+    read_index,
+)
+from freshet_graph.stream.store.log.layout import commit_name, index_name
+from freshet_graph.stream.store.places.place import Place
+from freshet_graph.stream.store.verify.check import Check
 
 
 def wrong_rows(events: pa.Table, header: LogHeader) -> Iterator[str]:

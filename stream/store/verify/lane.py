@@ -9,29 +9,36 @@ from functools import partial
 
 import numpy as np
 
-from schemas.store import FileRef, LaneHeader, LaneManifest
-from stream.arrays.kinds import Int32, Int64
-from stream.snapshots.delta import SnapshotDelta
-from stream.snapshots.graph import LiveGraph
-from stream.snapshots.pairs import pair_keys
-from stream.store.errors import ConfigMissingError, CorruptError, FormatVersionError, StoreError
-from stream.store.files.data import open_table, require_whole, whole_or_corrupt
-from stream.store.files.records import read_record
-from stream.store.lane.diff import WholePairs
-from stream.store.lane.index import read_lane_index
-from stream.store.lane.layout import HEADER, data_name, is_going, lane_folder, manifest_name, state_name
-from stream.store.lane.reader import check_successor, manifest_taus
-from stream.store.lane.sweep import KEPT_STATES
-from stream.store.lane.tables import read_event_parts
-from stream.store.log.index import groups
-from stream.store.log.layout import index_name
-from stream.store.log.reader import LogReader
-from stream.store.places.interface import plain
-from stream.store.places.place import Place
-from stream.store.verify.ahead import files_ahead, records_ahead
-from stream.store.verify.check import Check, Compaction
-from stream.store.verify.index import readable_indexes
-from stream.store.window.held import HeldParts
+from freshet_graph.schemas.store import FileRef, LaneHeader, LaneManifest
+from freshet_graph.stream.arrays.kinds import Int32, Int64
+from freshet_graph.stream.snapshots.delta import SnapshotDelta
+from freshet_graph.stream.snapshots.graph import LiveGraph
+from freshet_graph.stream.snapshots.pairs import pair_keys
+from freshet_graph.stream.store.errors import ConfigMissingError, CorruptError, FormatVersionError, StoreError
+from freshet_graph.stream.store.files.data import open_table, require_whole, whole_or_corrupt
+from freshet_graph.stream.store.files.records import read_record
+from freshet_graph.stream.store.lane.diff import WholePairs
+from freshet_graph.stream.store.lane.index import read_lane_index
+from freshet_graph.stream.store.lane.layout import (
+    HEADER,
+    data_name,
+    is_going,
+    lane_folder,
+    manifest_name,
+    state_name,
+)
+from freshet_graph.stream.store.lane.reader import check_successor, manifest_taus
+from freshet_graph.stream.store.lane.sweep import KEPT_STATES
+from freshet_graph.stream.store.lane.tables import read_event_parts
+from freshet_graph.stream.store.log.index import groups
+from freshet_graph.stream.store.log.layout import index_name
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.places.interface import plain
+from freshet_graph.stream.store.places.place import Place
+from freshet_graph.stream.store.verify.ahead import files_ahead, records_ahead
+from freshet_graph.stream.store.verify.check import Check, Compaction
+from freshet_graph.stream.store.verify.index import readable_indexes
+from freshet_graph.stream.store.window.held import HeldParts
 
 
 class StoredLane:

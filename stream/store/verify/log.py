@@ -12,22 +12,38 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.events import REJECT_SCHEMA, Op, log_event_schema, node_schema
-from schemas.store import CommitRecord, FileRef, HistoryRecord, Key, LogHeader, LogIndex, SealedSnapshot
-from stream.snapshots.border import HISTORY as HISTORY_KEY
-from stream.snapshots.dictionary import new_dictionary
-from stream.store.errors import ConfigMissingError, CorruptError, FormatVersionError, StoreError
-from stream.store.files.data import read_table
-from stream.store.files.records import read_record
-from stream.store.lane.layout import lane_names
-from stream.store.log.commits import CommitChain, numbers, rows_read
-from stream.store.log.layout import HEADER, HISTORY, INDEX, commit_name, events_name, log_folder, nodes_name
-from stream.store.log.sealed import tail_schema
-from stream.store.places.interface import token_of
-from stream.store.places.place import Place
-from stream.store.verify.ahead import files_ahead, records_ahead
-from stream.store.verify.check import Check, Compaction
-from stream.store.verify.index import Indexed, verify_indexes, wrong_rows
+from freshet_graph.schemas.events import REJECT_SCHEMA, Op, log_event_schema, node_schema
+from freshet_graph.schemas.store import (
+    CommitRecord,
+    FileRef,
+    HistoryRecord,
+    Key,
+    LogHeader,
+    LogIndex,
+    SealedSnapshot,
+)
+from freshet_graph.stream.snapshots.border import HISTORY as HISTORY_KEY
+from freshet_graph.stream.snapshots.dictionary import new_dictionary
+from freshet_graph.stream.store.errors import ConfigMissingError, CorruptError, FormatVersionError, StoreError
+from freshet_graph.stream.store.files.data import read_table
+from freshet_graph.stream.store.files.records import read_record
+from freshet_graph.stream.store.lane.layout import lane_names
+from freshet_graph.stream.store.log.commits import CommitChain, numbers, rows_read
+from freshet_graph.stream.store.log.layout import (
+    HEADER,
+    HISTORY,
+    INDEX,
+    commit_name,
+    events_name,
+    log_folder,
+    nodes_name,
+)
+from freshet_graph.stream.store.log.sealed import tail_schema
+from freshet_graph.stream.store.places.interface import token_of
+from freshet_graph.stream.store.places.place import Place
+from freshet_graph.stream.store.verify.ahead import files_ahead, records_ahead
+from freshet_graph.stream.store.verify.check import Check, Compaction
+from freshet_graph.stream.store.verify.index import Indexed, verify_indexes, wrong_rows
 
 REMEDY = "the log has them twice. Read the topics into a new store"
 

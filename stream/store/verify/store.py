@@ -2,15 +2,15 @@
 
 from functools import partial
 
-from schemas.exports import ExportCommit, ExportKind
-from stream.store.errors import RetainedError, StoreError
-from stream.store.exports import EXPORTS, ExportReader, commit_name
-from stream.store.lane.layout import FOLDER, REMOVED, lane_folder
-from stream.store.log.layout import log_folder
-from stream.store.places.place import Place, place_of
-from stream.store.verify.check import Check, settled
-from stream.store.verify.lane import verify_lane
-from stream.store.verify.log import verify_log
+from freshet_graph.schemas.exports import ExportCommit, ExportKind
+from freshet_graph.stream.store.errors import RetainedError, StoreError
+from freshet_graph.stream.store.exports import EXPORTS, ExportReader, commit_name
+from freshet_graph.stream.store.lane.layout import FOLDER, REMOVED, lane_folder
+from freshet_graph.stream.store.log.layout import log_folder
+from freshet_graph.stream.store.places.place import Place, place_of
+from freshet_graph.stream.store.verify.check import Check, settled
+from freshet_graph.stream.store.verify.lane import verify_lane
+from freshet_graph.stream.store.verify.log import verify_log
 
 
 def verify_exports(store: Place, name: str) -> Check:

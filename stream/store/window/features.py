@@ -17,12 +17,12 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.arrays.kinds import Bool, Float32, Int32, Int64, UInt8
-from stream.kernels import njit
-from stream.kernels.bits import count_bits, lowest_bit
-from stream.snapshots.node_features import segment_bounds
-from stream.snapshots.prefetch import AHEAD, NODES_AHEAD, prefetch
-from stream.store.lane.diff import segment_width
+from freshet_graph.stream.arrays.kinds import Bool, Float32, Int32, Int64, UInt8
+from freshet_graph.stream.kernels import njit
+from freshet_graph.stream.kernels.bits import count_bits, lowest_bit
+from freshet_graph.stream.snapshots.node_features import segment_bounds
+from freshet_graph.stream.snapshots.prefetch import AHEAD, NODES_AHEAD, prefetch
+from freshet_graph.stream.store.lane.diff import segment_width
 
 LINE_BYTES = 64
 

@@ -2,15 +2,15 @@
 
 import numpy as np
 
-from schemas.store import FileRef, LaneHeader, LaneManifest, Why
-from stream.arrays.kinds import Int64
-from stream.store.lane.diff import PairRows, Stored, full_rows, segment_changes, segment_width
-from stream.store.lane.placement import Placement, edge_batch_count
-from stream.store.lane.reader import lane_tables
-from stream.store.lane.tables import LaneChanges
-from stream.store.places.place import Place
-from stream.store.window.features import FeatureVersions
-from stream.store.window.pairs import PairWindow
+from freshet_graph.schemas.store import FileRef, LaneHeader, LaneManifest, Why
+from freshet_graph.stream.arrays.kinds import Int64
+from freshet_graph.stream.store.lane.diff import PairRows, Stored, full_rows, segment_changes, segment_width
+from freshet_graph.stream.store.lane.placement import Placement, edge_batch_count
+from freshet_graph.stream.store.lane.reader import lane_tables
+from freshet_graph.stream.store.lane.tables import LaneChanges
+from freshet_graph.stream.store.places.place import Place
+from freshet_graph.stream.store.window.features import FeatureVersions
+from freshet_graph.stream.store.window.pairs import PairWindow
 
 
 class HeldParts:

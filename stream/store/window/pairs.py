@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.arrays.kinds import Bool, Float32, Int8, Int64, UInt8
-from stream.kernels import njit
-from stream.kernels.node_sets import distinct
+from freshet_graph.stream.arrays.kinds import Bool, Float32, Int8, Int64, UInt8
+from freshet_graph.stream.kernels import njit
+from freshet_graph.stream.kernels.node_sets import distinct
 
 
 @njit(cache=True, nogil=True)
@@ -146,7 +146,7 @@ class ChangedPairs:
     """Pairs whose value differs between two snapshots.
 
     Attributes:
-        keys: int64 (n,), as ``stream.snapshots.pairs.pair_keys``, ascending and distinct.
+        keys: int64 (n,), as ``freshet_graph.stream.snapshots.pairs.pair_keys``, ascending and distinct.
         before: float32 (n,), NaN if the pair did not exist.
         after: float32 (n,), NaN if it no longer exists.
     """
@@ -196,7 +196,7 @@ class _Change:
 
 
 class PairWindow:
-    """Pairs by key (``stream.snapshots.pairs.pair_keys``) with weights, readable at any snapshot of a window."""
+    """Pairs by key (``freshet_graph.stream.snapshots.pairs.pair_keys``) with weights, readable at any snapshot of a window."""
 
     def __init__(self) -> None:
         # A pair stored by several parts of the view has as many rows. The oldest leaves first, the newest has the weight.

@@ -11,11 +11,11 @@ from functools import partial
 
 import numpy as np
 
-from stream.arrays.kinds import Bool, Float32, Int8, Int32, Int64
-from stream.snapshots.node_features import segment_bounds
-from stream.snapshots.pairs import pair_keys, split_keys
-from stream.store.lane.reader import LaneReader
-from stream.store.lane.tables import LaneTables
+from freshet_graph.stream.arrays.kinds import Bool, Float32, Int8, Int32, Int64
+from freshet_graph.stream.snapshots.node_features import segment_bounds
+from freshet_graph.stream.snapshots.pairs import pair_keys, split_keys
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.lane.tables import LaneTables
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,8 @@ class NodeRows:
     Attributes:
         nodes: int64 (n,), ascending: the nodes.
         has_owner: bool (n,), whether a node has an owner in the snapshot.
-        keys: int64 (m,), the directed pairs with an end among the nodes, as ``stream.snapshots.pairs.pair_keys``, ascending and
+        keys: int64 (m,), the directed pairs with an end among the nodes, as ``freshet_graph.stream.snapshots.pairs.pair_keys``,
+            ascending and
             distinct, self-loops included.
         weight: float32 (m,), their weights.
         features: float32 (n, F), zeros for nodes without an owner.

@@ -6,19 +6,19 @@ from typing import TypeVar
 
 import numpy as np
 
-from schemas.store import LaneManifest
-from stream.arrays.kinds import Bool, Float32, Int32, Int64
-from stream.snapshots.adjacency import build_adjacency
-from stream.snapshots.delta import Csr
-from stream.snapshots.pairs import split_keys
-from stream.store.errors import RetainedError
-from stream.store.lane.placement import Placement, Transition
-from stream.store.lane.reader import LaneReader
-from stream.store.lane.tables import LaneChanges
-from stream.store.log.event_columns import EventColumns, event_columns
-from stream.store.window.features import FeatureVersions
-from stream.store.window.pairs import ChangedPairs, PairWindow
-from stream.store.window.rows import NodeRows, Wanted, read_rows
+from freshet_graph.schemas.store import LaneManifest
+from freshet_graph.stream.arrays.kinds import Bool, Float32, Int32, Int64
+from freshet_graph.stream.snapshots.adjacency import build_adjacency
+from freshet_graph.stream.snapshots.delta import Csr
+from freshet_graph.stream.snapshots.pairs import split_keys
+from freshet_graph.stream.store.errors import RetainedError
+from freshet_graph.stream.store.lane.placement import Placement, Transition
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.lane.tables import LaneChanges
+from freshet_graph.stream.store.log.event_columns import EventColumns, event_columns
+from freshet_graph.stream.store.window.features import FeatureVersions
+from freshet_graph.stream.store.window.pairs import ChangedPairs, PairWindow
+from freshet_graph.stream.store.window.rows import NodeRows, Wanted, read_rows
 
 T = TypeVar("T")
 
@@ -173,7 +173,7 @@ class WindowView:
         """Which directed pairs these parts store at τ; O(keys · log pairs).
 
         Args:
-            keys: int64 (n,), as ``stream.snapshots.pairs.pair_keys``, ascending, repeats allowed.
+            keys: int64 (n,), as ``freshet_graph.stream.snapshots.pairs.pair_keys``, ascending, repeats allowed.
             tau: A snapshot of the window.
 
         Returns:

@@ -1,5 +1,5 @@
 """Every Python process that finds this first takes a silent rank for dead sooner: a test waits for it."""
 
-import trainer.heartbeats
+import freshet_graph.trainer.heartbeats
 
-trainer.heartbeats.SILENT_S = 3 * trainer.heartbeats.BEAT_S
+freshet_graph.trainer.heartbeats.SILENT_S = 3 * freshet_graph.trainer.heartbeats.BEAT_S

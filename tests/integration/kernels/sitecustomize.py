@@ -16,7 +16,7 @@ def leave() -> None:
     used = {
         f"{kernel.py_func.__module__}.{kernel.py_func.__name__}{signature}"
         for name, module in list(sys.modules.items())
-        if name.startswith(("stream.", "trainer."))
+        if name.startswith(("freshet_graph.stream.", "freshet_graph.trainer."))
         for kernel in list(vars(module).values())
         if isinstance(kernel, dispatcher)
         for signature in kernel.signatures

@@ -12,12 +12,12 @@ import pytest
 from alert_world import DOWN, GONE, RANK_0, RANK_1, STREAM, World, rules, rules_file
 from log_events import poll
 
-from schemas.events import Reason
-from stream.cluster.worker import last_commit
-from stream.job.held_topics import HOLD_MESSAGES, HeldTopics
-from stream.kafka.export_publisher import ExportPublisher
-from stream.kafka.present import Present
-from stream.service.failure import Failure
+from freshet_graph.schemas.events import Reason
+from freshet_graph.stream.cluster.worker import last_commit
+from freshet_graph.stream.job.held_topics import HOLD_MESSAGES, HeldTopics
+from freshet_graph.stream.kafka.export_publisher import ExportPublisher
+from freshet_graph.stream.kafka.present import Present
+from freshet_graph.stream.service.failure import Failure
 
 MANY_YEARS_AGO = 1_100_000_100
 QUIET = 8
@@ -272,7 +272,7 @@ def exports_are_refused(world: World) -> None:
     def refuse(*_: object) -> None:
         raise Failure("not allowed to write to topic vectors")
 
-    world.patch.setattr("stream.kafka.topics.greet", refuse)
+    world.patch.setattr("freshet_graph.stream.kafka.topics.greet", refuse)
     publication = namedtuple("to", "exports kind topic format partitions")(
         "hash", "embeddings", "vectors", "json", 1
     )

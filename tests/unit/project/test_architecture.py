@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import freshet_graph
-from schemas.errors import FreshetError
-from stream.partition.interface import PartitionError
-from stream.service.failure import Failure
-from stream.store.errors import StoreError
-from trainer.lost_peer import PeerLostError
+from freshet_graph.schemas.errors import FreshetError
+from freshet_graph.stream.partition.interface import PartitionError
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.errors import StoreError
+from freshet_graph.trainer.lost_peer import PeerLostError
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("schemas", "stream", "trainer")
@@ -23,13 +23,16 @@ PACKAGES = ("schemas", "stream", "trainer")
     ("module", "never"),
     [
         # Starting a command must cost neither a GPU library nor a job runner.
-        ("stream.cli", {"dgl", "torch", "apache_beam", "matplotlib"}),
-        ("trainer.cli", {"dgl", "torch", "apache_beam", "kafka", "confluent_kafka", "matplotlib"}),
+        ("freshet_graph.stream.cli", {"dgl", "torch", "apache_beam", "matplotlib"}),
+        (
+            "freshet_graph.trainer.cli",
+            {"dgl", "torch", "apache_beam", "kafka", "confluent_kafka", "matplotlib"},
+        ),
         # All that a rank needs, and still no DGL, no job runner and no Kafka client.
         (
-            "trainer.service, trainer.evaluation.evaluate; "
-            "from trainer.strategies.interface import STRATEGIES; "
-            "from trainer.models.interface import MODELS; from trainer.tasks.interface import TASKS; "
+            "freshet_graph.trainer.service, freshet_graph.trainer.evaluation.evaluate; "
+            "from freshet_graph.trainer.strategies.interface import STRATEGIES; "
+            "from freshet_graph.trainer.models.interface import MODELS; from freshet_graph.trainer.tasks.interface import TASKS; "
             "MODELS.all(), STRATEGIES.all(), TASKS.all()",
             {"dgl", "apache_beam", "kafka", "confluent_kafka"},
         ),
@@ -39,23 +42,23 @@ PACKAGES = ("schemas", "stream", "trainer")
             {"dgl", "torch", "apache_beam", "kafka", "confluent_kafka", "pandas", "networkx"},
         ),
         (
-            "stream.store.lane.writer, stream.sink; "
-            "from stream.partition.interface import PARTITIONERS; "
+            "freshet_graph.stream.store.lane.writer, freshet_graph.stream.sink; "
+            "from freshet_graph.stream.partition.interface import PARTITIONERS; "
             "PARTITIONERS.all()",
             {"dgl", "apache_beam", "kafka", "torch"},
         ),
         # Nor does a command that only looks, and a partitioner brings no other one.
         (
-            "stream.store.inspect; "
-            "from stream.commands.config import EXAMPLE, StreamConfig, require_parts; "
+            "freshet_graph.stream.store.inspect; "
+            "from freshet_graph.stream.commands.config import EXAMPLE, StreamConfig, require_parts; "
             "EXAMPLE['lanes'][0] = {**EXAMPLE['lanes'][0], 'algorithm': 'hash', 'params': {}}; "
             "require_parts(StreamConfig(**EXAMPLE))",
             {
                 "apache_beam",
                 "kafka",
                 "torch",
-                "stream.partition.vertex.distdy",
-                "stream.partition.edge.need_cover",
+                "freshet_graph.stream.partition.vertex.distdy",
+                "freshet_graph.stream.partition.edge.need_cover",
             },
         ),
     ],

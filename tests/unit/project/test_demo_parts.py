@@ -11,12 +11,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 from rich.console import Console
 
-from schemas.config import Metrics, StreamConfig
-from schemas.events import Op
-from schemas.trainer_config import TrainerConfig
-from stream.metrics import StreamMetrics
-from stream.service.endpoint import Endpoint
-from trainer.metrics import TrainerMetrics
+from freshet_graph.schemas.config import Metrics, StreamConfig
+from freshet_graph.schemas.events import Op
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.metrics import StreamMetrics
+from freshet_graph.stream.service.endpoint import Endpoint
+from freshet_graph.trainer.metrics import TrainerMetrics
 
 DEMO = Path(__file__).parents[3] / "deploy" / "demo"
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from schemas.config import Snapshots, StreamConfig
-from schemas.trainer_config import TrainerConfig
-from stream.service.config_file import load_config
-from trainer.validation import require_trainable
+from freshet_graph.schemas.config import Snapshots, StreamConfig
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.service.config_file import load_config
+from freshet_graph.trainer.validation import require_trainable
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
@@ -181,7 +181,7 @@ def test_no_worker_pool_that_we_ship_or_name_can_be_reached_from_another_host() 
         assert "Servicer.start(" not in text, path
     compose = yaml.safe_load((DEPLOY / "flink" / "compose.yaml").read_text(encoding="utf-8"))
     workers = compose["services"]["workers"]
-    assert workers["entrypoint"] == ["python", "-m", "stream.cluster.worker_pool"]
+    assert workers["entrypoint"] == ["python", "-m", "freshet_graph.stream.cluster.worker_pool"]
     assert workers["network_mode"] == "service:taskmanager"
     assert "ports" not in workers
     assert "ports" not in compose["services"]["taskmanager"]

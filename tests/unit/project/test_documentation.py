@@ -17,20 +17,20 @@ import typer.main
 import yaml
 from typer.testing import CliRunner
 
-from schemas.config import Metrics, Service, StreamConfig
-from schemas.matrix import Matrix
-from schemas.trainer_config import TrainerConfig
-from schemas.wire import JsonEvent
-from stream.cli import app as stream_app
-from stream.commands.config import require_parts
-from stream.partition.interface import algorithms
-from stream.service.failure import Failure
-from trainer.cli import app as trainer_app
-from trainer.models.interface import MODELS, SnapshotModelOptions
-from trainer.models.layered import LayeredModel
-from trainer.strategies.interface import STRATEGIES
-from trainer.tasks.interface import TASKS
-from trainer.validation import require_trainable
+from freshet_graph.schemas.config import Metrics, Service, StreamConfig
+from freshet_graph.schemas.matrix import Matrix
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.schemas.wire import JsonEvent
+from freshet_graph.stream.cli import app as stream_app
+from freshet_graph.stream.commands.config import require_parts
+from freshet_graph.stream.partition.interface import algorithms
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.trainer.cli import app as trainer_app
+from freshet_graph.trainer.models.interface import MODELS, SnapshotModelOptions
+from freshet_graph.trainer.models.layered import LayeredModel
+from freshet_graph.trainer.strategies.interface import STRATEGIES
+from freshet_graph.trainer.tasks.interface import TASKS
+from freshet_graph.trainer.validation import require_trainable
 
 pytestmark = pytest.mark.lint
 
@@ -227,7 +227,9 @@ def test_the_tables_of_what_there_is_name_what_the_registries_hold() -> None:
         (TASKS.all(), "training.md"),
     ):
         ours = {
-            name for name, found in registered.items() if found.__module__.startswith(("stream.", "trainer."))
+            name
+            for name, found in registered.items()
+            if found.__module__.startswith(("freshet_graph.stream.", "freshet_graph.trainer."))
         }
         assert ours
         for name in ours:  # other tests register some of their own in the same process
@@ -242,7 +244,11 @@ def test_the_tables_of_parameters_are_those_of_the_sections() -> None:
         for names, defaults in re.findall(r"^\| (`.*`) \| `(.*)` \|$", section, re.MULTILINE)
         for name in re.findall(r"`([^`]+)`", names)
     }
-    ours = {name: found for name, found in algorithms().items() if found.__module__.startswith("stream.")}
+    ours = {
+        name: found
+        for name, found in algorithms().items()
+        if found.__module__.startswith("freshet_graph.stream.")
+    }
     assert shown == {
         name: {key: field.default for key, field in found.Options.model_fields.items()}
         for name, found in ours.items()
@@ -255,7 +261,7 @@ def test_the_tables_of_parameters_are_those_of_the_sections() -> None:
             named.setdefault(model, set()).update(re.findall(r"`([^`]+)`", keys))
     layered = {name for name, found in MODELS.registered.items() if issubclass(found, LayeredModel)}
     for name, found in MODELS.registered.items():
-        if found.kind == "snapshot" and found.__module__.startswith("trainer."):
+        if found.kind == "snapshot" and found.__module__.startswith("freshet_graph.trainer."):
             without = of_all | ({"layers"} if name in layered else set())
             assert set(found.Options.model_fields) - without == named.get(name, set()) - {"layers"}, name
 

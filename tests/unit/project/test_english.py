@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import typer.main
 
-from stream.cli import app as stream_app
-from trainer.cli import app as trainer_app
+from freshet_graph.stream.cli import app as stream_app
+from freshet_graph.trainer.cli import app as trainer_app
 
 pytestmark = pytest.mark.lint
 

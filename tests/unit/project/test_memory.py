@@ -9,8 +9,8 @@ import pytest
 PROGRAM = """
 import resource
 import numpy as np, pyarrow as pa
-from stream.service.memory import keep_memory
-from trainer.commands.ranks import in_ranks
+from freshet_graph.stream.service.memory import keep_memory
+from freshet_graph.trainer.commands.ranks import in_ranks
 
 def faults(times):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -12,12 +12,12 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from schemas.config import StreamConfig
-from schemas.trainer_config import TrainerConfig
-from stream.metrics import StreamMetrics
-from trainer.metrics import TrainerMetrics
-from trainer.strategies.figures import declared_by
-from trainer.strategies.interface import STRATEGIES
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.metrics import StreamMetrics
+from freshet_graph.trainer.metrics import TrainerMetrics
+from freshet_graph.trainer.strategies.figures import declared_by
+from freshet_graph.trainer.strategies.interface import STRATEGIES
 
 ROOT = Path(__file__).parents[3]
 DASHBOARD = ROOT / "deploy/grafana/dashboards/freshet.json"

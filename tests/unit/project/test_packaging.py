@@ -16,7 +16,7 @@ import pytest
 from lane_stream import lane, make_store
 from packaging.requirements import Requirement
 
-from stream import open_store
+from freshet_graph import open_store
 
 ROOT = Path(__file__).parents[3]
 
@@ -60,8 +60,8 @@ def test_the_wheel_holds_every_module(wheel: zipfile.ZipFile) -> None:
 def test_the_wheel_names_both_commands(wheel: zipfile.ZipFile) -> None:
     (name,) = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
     text = wheel.read(name).decode()
-    assert "freshet-stream = stream.start:main" in text
-    assert "freshet-trainer = trainer.cli:main" in text
+    assert "freshet-stream = freshet_graph.stream.start:main" in text
+    assert "freshet-trainer = freshet_graph.trainer.cli:main" in text
 
 
 def test_dgl_is_required_below_python_3_12_only(metadata: email.message.Message) -> None:
@@ -160,7 +160,7 @@ def test_the_light_distribution_asks_for_a_part_of_what_the_whole_one_does() -> 
 
 READING = """
 import sys
-from stream import open_store
+from freshet_graph import open_store
 store = open_store(sys.argv[1])
 window = store.window("distdy", 3)
 print(sum(len(graph.src) for graph in window), store.events().num_rows)

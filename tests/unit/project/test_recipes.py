@@ -20,14 +20,14 @@ from installed import install
 from prometheus_client import generate_latest
 from trainer_streams import SECOND, make_lane, meetings
 
-from schemas.config import Lane
-from schemas.events import event_schema
-from stream.decode.formats.interface import FORMATS
-from stream.service.failure import Failure
-from stream.store.from_file import build_store
-from trainer.continual.journal import ScoreFile
-from trainer.evaluation.evaluate import evaluate
-from trainer.strategies.interface import STRATEGIES
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.events import event_schema
+from freshet_graph.stream.decode.formats.interface import FORMATS
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.from_file import build_store
+from freshet_graph.trainer.continual.journal import ScoreFile
+from freshet_graph.trainer.evaluation.evaluate import evaluate
+from freshet_graph.trainer.strategies.interface import STRATEGIES
 
 ROOT = Path(__file__).parents[3]
 RECIPES: dict[str, dict[str, Any]] = {
@@ -140,7 +140,7 @@ def test_the_toy_format_of_another_package_is_read_from_a_live_topic(kafka: str,
     content = streaming.configuration(tmp_path / "store", kafka, {"name": topic, "format": "toy-semicolons"})
     path = str(streaming.written(tmp_path, content))
     done = subprocess.run(
-        [sys.executable, "-m", "stream.start", "run", "--config", path, "--until-idle", "1", "--json"],
+        [sys.executable, "-m", "freshet_graph.stream.start", "run", "--config", path, "--until-idle", "1", "--json"],
         env={**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{ROOT}"},
         capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
@@ -190,11 +190,11 @@ def run(tree: Path, *commands: Sequence[str]) -> list[dict[str, Any]]:
     program = f"""
 import sys
 sys.path.insert(0, {str(tree)!r})
-import trainer.cli
-assert trainer.cli.__file__.startswith({str(tree)!r})
+import freshet_graph.trainer.cli
+assert freshet_graph.trainer.cli.__file__.startswith({str(tree)!r})
 for sys.argv[1:] in {commands!r}:
     try:
-        trainer.cli.main()
+        freshet_graph.trainer.cli.main()
     except SystemExit as ended:
         assert not ended.code
 """

@@ -8,10 +8,10 @@ import time
 import pytest
 from structlog.testing import capture_logs
 
-from schemas.config import Kafka
-from stream import background
-from stream.background import Background, ClosedTogether
-from stream.kafka import discovery
+from freshet_graph.schemas.config import Kafka
+from freshet_graph.stream import background
+from freshet_graph.stream.background import Background, ClosedTogether
+from freshet_graph.stream.kafka import discovery
 
 
 def test_requests_that_come_during_a_run_are_met_by_one_more() -> None:
@@ -171,8 +171,8 @@ def test_a_look_at_topics_that_no_broker_answers_is_left_behind(monkeypatch: pyt
 
 LEFT = """
 import sys, threading
-from stream import background, start
-import stream.cli
+from freshet_graph.stream import background, start
+import freshet_graph.stream.cli
 
 def app():
     thread = threading.Thread(target=threading.Event().wait, name="stuck")  # the interpreter would wait for it
@@ -181,7 +181,7 @@ def app():
     print("summary")
     raise SystemExit(3)
 
-stream.cli.app = app
+freshet_graph.stream.cli.app = app
 start.main()
 """
 
@@ -195,11 +195,11 @@ def test_a_command_ends_with_its_exit_code_whatever_was_left_behind() -> None:
 
 INTERRUPTED = """
 import os, signal, sys
-from stream import start
+from freshet_graph.stream import start
 
 class Interrupting:
     def find_spec(self, name, path=None, target=None):
-        if name == "stream.cli":
+        if name == "freshet_graph.stream.cli":
             os.kill(os.getpid(), signal.SIGINT)
 
 sys.meta_path.insert(0, Interrupting())

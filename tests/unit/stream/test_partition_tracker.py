@@ -3,7 +3,7 @@
 import pytest
 from apache_beam.io.restriction_trackers import OffsetRange
 
-from stream.pipeline import UNENDING, PartitionTracker
+from freshet_graph.stream.pipeline import UNENDING, PartitionTracker
 
 
 def tracker(start: int = 100) -> PartitionTracker:

@@ -11,11 +11,17 @@ import pyarrow.parquet as pq
 import pytest
 from installed import install, look_again
 
-from stream.partition.interface import PARTITIONERS, PartitionError, algorithms, broken_algorithms, create
-from stream.partition.vertex.hash import Hash
+from freshet_graph.stream.partition.interface import (
+    PARTITIONERS,
+    PartitionError,
+    algorithms,
+    broken_algorithms,
+    create,
+)
+from freshet_graph.stream.partition.vertex.hash import Hash
 
 GOOD = """
-from stream.partition.vertex.hash import Hash
+from freshet_graph.stream.partition.vertex.hash import Hash
 
 class Theirs(Hash):
     name = "theirs"
@@ -46,7 +52,7 @@ def test_an_installed_one_may_have_the_decorator_of_the_tree(
 ) -> None:
     algorithms()
     monkeypatch.setattr(PARTITIONERS, "registered", dict(PARTITIONERS.registered))
-    source = "from stream.partition.interface import PARTITIONERS\n" + GOOD.replace(
+    source = "from freshet_graph.stream.partition.interface import PARTITIONERS\n" + GOOD.replace(
         "class", "@PARTITIONERS.register\nclass"
     )
     install(site, "good-parts", source, {"theirs": "good_parts:Theirs"})
@@ -86,7 +92,7 @@ def test_a_broken_one_is_named_when_asked_for_and_warned_of_once_otherwise(
 def test_one_with_a_built_ins_name_is_refused_and_the_built_in_stays(
     site: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    source = "import sys\nsys.stolen = True\nfrom stream.partition.vertex.ldg import Ldg as X\n"
+    source = "import sys\nsys.stolen = True\nfrom freshet_graph.stream.partition.vertex.ldg import Ldg as X\n"
     install(site, "bad-parts", source, {"hash": "bad_parts:X"})
     assert algorithms()["hash"] is Hash
     (warning,) = [record.getMessage() for record in caplog.records]
@@ -121,7 +127,7 @@ def test_the_command_lists_a_broken_one_beside_all_that_work(site: Path, tmp_pat
     pq.write_table(pa.table({"src": [1, 2, 3], "dst": [2, 3, 1], "t": [1, 2, 3]}), tmp_path / "e.parquet")
     done = subprocess.run(
         [
-            *(sys.executable, "-c", "from stream.start import main; main()"),
+            *(sys.executable, "-c", "from freshet_graph.stream.start import main; main()"),
             *("partition", "e.parquet", "--algorithm", "all", "--parts", "2", "--json"),
         ],
         cwd=tmp_path,

@@ -4,10 +4,10 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from schemas.config import StreamConfig
-from schemas.events import Op
-from schemas.store import CommitRecord
-from stream.metrics import StreamMetrics
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.schemas.events import Op
+from freshet_graph.schemas.store import CommitRecord
+from freshet_graph.stream.metrics import StreamMetrics
 
 CONTRACT = {
     "stream_events", "stream_refused", "stream_late", "stream_duplicates", "stream_gap_offsets",

@@ -4,9 +4,9 @@ import pytest
 from prometheus_client import generate_latest
 from torch.distributed import HashStore
 
-from schemas.trainer_config import TrainerConfig
-from trainer.heartbeats import SILENT_S, Heartbeats
-from trainer.metrics import TrainerMetrics
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.trainer.heartbeats import SILENT_S, Heartbeats
+from freshet_graph.trainer.metrics import TrainerMetrics
 
 
 class Clock:

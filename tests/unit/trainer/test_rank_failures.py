@@ -13,12 +13,12 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.launcher import api as launcher_api
 from torch.distributed.launcher.api import LaunchConfig
 
-from stream.service.failure import Failure
-from trainer.commands.ranks import in_ranks
-from trainer.launch import MAX_RESTARTS, RankRange, failed_before, launch
-from trainer.lost_peer import PeerLostError
-from trainer.ranks import Ranks
-from trainer.wire.link import ProcessLink
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.trainer.commands.ranks import in_ranks
+from freshet_graph.trainer.launch import MAX_RESTARTS, RankRange, failed_before, launch
+from freshet_graph.trainer.lost_peer import PeerLostError
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.wire.link import ProcessLink
 
 
 def shape_error() -> None:
@@ -152,7 +152,7 @@ def test_each_death_leaves_one_rank_fewer_until_the_fewest_are_started_again(
     def launcher(settings: LaunchConfig, _program: str) -> Callable[..., None]:
         def start(*_arguments: str) -> None:
             started.append((settings.nproc_per_node, settings.max_restarts))
-            raise ChildFailedError("trainer.cli", {0: ProcessFailure(0, 1, -9, "")})
+            raise ChildFailedError("freshet_graph.trainer.cli", {0: ProcessFailure(0, 1, -9, "")})
 
         return start
 

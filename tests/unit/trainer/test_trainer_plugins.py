@@ -12,20 +12,20 @@ import yaml
 from installed import install, look_again
 from trainer_streams import SECOND, make_lane, meetings
 
-from stream.service.failure import Failure
-from trainer.models.interface import MODELS, ModelShape, create_model
-from trainer.models.sage_linear import SageLinear
-from trainer.strategies.interface import STRATEGIES, strategies_for
-from trainer.tasks.interface import TASKS
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.trainer.models.interface import MODELS, ModelShape, create_model
+from freshet_graph.trainer.models.sage_linear import SageLinear
+from freshet_graph.trainer.strategies.interface import STRATEGIES, strategies_for
+from freshet_graph.trainer.tasks.interface import TASKS
 
 ROOT = Path(__file__).parents[3]
 
 MODEL = '''
 from pydantic import Field
 from torch import nn
-from trainer.models.convolutions import Sage
-from trainer.models.interface import SnapshotModel, SnapshotModelOptions
-from trainer.models.recurrences import GatedConvolution
+from freshet_graph.trainer.models.convolutions import Sage
+from freshet_graph.trainer.models.interface import SnapshotModel, SnapshotModelOptions
+from freshet_graph.trainer.models.recurrences import GatedConvolution
 
 class TheirOptions(SnapshotModelOptions):
     wide: int = Field(4, ge=1, description="Width of the recurrence.")
@@ -44,8 +44,8 @@ class Theirs(SnapshotModel):
 
 STRATEGY = '''
 from dataclasses import replace
-from trainer.strategies.figures import TrainingFigure
-from trainer.strategies.snapshots.whole import WholeStrategy
+from freshet_graph.trainer.strategies.figures import TrainingFigure
+from freshet_graph.trainer.strategies.snapshots.whole import WholeStrategy
 
 class Twice(WholeStrategy):
     """Learns every snapshot twice."""
@@ -59,7 +59,7 @@ class Twice(WholeStrategy):
 '''
 
 TASK = '''
-from trainer.tasks.node_regression import NodeRegression
+from freshet_graph.trainer.tasks.node_regression import NodeRegression
 
 class Theirs(NodeRegression):
     """Weighs errors otherwise."""
@@ -106,7 +106,7 @@ def installed(site: Path) -> Path:
 def trainer(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FRESHET_")}
     return subprocess.run(
-        [sys.executable, "-m", "trainer.cli", *arguments],
+        [sys.executable, "-m", "freshet_graph.trainer.cli", *arguments],
         env={**environment, "PYTHONPATH": f"{site}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"},
         capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
@@ -197,12 +197,12 @@ def test_a_class_with_half_of_the_interface_is_broken_and_told_what_it_lacks(
     ("source", "lacking"),
     [
         (
-            "from trainer.strategies.snapshots.windowed import WindowedStrategy as Base\n"
+            "from freshet_graph.trainer.strategies.snapshots.windowed import WindowedStrategy as Base\n"
             "class Half(Base):\n    name = 'half'\n    Options = refuses = None\n",
             "has no embeddings, held_bytes, learn, needs, owned, rewind, take_in: it is not a strategy",
         ),
         (
-            "from trainer.strategies.snapshots.whole import WholeStrategy as Base\n"
+            "from freshet_graph.trainer.strategies.snapshots.whole import WholeStrategy as Base\n"
             "class Half(Base):\n    name = 'half'\n    Options = dict\n",
             "its Options are no Section",
         ),

@@ -9,12 +9,12 @@ import pytest
 from trainer_invoked import _no_logs, invoke, write  # noqa: F401  a fixture
 from trainer_streams import make_lane, meetings
 
-from schemas.trainer_config import TrainerConfig
-from stream.service.failure import Failure
-from stream.store.lane.reader import LaneReader
-from trainer.models.interface import ModelShape, create_model
-from trainer.models.sage_linear import SageLinear
-from trainer.session.checkpoint import identity
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.models.interface import ModelShape, create_model
+from freshet_graph.trainer.models.sage_linear import SageLinear
+from freshet_graph.trainer.session.checkpoint import identity
 
 WHOLE = {"model": "tgcn", "strategy": "whole", "model_params": {"hidden": 4, "signature": 4}}
 VERTEX = {"model": "sage-linear", "strategy": "vertex", "model_params": {"hidden": 4, "signature": 4}}
@@ -105,7 +105,7 @@ def test_a_checkpoint_that_names_a_target_goes_on_with_the_same_one(
     feature = {"next": "feature", "of": 0}
     keys = {**WHOLE, "store": str(tmp_path / "store"), "task": "node-regression"}
     with monkeypatch.context() as earlier:
-        earlier.setattr("trainer.continual.daemon.identity", of_before)
+        earlier.setattr("freshet_graph.trainer.continual.daemon.identity", of_before)
         run = write(tmp_path, **keys, task_params=feature)
         assert invoke("run", "--config", run, "--as-of", "1")[0] == 0
     other = write(tmp_path, **keys)

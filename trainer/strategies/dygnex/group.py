@@ -13,31 +13,31 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from typing_extensions import override
 
-from schemas.section import Section
-from schemas.store import LaneHeader
-from stream.arrays.kinds import Float32, Float64, Int64
-from stream.kernels.node_sets import distinct
-from trainer.device import to_device
-from trainer.learning.soundness import spoil
-from trainer.models.interface import Model
-from trainer.models.unroll import unroll
-from trainer.ranks import Ranks
-from trainer.strategies.dygnex.scheduling.planner import PassPlan, Planner
-from trainer.strategies.dygnex.scheduling.time_model import Profile
-from trainer.strategies.figures import TrainingFigure
-from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
-from trainer.strategies.passes import Step, run
-from trainer.strategies.snapshots.whole import (
+from freshet_graph.schemas.section import Section
+from freshet_graph.schemas.store import LaneHeader
+from freshet_graph.stream.arrays.kinds import Float32, Float64, Int64
+from freshet_graph.stream.kernels.node_sets import distinct
+from freshet_graph.trainer.device import to_device
+from freshet_graph.trainer.learning.soundness import spoil
+from freshet_graph.trainer.models.interface import Model
+from freshet_graph.trainer.models.unroll import unroll
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.strategies.dygnex.scheduling.planner import PassPlan, Planner
+from freshet_graph.trainer.strategies.dygnex.scheduling.time_model import Profile
+from freshet_graph.trainer.strategies.figures import TrainingFigure
+from freshet_graph.trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
+from freshet_graph.trainer.strategies.passes import Step, run
+from freshet_graph.trainer.strategies.snapshots.whole import (
     TRANSFER_BYTES,
     TransferMode,
     WholeLayout,
     WholeOptions,
     WholeStrategy,
 )
-from trainer.strategies.snapshots.windowed import WINDOWS, before_any
-from trainer.tasks.interface import QueryBatch, SnapshotExamples
-from trainer.timeline.graph import TimelineView
-from trainer.timeline.timeline import GroupHorizon
+from freshet_graph.trainer.strategies.snapshots.windowed import WINDOWS, before_any
+from freshet_graph.trainer.tasks.interface import QueryBatch, SnapshotExamples
+from freshet_graph.trainer.timeline.graph import TimelineView
+from freshet_graph.trainer.timeline.timeline import GroupHorizon
 
 log = structlog.get_logger()
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from typing_extensions import override
 
-from stream.arrays.kinds import Float64, Int64
+from freshet_graph.stream.arrays.kinds import Float64, Int64
 
 Size = tuple[float, float]
 

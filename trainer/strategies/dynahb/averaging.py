@@ -7,9 +7,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from trainer.learning.step import Learner
-from trainer.ranks import Ranks
-from trainer.wire.exchange import Handle
+from freshet_graph.trainer.learning.step import Learner
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.wire.exchange import Handle
 
 Average = Literal["every_steps", "every_s", "delayed"]
 

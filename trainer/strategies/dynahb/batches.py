@@ -9,17 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stream.arrays.kinds import Float32, Float64, Int64
-from stream.kernels.node_sets import distinct, locate
-from trainer.data.neighbours import runs
-from trainer.data.views import GraphView
-from trainer.models.interface import SnapshotModel
-from trainer.models.stages import GraphStage
-from trainer.ranks import Ranks
-from trainer.strategies.snapshots.halo import Reach
-from trainer.strategies.snapshots.past import Past, PastBuilder, encoded
-from trainer.strategies.snapshots.sampled_layout import SampledLayout
-from trainer.tasks.interface import QueryBatch, SnapshotExamples
+from freshet_graph.stream.arrays.kinds import Float32, Float64, Int64
+from freshet_graph.stream.kernels.node_sets import distinct, locate
+from freshet_graph.trainer.data.neighbours import runs
+from freshet_graph.trainer.data.views import GraphView
+from freshet_graph.trainer.models.interface import SnapshotModel
+from freshet_graph.trainer.models.stages import GraphStage
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.strategies.snapshots.halo import Reach
+from freshet_graph.trainer.strategies.snapshots.past import Past, PastBuilder, encoded
+from freshet_graph.trainer.strategies.snapshots.sampled_layout import SampledLayout
+from freshet_graph.trainer.tasks.interface import QueryBatch, SnapshotExamples
 
 GROUPS = 10
 """N_bg of the authors' code."""

@@ -13,28 +13,28 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from typing_extensions import override
 
-from schemas.section import Section
-from schemas.store import LaneHeader
-from stream.arrays.kinds import Bool, Int64
-from stream.service.heartbeat import beat
-from trainer.data.views import GraphView
-from trainer.device import to_device
-from trainer.learning.step import NEVER
-from trainer.models.interface import SnapshotModel
-from trainer.models.unroll import unroll
-from trainer.ranks import Ranks
-from trainer.strategies.dynahb.adjusters import ADJUSTERS, Outcome
-from trainer.strategies.dynahb.averaging import Average, Averager
-from trainer.strategies.dynahb.batches import WHOLE, BatchMaker, HybridBatch, Recipe
-from trainer.strategies.dynahb.reservoir import BatchGenerator, Reservoir
-from trainer.strategies.figures import TrainingFigure
-from trainer.strategies.interface import STRATEGIES, Needs, OwnKey, Setting, StepReport
-from trainer.strategies.passes import Step, run
-from trainer.strategies.snapshots.halo import MIB
-from trainer.strategies.snapshots.past import Past
-from trainer.strategies.snapshots.sampled_layout import SampledLayout
-from trainer.strategies.snapshots.whole import RATE, combines
-from trainer.strategies.snapshots.windowed import (
+from freshet_graph.schemas.section import Section
+from freshet_graph.schemas.store import LaneHeader
+from freshet_graph.stream.arrays.kinds import Bool, Int64
+from freshet_graph.stream.service.heartbeat import beat
+from freshet_graph.trainer.data.views import GraphView
+from freshet_graph.trainer.device import to_device
+from freshet_graph.trainer.learning.step import NEVER
+from freshet_graph.trainer.models.interface import SnapshotModel
+from freshet_graph.trainer.models.unroll import unroll
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.strategies.dynahb.adjusters import ADJUSTERS, Outcome
+from freshet_graph.trainer.strategies.dynahb.averaging import Average, Averager
+from freshet_graph.trainer.strategies.dynahb.batches import WHOLE, BatchMaker, HybridBatch, Recipe
+from freshet_graph.trainer.strategies.dynahb.reservoir import BatchGenerator, Reservoir
+from freshet_graph.trainer.strategies.figures import TrainingFigure
+from freshet_graph.trainer.strategies.interface import STRATEGIES, Needs, OwnKey, Setting, StepReport
+from freshet_graph.trainer.strategies.passes import Step, run
+from freshet_graph.trainer.strategies.snapshots.halo import MIB
+from freshet_graph.trainer.strategies.snapshots.past import Past
+from freshet_graph.trainer.strategies.snapshots.sampled_layout import SampledLayout
+from freshet_graph.trainer.strategies.snapshots.whole import RATE, combines
+from freshet_graph.trainer.strategies.snapshots.windowed import (
     WINDOWS,
     WindowedStrategy,
     before_any,
@@ -44,7 +44,7 @@ from trainer.strategies.snapshots.windowed import (
     stage_refusal,
     summarises,
 )  # fmt: skip
-from trainer.tasks.interface import SnapshotExamples
+from freshet_graph.trainer.tasks.interface import SnapshotExamples
 
 clock = time.perf_counter
 """Seconds of a step, by which an adjuster judges its size."""

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from stream.service.heartbeat import beat
-from trainer.strategies.dynahb.batches import HybridBatch, Recipe
+from freshet_graph.stream.service.heartbeat import beat
+from freshet_graph.trainer.strategies.dynahb.batches import HybridBatch, Recipe
 
 LOOK_S = 1.0
 """Interval of heartbeats during a wait."""

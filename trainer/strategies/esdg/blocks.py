@@ -9,12 +9,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from stream.service.failure import Failure
-from trainer.models.interface import SnapshotModel
-from trainer.models.stages import Carry, Stage
-from trainer.models.unroll import Layout, unroll
-from trainer.ranks import Ranks
-from trainer.timeline.timeline import Horizon
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.trainer.models.interface import SnapshotModel
+from freshet_graph.trainer.models.stages import Carry, Stage
+from freshet_graph.trainer.models.unroll import Layout, unroll
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.timeline.timeline import Horizon
 
 
 class BlockLayout(Layout, Protocol):

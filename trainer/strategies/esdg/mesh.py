@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stream.arrays.kinds import Bool
-from stream.service.failure import Failure
-from trainer.device import to_device
-from trainer.models.stages import GraphStage
-from trainer.nn.graph import CSRGraph, RowBlock
-from trainer.nn.rows import distinct_rows
-from trainer.ranks import Ranks
+from freshet_graph.stream.arrays.kinds import Bool
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.trainer.device import to_device
+from freshet_graph.trainer.models.stages import GraphStage
+from freshet_graph.trainer.nn.graph import CSRGraph, RowBlock
+from freshet_graph.trainer.nn.rows import distinct_rows
+from freshet_graph.trainer.ranks import Ranks
 
 
 @dataclass(frozen=True, slots=True)

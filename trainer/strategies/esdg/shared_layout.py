@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from stream.arrays.kinds import Bool, Int64
-from trainer.device import to_device
-from trainer.models.interface import SnapshotModel
-from trainer.models.stages import GraphStage
-from trainer.nn.rows import distinct_rows
-from trainer.strategies.esdg.blocks import BlockLayout
-from trainer.strategies.esdg.mesh import GroupSnapshots, Mesh, tied
-from trainer.strategies.snapshots.whole import combines, empty_graph, operators
-from trainer.timeline.timeline import Horizon
-from trainer.wire.exchange import Handle
+from freshet_graph.stream.arrays.kinds import Bool, Int64
+from freshet_graph.trainer.device import to_device
+from freshet_graph.trainer.models.interface import SnapshotModel
+from freshet_graph.trainer.models.stages import GraphStage
+from freshet_graph.trainer.nn.rows import distinct_rows
+from freshet_graph.trainer.strategies.esdg.blocks import BlockLayout
+from freshet_graph.trainer.strategies.esdg.mesh import GroupSnapshots, Mesh, tied
+from freshet_graph.trainer.strategies.snapshots.whole import combines, empty_graph, operators
+from freshet_graph.trainer.timeline.timeline import Horizon
+from freshet_graph.trainer.wire.exchange import Handle
 
 
 def divided(steps: int, parts: int) -> list[range]:

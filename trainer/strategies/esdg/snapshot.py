@@ -12,24 +12,29 @@ from pydantic import Field, field_validator
 from torch import Tensor, nn
 from typing_extensions import override
 
-from schemas.section import Section
-from schemas.store import LaneHeader
-from stream.arrays.kinds import Bool, Float32, Int64
-from stream.kernels.node_sets import distinct
-from stream.service.failure import Failure
-from trainer.device import to_device
-from trainer.models.interface import SnapshotModel
-from trainer.nn.rows import rows
-from trainer.strategies.esdg.blocks import BlockBudget, Blocks
-from trainer.strategies.esdg.mesh import Mesh
-from trainer.strategies.esdg.shared_layout import Sent, SharedLayout, divided
-from trainer.strategies.interface import STRATEGIES, Setting
-from trainer.strategies.passes import Step
-from trainer.strategies.request import Request
-from trainer.strategies.snapshots.whole import WholeLayout, WholeOptions, WholeStrategy, combines
-from trainer.strategies.snapshots.windowed import before_any, is_cell, stage_refusal
-from trainer.tasks.interface import QueryBatch, SnapshotExamples, Task
-from trainer.timeline.timeline import Horizon
+from freshet_graph.schemas.section import Section
+from freshet_graph.schemas.store import LaneHeader
+from freshet_graph.stream.arrays.kinds import Bool, Float32, Int64
+from freshet_graph.stream.kernels.node_sets import distinct
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.trainer.device import to_device
+from freshet_graph.trainer.models.interface import SnapshotModel
+from freshet_graph.trainer.nn.rows import rows
+from freshet_graph.trainer.strategies.esdg.blocks import BlockBudget, Blocks
+from freshet_graph.trainer.strategies.esdg.mesh import Mesh
+from freshet_graph.trainer.strategies.esdg.shared_layout import Sent, SharedLayout, divided
+from freshet_graph.trainer.strategies.interface import STRATEGIES, Setting
+from freshet_graph.trainer.strategies.passes import Step
+from freshet_graph.trainer.strategies.request import Request
+from freshet_graph.trainer.strategies.snapshots.whole import (
+    WholeLayout,
+    WholeOptions,
+    WholeStrategy,
+    combines,
+)
+from freshet_graph.trainer.strategies.snapshots.windowed import before_any, is_cell, stage_refusal
+from freshet_graph.trainer.tasks.interface import QueryBatch, SnapshotExamples, Task
+from freshet_graph.trainer.timeline.timeline import Horizon
 
 log = structlog.get_logger()
 

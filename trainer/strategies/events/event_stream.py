@@ -10,15 +10,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from schemas.events import US_PER_S
-from stream.arrays.kinds import Bool, Int64
-from stream.service.heartbeat import beat
-from trainer.data.event_feed import EventFeed
-from trainer.data.examples import Queries
-from trainer.data.temporal_sampler import SampledLayer, TemporalSampler
-from trainer.device import to_device
-from trainer.models.event_model import EventModel, Hop, PairQueries, Question
-from trainer.models.tgn import Mail
+from freshet_graph.schemas.events import US_PER_S
+from freshet_graph.stream.arrays.kinds import Bool, Int64
+from freshet_graph.stream.service.heartbeat import beat
+from freshet_graph.trainer.data.event_feed import EventFeed
+from freshet_graph.trainer.data.examples import Queries
+from freshet_graph.trainer.data.temporal_sampler import SampledLayer, TemporalSampler
+from freshet_graph.trainer.device import to_device
+from freshet_graph.trainer.models.event_model import EventModel, Hop, PairQueries, Question
+from freshet_graph.trainer.models.tgn import Mail
 
 ROWS_AT_ONCE = 8192
 """Rows embedded at once without gradient, which bounds memory."""

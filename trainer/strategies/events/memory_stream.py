@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from schemas.events import US_PER_S
-from stream.arrays.kinds import Bool, Float32, Int64
-from stream.service.heartbeat import beat
-from trainer.data.event_feed import EventFeed
-from trainer.data.walks import WalkSketches
-from trainer.device import to_device
-from trainer.models.tgn import Mail, MemoryModel
-from trainer.strategies.events.event_stream import EventStream
+from freshet_graph.schemas.events import US_PER_S
+from freshet_graph.stream.arrays.kinds import Bool, Float32, Int64
+from freshet_graph.stream.service.heartbeat import beat
+from freshet_graph.trainer.data.event_feed import EventFeed
+from freshet_graph.trainer.data.walks import WalkSketches
+from freshet_graph.trainer.device import to_device
+from freshet_graph.trainer.models.tgn import Mail, MemoryModel
+from freshet_graph.trainer.strategies.events.event_stream import EventStream
 
 
 class RowPlaces:

@@ -11,21 +11,21 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from schemas.errors import one_line
-from schemas.section import Section
-from stream.arrays.kinds import Bool, Float32, Int64
-from stream.service.failure import Failure
-from stream.service.heartbeat import beat
-from stream.store.log.event_columns import EventColumns
-from trainer.data.event_feed import EventFeed
-from trainer.data.examples import Examples, Queries
-from trainer.data.history import Encounter, History, Inserts
-from trainer.learning.step import Learner
-from trainer.models.event_model import EventModel, Question
-from trainer.models.interface import Kind
-from trainer.models.tgn import MemoryModel
-from trainer.ranks import Ranks
-from trainer.strategies.events.event_stream import (
+from freshet_graph.schemas.errors import one_line
+from freshet_graph.schemas.section import Section
+from freshet_graph.stream.arrays.kinds import Bool, Float32, Int64
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.service.heartbeat import beat
+from freshet_graph.stream.store.log.event_columns import EventColumns
+from freshet_graph.trainer.data.event_feed import EventFeed
+from freshet_graph.trainer.data.examples import Examples, Queries
+from freshet_graph.trainer.data.history import Encounter, History, Inserts
+from freshet_graph.trainer.learning.step import Learner
+from freshet_graph.trainer.models.event_model import EventModel, Question
+from freshet_graph.trainer.models.interface import Kind
+from freshet_graph.trainer.models.tgn import MemoryModel
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.strategies.events.event_stream import (
     ROWS_AT_ONCE,
     EventCursor,
     EventStream,
@@ -34,10 +34,10 @@ from trainer.strategies.events.event_stream import (
     looked,
     on_host,
 )
-from trainer.strategies.events.memory_stream import MemoryStream
-from trainer.strategies.interface import Setting
-from trainer.tasks.interface import Subject, Task
-from trainer.tasks.link_prediction import sees_encounters
+from freshet_graph.trainer.strategies.events.memory_stream import MemoryStream
+from freshet_graph.trainer.strategies.interface import Setting
+from freshet_graph.trainer.tasks.interface import Subject, Task
+from freshet_graph.trainer.tasks.link_prediction import sees_encounters
 
 log = structlog.get_logger()
 

@@ -8,24 +8,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from schemas.section import Section
-from schemas.store import LaneHeader
-from schemas.trainer_config import Replay
-from stream.arrays.kinds import Bool
-from stream.store.log.event_columns import EventColumns
-from trainer.data.event_feed import EventFeed
-from trainer.data.examples import Examples, Share
-from trainer.data.history import Inserts
-from trainer.data.views import EventsView
-from trainer.models.event_model import EventModel, Hop, PairQueries, Question
-from trainer.models.interface import Model
-from trainer.models.tgn import Mail, MemoryModel
-from trainer.strategies.events.event_stream import EventStream, LookedUp
-from trainer.strategies.events.memory_stream import MemoryStream
-from trainer.strategies.events.remembering import EventOptions, Memories, RememberingStrategy, batch_loss
-from trainer.strategies.interface import STRATEGIES, Needs, OwnKey, Setting, StepReport
-from trainer.strategies.passes import Step, run
-from trainer.tasks.interface import Task
+from freshet_graph.schemas.section import Section
+from freshet_graph.schemas.store import LaneHeader
+from freshet_graph.schemas.trainer_config import Replay
+from freshet_graph.stream.arrays.kinds import Bool
+from freshet_graph.stream.store.log.event_columns import EventColumns
+from freshet_graph.trainer.data.event_feed import EventFeed
+from freshet_graph.trainer.data.examples import Examples, Share
+from freshet_graph.trainer.data.history import Inserts
+from freshet_graph.trainer.data.views import EventsView
+from freshet_graph.trainer.models.event_model import EventModel, Hop, PairQueries, Question
+from freshet_graph.trainer.models.interface import Model
+from freshet_graph.trainer.models.tgn import Mail, MemoryModel
+from freshet_graph.trainer.strategies.events.event_stream import EventStream, LookedUp
+from freshet_graph.trainer.strategies.events.memory_stream import MemoryStream
+from freshet_graph.trainer.strategies.events.remembering import (
+    EventOptions,
+    Memories,
+    RememberingStrategy,
+    batch_loss,
+)
+from freshet_graph.trainer.strategies.interface import STRATEGIES, Needs, OwnKey, Setting, StepReport
+from freshet_graph.trainer.strategies.passes import Step, run
+from freshet_graph.trainer.tasks.interface import Task
 
 _OFFER, _DRAW = 0x0FFE, 0xD4A3
 _FIRST_STRETCH_US = 1_000_000

@@ -12,16 +12,16 @@ from itertools import pairwise
 
 import numpy as np
 
-from stream.arrays.kinds import Bool, Float32, Int32, Int64
-from stream.kernels.node_sets import locate
-from stream.snapshots.node_features import segment_bounds
-from stream.snapshots.pairs import split_keys
-from trainer.data.neighbours import NodeEdges
-from trainer.data.views import GraphView
-from trainer.models.stages import Stage
-from trainer.ranks import Ranks
-from trainer.strategies.request import Request
-from trainer.strategies.snapshots.past import STRIDE, Past, neighbours_of, stored_inputs
+from freshet_graph.stream.arrays.kinds import Bool, Float32, Int32, Int64
+from freshet_graph.stream.kernels.node_sets import locate
+from freshet_graph.stream.snapshots.node_features import segment_bounds
+from freshet_graph.stream.snapshots.pairs import split_keys
+from freshet_graph.trainer.data.neighbours import NodeEdges
+from freshet_graph.trainer.data.views import GraphView
+from freshet_graph.trainer.models.stages import Stage
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.strategies.request import Request
+from freshet_graph.trainer.strategies.snapshots.past import STRIDE, Past, neighbours_of, stored_inputs
 
 
 class KeptRows:

@@ -7,16 +7,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stream.arrays.kinds import Bool, Float32, Float64, Int32, Int64
-from stream.kernels.node_sets import locate
-from stream.snapshots.adjacency import build_adjacency
-from stream.snapshots.pairs import pair_keys
-from trainer.data.neighbours import NodeEdges, runs, sample_neighbours
-from trainer.data.views import GraphView
-from trainer.device import to_device
-from trainer.models.interface import NodeInputs, SnapshotModel
-from trainer.ranks import Ranks
-from trainer.timeline.graph import activity
+from freshet_graph.stream.arrays.kinds import Bool, Float32, Float64, Int32, Int64
+from freshet_graph.stream.kernels.node_sets import locate
+from freshet_graph.stream.snapshots.adjacency import build_adjacency
+from freshet_graph.stream.snapshots.pairs import pair_keys
+from freshet_graph.trainer.data.neighbours import NodeEdges, runs, sample_neighbours
+from freshet_graph.trainer.data.views import GraphView
+from freshet_graph.trainer.device import to_device
+from freshet_graph.trainer.models.interface import NodeInputs, SnapshotModel
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.timeline.graph import activity
 
 STRIDE = 1 << 32
 """Larger than every dense id."""

@@ -19,16 +19,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
-from stream.arrays.kinds import Bool, Int32, Int64
-from stream.kernels.node_sets import distinct
-from trainer.data.neighbours import runs
-from trainer.device import to_device
-from trainer.models.stages import Carry, CellStage, GraphStage, Stage, TimeStage
-from trainer.models.unroll import Layout
-from trainer.nn.graph import CSRGraph
-from trainer.ranks import Ranks
-from trainer.strategies.request import Request
-from trainer.strategies.snapshots.past import STRIDE, Past
+from freshet_graph.stream.arrays.kinds import Bool, Int32, Int64
+from freshet_graph.stream.kernels.node_sets import distinct
+from freshet_graph.trainer.data.neighbours import runs
+from freshet_graph.trainer.device import to_device
+from freshet_graph.trainer.models.stages import Carry, CellStage, GraphStage, Stage, TimeStage
+from freshet_graph.trainer.models.unroll import Layout
+from freshet_graph.trainer.nn.graph import CSRGraph
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.strategies.request import Request
+from freshet_graph.trainer.strategies.snapshots.past import STRIDE, Past
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,22 +11,22 @@ from pydantic import Field
 from torch import Tensor
 from typing_extensions import override
 
-from schemas.section import Section
-from schemas.store import LaneHeader
-from stream.arrays.kinds import Bool, Float32, Int64
-from stream.service.heartbeat import beat
-from trainer.data.views import GraphView
-from trainer.models.interface import SnapshotModel
-from trainer.models.stages import GraphStage
-from trainer.models.unroll import unroll
-from trainer.ranks import Ranks
-from trainer.strategies.figures import TrainingFigure
-from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
-from trainer.strategies.passes import Step, run
-from trainer.strategies.snapshots.halo import MIB, InputRows, Reach
-from trainer.strategies.snapshots.past import Past, PastBuilder, encoded
-from trainer.strategies.snapshots.sampled_layout import SampledLayout, Shared
-from trainer.strategies.snapshots.windowed import (
+from freshet_graph.schemas.section import Section
+from freshet_graph.schemas.store import LaneHeader
+from freshet_graph.stream.arrays.kinds import Bool, Float32, Int64
+from freshet_graph.stream.service.heartbeat import beat
+from freshet_graph.trainer.data.views import GraphView
+from freshet_graph.trainer.models.interface import SnapshotModel
+from freshet_graph.trainer.models.stages import GraphStage
+from freshet_graph.trainer.models.unroll import unroll
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.strategies.figures import TrainingFigure
+from freshet_graph.trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
+from freshet_graph.trainer.strategies.passes import Step, run
+from freshet_graph.trainer.strategies.snapshots.halo import MIB, InputRows, Reach
+from freshet_graph.trainer.strategies.snapshots.past import Past, PastBuilder, encoded
+from freshet_graph.trainer.strategies.snapshots.sampled_layout import SampledLayout, Shared
+from freshet_graph.trainer.strategies.snapshots.windowed import (
     WindowedStrategy,
     is_cell,
     lane_refusal,
@@ -34,7 +34,7 @@ from trainer.strategies.snapshots.windowed import (
     stage_refusal,
     summarises,
 )  # fmt: skip
-from trainer.tasks.interface import QueryBatch, SnapshotExamples
+from freshet_graph.trainer.tasks.interface import QueryBatch, SnapshotExamples
 
 log = structlog.get_logger()
 

@@ -10,22 +10,22 @@ from pydantic import Field
 from torch import Tensor
 from typing_extensions import override
 
-from schemas.section import Section
-from schemas.store import LaneHeader
-from stream.arrays.kinds import Bool, Float32, Int64
-from trainer.device import to_device
-from trainer.models.interface import Model, SnapshotModel
-from trainer.models.stages import Carry, CellStage, GraphStage
-from trainer.models.unroll import Layout, unroll
-from trainer.nn.graph import CSRGraph
-from trainer.strategies.figures import TrainingFigure
-from trainer.strategies.interface import STRATEGIES, Needs, OwnKey, Setting, StepReport
-from trainer.strategies.passes import Step, run
-from trainer.strategies.snapshots.windowed import WindowedStrategy, before_any
-from trainer.tasks.interface import QueryBatch, SnapshotExamples
-from trainer.timeline.graph import TimelineView
-from trainer.timeline.timeline import Horizon, Timeline
-from trainer.timeline.transfer import Mode
+from freshet_graph.schemas.section import Section
+from freshet_graph.schemas.store import LaneHeader
+from freshet_graph.stream.arrays.kinds import Bool, Float32, Int64
+from freshet_graph.trainer.device import to_device
+from freshet_graph.trainer.models.interface import Model, SnapshotModel
+from freshet_graph.trainer.models.stages import Carry, CellStage, GraphStage
+from freshet_graph.trainer.models.unroll import Layout, unroll
+from freshet_graph.trainer.nn.graph import CSRGraph
+from freshet_graph.trainer.strategies.figures import TrainingFigure
+from freshet_graph.trainer.strategies.interface import STRATEGIES, Needs, OwnKey, Setting, StepReport
+from freshet_graph.trainer.strategies.passes import Step, run
+from freshet_graph.trainer.strategies.snapshots.windowed import WindowedStrategy, before_any
+from freshet_graph.trainer.tasks.interface import QueryBatch, SnapshotExamples
+from freshet_graph.trainer.timeline.graph import TimelineView
+from freshet_graph.trainer.timeline.timeline import Horizon, Timeline
+from freshet_graph.trainer.timeline.transfer import Mode
 
 RATE = 5e-3
 """Adam's default rate: one step per snapshot learns as much as four at the usual rate (decision 46)."""

@@ -8,21 +8,21 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from schemas.store import LaneHeader
-from stream.arrays.kinds import Bool, Float32, Int64
-from stream.store.log.event_columns import EventColumns
-from trainer.data.examples import Queries, Share
-from trainer.data.history import Inserts
-from trainer.data.views import GraphView
-from trainer.device import to_device
-from trainer.learning.step import USUAL, Learner
-from trainer.models.interface import Kind, SnapshotModel
-from trainer.models.stages import CellStage, GraphStage, Stage, TimeStage
-from trainer.nn.rows import rows
-from trainer.ranks import Ranks
-from trainer.strategies.figures import TrainingFigure
-from trainer.strategies.interface import OwnKey, Setting, Strategy
-from trainer.tasks.interface import QueryBatch, Subject
+from freshet_graph.schemas.store import LaneHeader
+from freshet_graph.stream.arrays.kinds import Bool, Float32, Int64
+from freshet_graph.stream.store.log.event_columns import EventColumns
+from freshet_graph.trainer.data.examples import Queries, Share
+from freshet_graph.trainer.data.history import Inserts
+from freshet_graph.trainer.data.views import GraphView
+from freshet_graph.trainer.device import to_device
+from freshet_graph.trainer.learning.step import USUAL, Learner
+from freshet_graph.trainer.models.interface import Kind, SnapshotModel
+from freshet_graph.trainer.models.stages import CellStage, GraphStage, Stage, TimeStage
+from freshet_graph.trainer.nn.rows import rows
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.strategies.figures import TrainingFigure
+from freshet_graph.trainer.strategies.interface import OwnKey, Setting, Strategy
+from freshet_graph.trainer.tasks.interface import QueryBatch, Subject
 
 WINDOWS = 4
 """Windows of the horizon by default, for strategies that learn many snapshots at once."""

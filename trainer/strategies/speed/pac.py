@@ -11,27 +11,32 @@ from pydantic import Field
 from torch import Tensor
 from typing_extensions import override
 
-from schemas.events import Op
-from schemas.section import Section
-from schemas.store import LaneHeader
-from stream.arrays.kinds import Bool, Int32, Int64
-from stream.store.log.event_columns import EventColumns
-from trainer.data.event_feed import EventFeed
-from trainer.data.examples import Examples, Share
-from trainer.data.history import Inserts
-from trainer.data.views import GraphView
-from trainer.models.event_model import EventModel
-from trainer.models.interface import Model
-from trainer.models.tgn import MemoryModel
-from trainer.ranks import Ranks
-from trainer.strategies.events.event_stream import EventStream
-from trainer.strategies.events.memory_stream import MailboxRows
-from trainer.strategies.events.remembering import EventOptions, Memories, RememberingStrategy, batch_loss
-from trainer.strategies.interface import STRATEGIES, Needs, OwnKey, Setting, StepReport
-from trainer.strategies.passes import Step, run
-from trainer.strategies.speed.part_groups import PartGroups
-from trainer.strategies.speed.sharded_stream import ShardedStream, carry
-from trainer.strategies.speed.shared_copies import SharedCopies, Synchronise
+from freshet_graph.schemas.events import Op
+from freshet_graph.schemas.section import Section
+from freshet_graph.schemas.store import LaneHeader
+from freshet_graph.stream.arrays.kinds import Bool, Int32, Int64
+from freshet_graph.stream.store.log.event_columns import EventColumns
+from freshet_graph.trainer.data.event_feed import EventFeed
+from freshet_graph.trainer.data.examples import Examples, Share
+from freshet_graph.trainer.data.history import Inserts
+from freshet_graph.trainer.data.views import GraphView
+from freshet_graph.trainer.models.event_model import EventModel
+from freshet_graph.trainer.models.interface import Model
+from freshet_graph.trainer.models.tgn import MemoryModel
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.strategies.events.event_stream import EventStream
+from freshet_graph.trainer.strategies.events.memory_stream import MailboxRows
+from freshet_graph.trainer.strategies.events.remembering import (
+    EventOptions,
+    Memories,
+    RememberingStrategy,
+    batch_loss,
+)
+from freshet_graph.trainer.strategies.interface import STRATEGIES, Needs, OwnKey, Setting, StepReport
+from freshet_graph.trainer.strategies.passes import Step, run
+from freshet_graph.trainer.strategies.speed.part_groups import PartGroups
+from freshet_graph.trainer.strategies.speed.sharded_stream import ShardedStream, carry
+from freshet_graph.trainer.strategies.speed.shared_copies import SharedCopies, Synchronise
 
 GATHERED_AT_ONCE = 65_536
 """Rows that a rank sends at once for a checkpoint, which bounds the memory of the first rank."""

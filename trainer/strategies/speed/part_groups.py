@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.arrays.kinds import Bool, Int32, Int64
+from freshet_graph.stream.arrays.kinds import Bool, Int32, Int64
 
 NOBODY = -1
 

@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from stream.arrays.kinds import Bool, Int32, Int64
-from trainer.data.event_feed import EventFeed
-from trainer.data.temporal_sampler import SampledLayer
-from trainer.device import to_device
-from trainer.models.tgn import MemoryModel
-from trainer.ranks import Ranks
-from trainer.strategies.events.event_stream import ROWS_AT_ONCE
-from trainer.strategies.events.memory_stream import NEVER, Mailbox, MailboxRows, MemoryStream
-from trainer.strategies.request import Request
-from trainer.strategies.speed.part_groups import PartGroups
+from freshet_graph.stream.arrays.kinds import Bool, Int32, Int64
+from freshet_graph.trainer.data.event_feed import EventFeed
+from freshet_graph.trainer.data.temporal_sampler import SampledLayer
+from freshet_graph.trainer.device import to_device
+from freshet_graph.trainer.models.tgn import MemoryModel
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.strategies.events.event_stream import ROWS_AT_ONCE
+from freshet_graph.trainer.strategies.events.memory_stream import NEVER, Mailbox, MailboxRows, MemoryStream
+from freshet_graph.trainer.strategies.request import Request
+from freshet_graph.trainer.strategies.speed.part_groups import PartGroups
 
 BORROWED_AT_ONCE = 65_536
 """Events before a snapshot that are delivered from rows borrowed at once: bounds memory."""

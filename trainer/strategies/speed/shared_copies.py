@@ -6,12 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stream.arrays.kinds import Bool, Float32, Int32, Int64
-from trainer.data.walks import WalkSketches
-from trainer.device import to_device
-from trainer.ranks import Ranks
-from trainer.strategies.events.memory_stream import NEVER, MailboxRows
-from trainer.strategies.speed.sharded_stream import ShardedStream
+from freshet_graph.stream.arrays.kinds import Bool, Float32, Int32, Int64
+from freshet_graph.trainer.data.walks import WalkSketches
+from freshet_graph.trainer.device import to_device
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.strategies.events.memory_stream import NEVER, MailboxRows
+from freshet_graph.trainer.strategies.speed.sharded_stream import ShardedStream
 
 Synchronise = Literal["latest", "mean"]
 

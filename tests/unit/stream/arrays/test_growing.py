@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stream.arrays.growing import with_room
+from freshet_graph.stream.arrays.growing import with_room
 
 
 @pytest.mark.parametrize(("shape", "fill"), [((), -1), ((2,), 0), ((3,), 7)])

@@ -16,23 +16,23 @@ from log_events import SECOND, event, poll, stream_config
 from no_offsets import NoOffsets, NoWatch
 from pydantic import ValidationError
 
-from schemas.config import Runner, StreamConfig
-from stream.cluster import worker as workers
-from stream.cluster.job import JobTotals, options, sentence
-from stream.cluster.log_host import LogHost, open_log
-from stream.cluster.plan import ClusterPlan, announce, is_current, withdraw
-from stream.cluster.stages import VERSION, MicroBatchCoder
-from stream.kafka.reader import Start
-from stream.metrics import StreamMetrics
-from stream.microbatch import MicroBatch, Quiet
-from stream.pipeline import holding
-from stream.service import endpoint
-from stream.service.failure import Failure
-from stream.sink import log_header
-from stream.snapshots.event_time import Held, OpenEventTime
-from stream.store.errors import LaneBusyError, OffsetGapError
-from stream.store.log.reader import LogReader
-from stream.store.log.writer import LogWriter
+from freshet_graph.schemas.config import Runner, StreamConfig
+from freshet_graph.stream.cluster import worker as workers
+from freshet_graph.stream.cluster.job import JobTotals, options, sentence
+from freshet_graph.stream.cluster.log_host import LogHost, open_log
+from freshet_graph.stream.cluster.plan import ClusterPlan, announce, is_current, withdraw
+from freshet_graph.stream.cluster.stages import VERSION, MicroBatchCoder
+from freshet_graph.stream.kafka.reader import Start
+from freshet_graph.stream.metrics import StreamMetrics
+from freshet_graph.stream.microbatch import MicroBatch, Quiet
+from freshet_graph.stream.pipeline import holding
+from freshet_graph.stream.service import endpoint
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.sink import log_header
+from freshet_graph.stream.snapshots.event_time import Held, OpenEventTime
+from freshet_graph.stream.store.errors import LaneBusyError, OffsetGapError
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.log.writer import LogWriter
 
 
 def with_password(**more: Any) -> StreamConfig:
@@ -122,7 +122,7 @@ def test_a_worker_pool_becomes_an_external_environment() -> None:
         ('Traceback:\n  File "x"\nstream.store.errors.OffsetGapError: a gap\n\n\tat java', "a gap"),
         ("RuntimeError: Pipeline failed: java.lang.IllegalStateException: no slots", "no slots"),
         ("Pipeline x failed: java.lang.RuntimeException: boom\n\tat a.b(C.java)", "boom at a.b(C.java)"),
-        ("stream.service.failure.Failure: nobody answers (KafkaTimeoutError: 5 s); look", None),
+        ("freshet_graph.stream.service.failure.Failure: nobody answers (KafkaTimeoutError: 5 s); look", None),
         ("", "the runner gave no reason"),
     ],
 )
@@ -177,8 +177,8 @@ def test_a_newer_submission_ends_an_older_one(tmp_path: Path) -> None:
 @pytest.fixture
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterPlan]:
     """A job of one topic partition, begun at offset 10, whose configuration this process holds."""
-    monkeypatch.setattr("stream.job.open_log.GroupOffsets", NoOffsets)
-    monkeypatch.setattr("stream.job.open_log.TopicWatch", NoWatch)
+    monkeypatch.setattr("freshet_graph.stream.job.open_log.GroupOffsets", NoOffsets)
+    monkeypatch.setattr("freshet_graph.stream.job.open_log.TopicWatch", NoWatch)
     config = stream_config(str(tmp_path), commit_every_s=3600)
     config = config.model_copy(update={"metrics": config.metrics.model_copy(update={"port": 0})})
     plan = ClusterPlan.of(config, [Start("a", 0, 10, 30)])

@@ -15,25 +15,25 @@ from once import KEY, MESSAGES, NOT_CLEANED_UP, Trouble, behind_record, messages
 from placed import Places
 from structlog.testing import capture_logs
 
-from stream.cluster.log_host import LogHost
-from stream.cluster.plan import ClusterPlan
-from stream.kafka.reader import Start
-from stream.metrics import StreamMetrics
-from stream.pipeline import holding
-from stream.store.errors import StoreError
-from stream.store.exports import ExportReader, ExportWriter, commit_name
-from stream.store.lane.layout import manifest_name
-from stream.store.lane.writer import LaneWriter
-from stream.store.places.place import Place
-from stream.store.verify.store import verify, verify_exports
-from trainer.session.checkpoint import Checkpoints
+from freshet_graph.stream.cluster.log_host import LogHost
+from freshet_graph.stream.cluster.plan import ClusterPlan
+from freshet_graph.stream.kafka.reader import Start
+from freshet_graph.stream.metrics import StreamMetrics
+from freshet_graph.stream.pipeline import holding
+from freshet_graph.stream.store.errors import StoreError
+from freshet_graph.stream.store.exports import ExportReader, ExportWriter, commit_name
+from freshet_graph.stream.store.lane.layout import manifest_name
+from freshet_graph.stream.store.lane.writer import LaneWriter
+from freshet_graph.stream.store.places.place import Place
+from freshet_graph.stream.store.verify.store import verify, verify_exports
+from freshet_graph.trainer.session.checkpoint import Checkpoints
 
 
 @pytest.fixture
 def hosted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], LogHost]]:
     """Opens the log of a store as a worker does; a job whose configuration this process holds."""
-    monkeypatch.setattr("stream.job.open_log.GroupOffsets", NoOffsets)
-    monkeypatch.setattr("stream.job.open_log.TopicWatch", NoWatch)
+    monkeypatch.setattr("freshet_graph.stream.job.open_log.GroupOffsets", NoOffsets)
+    monkeypatch.setattr("freshet_graph.stream.job.open_log.TopicWatch", NoWatch)
     with ExitStack() as held:
 
         def opened(store: str) -> LogHost:

@@ -12,12 +12,12 @@ import pytest
 from apache_beam.portability.api import beam_fn_api_pb2 as api
 from apache_beam.portability.api import beam_fn_api_pb2_grpc as stubs
 
-from stream.cluster.worker_pool import worker_pool
-from stream.service.failure import Failure
+from freshet_graph.stream.cluster.worker_pool import worker_pool
+from freshet_graph.stream.service.failure import Failure
 
 
 def test_it_listens_on_the_loopback_interface_and_nowhere_else() -> None:
-    command = [sys.executable, "-m", "stream.cluster.worker_pool", "--port", "0"]
+    command = [sys.executable, "-m", "freshet_graph.stream.cluster.worker_pool", "--port", "0"]
     bare = {key: value for key, value in os.environ.items() if key != "PATH"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=bare) as pool:
         try:

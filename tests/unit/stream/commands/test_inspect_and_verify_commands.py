@@ -11,15 +11,15 @@ from lane_stream import SECOND, lane, make_store, manifests, random_events
 from placed import files_of, sizes
 from typer.testing import CliRunner
 
-from schemas.store import LogHeader, Position
-from stream.commands.inspect import inspect as inspect_command
-from stream.commands.verify import verify as verify_command
-from stream.service.output import show_bytes
-from stream.store.errors import MismatchError
-from stream.store.from_file import build_store
-from stream.store.inspect import inspect
-from stream.store.log.writer import LogWriter
-from stream.store.places.place import place_of
+from freshet_graph.schemas.store import LogHeader, Position
+from freshet_graph.stream.commands.inspect import inspect as inspect_command
+from freshet_graph.stream.commands.verify import verify as verify_command
+from freshet_graph.stream.service.output import show_bytes
+from freshet_graph.stream.store.errors import MismatchError
+from freshet_graph.stream.store.from_file import build_store
+from freshet_graph.stream.store.inspect import inspect
+from freshet_graph.stream.store.log.writer import LogWriter
+from freshet_graph.stream.store.places.place import place_of
 
 KEYS = {
     "snapshots",

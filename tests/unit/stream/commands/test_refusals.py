@@ -12,20 +12,20 @@ from log_events import SECOND, event, poll, stream_config
 from log_lines import error_of
 from typer.testing import CliRunner
 
-from schemas.events import REJECT_SCHEMA
-from schemas.store import LogHeader, Position
-from stream.cli import app
-from stream.cluster.job import JobTotals
-from stream.commands import run as run_module
-from stream.commands.progress import StatusLine
-from stream.metrics import StreamMetrics
-from stream.sink import SnapshotSink, log_header
-from stream.store.inspect import inspect
-from stream.store.log import refusals
-from stream.store.log.reader import LogReader
-from stream.store.log.refusals import EXAMPLE_CHARACTERS, Refused, example_of, newest_refused
-from stream.store.log.writer import LogWriter
-from stream.store.places.place import Place
+from freshet_graph.schemas.events import REJECT_SCHEMA
+from freshet_graph.schemas.store import LogHeader, Position
+from freshet_graph.stream.cli import app
+from freshet_graph.stream.cluster.job import JobTotals
+from freshet_graph.stream.commands import run as run_module
+from freshet_graph.stream.commands.progress import StatusLine
+from freshet_graph.stream.metrics import StreamMetrics
+from freshet_graph.stream.sink import SnapshotSink, log_header
+from freshet_graph.stream.store.inspect import inspect
+from freshet_graph.stream.store.log import refusals
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.log.refusals import EXAMPLE_CHARACTERS, Refused, example_of, newest_refused
+from freshet_graph.stream.store.log.writer import LogWriter
+from freshet_graph.stream.store.places.place import Place
 
 HEADER = LogHeader(graph="g", interval_us=SECOND, ids="int")
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from schemas.config import Kafka, Topic
-from stream.commands.replay import _require_readable
-from stream.service.failure import Failure
+from freshet_graph.schemas.config import Kafka, Topic
+from freshet_graph.stream.commands.replay import _require_readable
+from freshet_graph.stream.service.failure import Failure
 
 
 def refused(topic: Topic, message_format: str) -> str | None:

@@ -12,16 +12,16 @@ from log_lines import log_lines
 from streaming import configuration
 from typer.testing import CliRunner
 
-from schemas.config import StreamConfig
-from stream.cli import app
-from stream.commands import progress
-from stream.commands import run as run_module
-from stream.job import loop
-from stream.job.loop import StreamJob
-from stream.metrics import StreamMetrics
-from stream.service.json_lines import JsonLines
-from stream.sink import log_header
-from stream.store.log.writer import LogWriter
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.stream.cli import app
+from freshet_graph.stream.commands import progress
+from freshet_graph.stream.commands import run as run_module
+from freshet_graph.stream.job import loop
+from freshet_graph.stream.job.loop import StreamJob
+from freshet_graph.stream.metrics import StreamMetrics
+from freshet_graph.stream.service.json_lines import JsonLines
+from freshet_graph.stream.sink import log_header
+from freshet_graph.stream.store.log.writer import LogWriter
 
 
 @pytest.mark.parametrize(("late", "noted"), [(0, False), (50, False), (51, True)])

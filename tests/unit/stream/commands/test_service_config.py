@@ -8,15 +8,15 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from schemas.config import Service, StreamConfig
-from schemas.trainer_config import TrainerConfig
-from stream.cli import app
-from stream.commands.config import EXAMPLE, require_parts
-from stream.commands.options import parameters
-from stream.service.config_file import load_config
-from stream.service.example import example
-from stream.service.failure import Failure
-from trainer.validation import require_trainable
+from freshet_graph.schemas.config import Service, StreamConfig
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.cli import app
+from freshet_graph.stream.commands.config import EXAMPLE, require_parts
+from freshet_graph.stream.commands.options import parameters
+from freshet_graph.stream.service.config_file import load_config
+from freshet_graph.stream.service.example import example
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.trainer.validation import require_trainable
 
 SMALLEST = """
 graph: demo

@@ -4,7 +4,7 @@ import pytest
 from lane_stream import make_store
 from typer.testing import CliRunner
 
-from stream.cli import app
+from freshet_graph.stream.cli import app
 
 PLAN = ["plan", "--rate", "5", "--nodes", "10", "--interval", "1"]
 

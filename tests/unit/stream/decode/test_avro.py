@@ -17,14 +17,14 @@ from fastavro import parse_schema, schemaless_writer
 from registry_server import Registry, confluent, serving
 from typer.testing import CliRunner
 
-from schemas.config import SchemaRegistry, Topic
-from stream.commands.config import config as config_command
-from stream.decode.formats import avro, schema_registry
-from stream.decode.formats.interface import UnavailableError
-from stream.decode.formats.schema_registry import RegistryClient
-from stream.job.decoding import Decoding
-from stream.microbatch import MicroBatch
-from stream.service.failure import Failure
+from freshet_graph.schemas.config import SchemaRegistry, Topic
+from freshet_graph.stream.commands.config import config as config_command
+from freshet_graph.stream.decode.formats import avro, schema_registry
+from freshet_graph.stream.decode.formats.interface import UnavailableError
+from freshet_graph.stream.decode.formats.schema_registry import RegistryClient
+from freshet_graph.stream.job.decoding import Decoding
+from freshet_graph.stream.microbatch import MicroBatch
+from freshet_graph.stream.service.failure import Failure
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from decoding import GOOD, decoder, poll
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.decode import decoder as decoder_module
-from stream.decode.formats.interface import FORMATS, UnavailableError
+from freshet_graph.stream.decode import decoder as decoder_module
+from freshet_graph.stream.decode.formats.interface import FORMATS, UnavailableError
 
 
 @pytest.fixture(autouse=True, scope="module")

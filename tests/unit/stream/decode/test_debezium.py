@@ -11,8 +11,8 @@ from decoding import decode
 from fastavro import parse_schema, schemaless_writer
 from registry_server import Registry, confluent, serving
 
-from stream.microbatch import MicroBatch
-from stream.service.failure import Failure
+from freshet_graph.stream.microbatch import MicroBatch
+from freshet_graph.stream.service.failure import Failure
 
 T_MS = 1_082_040_961_000
 FOLLOWS = {

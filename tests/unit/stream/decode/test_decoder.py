@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 from decoding import GOOD, NOW_US, decode, reasons
 
-from schemas.events import REJECT_SCHEMA, event_schema
-from stream.decode.decoder import RAW_LIMIT_BYTES
-from stream.decode.json_messages import MAX_DEPTH
+from freshet_graph.schemas.events import REJECT_SCHEMA, event_schema
+from freshet_graph.stream.decode.decoder import RAW_LIMIT_BYTES
+from freshet_graph.stream.decode.json_messages import MAX_DEPTH
 
 
 def test_good_messages_around_bad_ones_go_through_in_order_with_their_offsets():

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 from decoding import GOOD, arrow, decoder, ipc, poll, reasons
 
-from stream.decode.encode import encode_arrow
-from stream.microbatch import MicroBatch, Quiet
+from freshet_graph.stream.decode.encode import encode_arrow
+from freshet_graph.stream.microbatch import MicroBatch, Quiet
 
 
 def test_a_few_bytes_cannot_claim_billions_of_rows():

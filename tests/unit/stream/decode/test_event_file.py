@@ -6,9 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from schemas.events import event_schema
-from stream.decode.files import read_events
-from stream.service.failure import Failure
+from freshet_graph.schemas.events import event_schema
+from freshet_graph.stream.decode.files import read_events
+from freshet_graph.stream.service.failure import Failure
 
 
 def parquet(folder: Path, **columns: object) -> Path:

@@ -19,15 +19,15 @@ from streaming import configuration
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
-from stream.cli import app
-from stream.decode.columns import read_times
-from stream.decode.files import FileColumns, read_events
-from stream.decode.times import rfc3339_to_us
-from stream.decode.validate import Faults
-from stream.kafka.producer import Replayed
-from stream.service.failure import Failure
-from stream.store.log.reader import LogReader
-from trainer.cli import app as trainer_app
+from freshet_graph.stream.cli import app
+from freshet_graph.stream.decode.columns import read_times
+from freshet_graph.stream.decode.files import FileColumns, read_events
+from freshet_graph.stream.decode.times import rfc3339_to_us
+from freshet_graph.stream.decode.validate import Faults
+from freshet_graph.stream.kafka.producer import Replayed
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.trainer.cli import app as trainer_app
 
 COLUMNS = "src=user,dst=item,t=ts"
 T0 = 1_700_000_000
@@ -100,7 +100,7 @@ def test_partition_and_savings_take_columns(command: list[str], tmp_path: Path) 
 
 
 def test_evaluate_takes_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.commands.evaluate.configure_logs", lambda **_: None)
+    monkeypatch.setattr("freshet_graph.trainer.commands.evaluate.configure_logs", lambda **_: None)
     keys = {
         "lane": "hash",
         "interval_s": 3600,
@@ -127,8 +127,8 @@ def test_replay_takes_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         sent.append(events)
         return Done
 
-    monkeypatch.setattr("stream.kafka.producer.replay", send)
-    monkeypatch.setattr("stream.kafka.producer.greet", lambda *_: None)
+    monkeypatch.setattr("freshet_graph.stream.kafka.producer.replay", send)
+    monkeypatch.setattr("freshet_graph.stream.kafka.producer.greet", lambda *_: None)
     options = ["--bootstrap", "127.0.0.1:1", "--topic", "edges"]
     call(app, "replay", plain(tmp_path), *options)
     call(app, "replay", foreign(tmp_path, "tsv"), *options, "--columns", COLUMNS)
@@ -137,10 +137,10 @@ def test_replay_takes_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def read_by(command: str, file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
     """Exit code and log of a command that reads a file of events."""
-    monkeypatch.setattr("stream.kafka.producer.replay", lambda *_, **__: Replayed(ROWS, 1.0))
-    monkeypatch.setattr("stream.kafka.producer.greet", lambda *_: None)
-    monkeypatch.setattr("stream.job.backfill.topic_bounds", lambda _: [])
-    monkeypatch.setattr("stream.job.backfill._present_us", lambda _: round(time.time() * 1e6))
+    monkeypatch.setattr("freshet_graph.stream.kafka.producer.replay", lambda *_, **__: Replayed(ROWS, 1.0))
+    monkeypatch.setattr("freshet_graph.stream.kafka.producer.greet", lambda *_: None)
+    monkeypatch.setattr("freshet_graph.stream.job.backfill.topic_bounds", lambda _: [])
+    monkeypatch.setattr("freshet_graph.stream.job.backfill._present_us", lambda _: round(time.time() * 1e6))
     content = configuration(folder / "store", "127.0.0.1:1", "edges", snapshots={"interval_s": 3600})
     (folder / "stream.yaml").write_text(yaml.safe_dump(content))
     keys = {
@@ -208,8 +208,8 @@ def test_milliseconds_in_a_column_of_seconds_are_named(
 def test_backfill_takes_columns_and_keeps_to_them(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stream.commands.backfill.configure_logs", lambda **_: None)
-    monkeypatch.setattr("stream.job.backfill.topic_bounds", lambda _: [])
+    monkeypatch.setattr("freshet_graph.stream.commands.backfill.configure_logs", lambda **_: None)
+    monkeypatch.setattr("freshet_graph.stream.job.backfill.topic_bounds", lambda _: [])
 
     def begin(store: str, file: Path, *options: str) -> Any:
         content = configuration(tmp_path / store, "127.0.0.1:1", "edges", snapshots={"interval_s": 3600})

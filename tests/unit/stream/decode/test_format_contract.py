@@ -12,14 +12,14 @@ from decoding import NOW_US, poll
 from pydantic import Field
 from registry_server import Registry, serving
 
-from schemas.config import Kafka, StreamConfig, Topic
-from schemas.events import Reason, event_schema
-from schemas.section import Section
-from stream.commands.config import require_parts
-from stream.decode.decoder import Decoder
-from stream.decode.formats.interface import FORMATS, MessageFormat, create_format
-from stream.decode.formats.plain import JsonFormat
-from stream.service.failure import Failure
+from freshet_graph.schemas.config import Kafka, StreamConfig, Topic
+from freshet_graph.schemas.events import Reason, event_schema
+from freshet_graph.schemas.section import Section
+from freshet_graph.stream.commands.config import require_parts
+from freshet_graph.stream.decode.decoder import Decoder
+from freshet_graph.stream.decode.formats.interface import FORMATS, MessageFormat, create_format
+from freshet_graph.stream.decode.formats.plain import JsonFormat
+from freshet_graph.stream.service.failure import Failure
 
 NAMES = sorted(FORMATS.all())
 LIMIT = 100_000

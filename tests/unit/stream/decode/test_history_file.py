@@ -10,18 +10,18 @@ import pyarrow.parquet as pq
 import pytest
 from log_events import SECOND, stream_config
 
-from schemas.config import StreamConfig
-from schemas.store import CommitRecord, HistoryEnd, HistoryFile, HistoryRecord, Position
-from stream.commands.backfill import _place, _time_us
-from stream.decode.history_file import Survey, count_from, read_polls, survey
-from stream.decode.validate import Rules
-from stream.microbatch import MicroBatch
-from stream.service.failure import Failure
-from stream.sink import log_header
-from stream.snapshots.border import HISTORY, Border
-from stream.store.log.commits import fingerprint
-from stream.store.log.writer import LogWriter
-from stream.store.verify.log import verify_log
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.schemas.store import CommitRecord, HistoryEnd, HistoryFile, HistoryRecord, Position
+from freshet_graph.stream.commands.backfill import _place, _time_us
+from freshet_graph.stream.decode.history_file import Survey, count_from, read_polls, survey
+from freshet_graph.stream.decode.validate import Rules
+from freshet_graph.stream.microbatch import MicroBatch
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.sink import log_header
+from freshet_graph.stream.snapshots.border import HISTORY, Border
+from freshet_graph.stream.store.log.commits import fingerprint
+from freshet_graph.stream.store.log.writer import LogWriter
+from freshet_graph.stream.store.verify.log import verify_log
 
 RULES = Rules("int", min_us=0, max_us=1_000 * SECOND)
 

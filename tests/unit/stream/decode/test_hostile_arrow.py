@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from warm_popen import run
 
-from stream.store.files.data import FREE_BYTES, MAX_EXPANSION, require_bounded, require_whole
+from freshet_graph.stream.store.files.data import FREE_BYTES, MAX_EXPANSION, require_bounded, require_whole
 
 SUPPORT = Path(__file__).parents[3] / "support"
 

@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from stream.decode import arrow
-from stream.decode.columns import NULL_KINDS, SHARED_ROWS, nulls
+from freshet_graph.stream.decode import arrow
+from freshet_graph.stream.decode.columns import NULL_KINDS, SHARED_ROWS, nulls
 
 
 @pytest.mark.parametrize("kind", sorted(NULL_KINDS, key=str), ids=str)

@@ -4,7 +4,7 @@ import json
 
 import pyarrow as pa
 
-from stream.decode.decoder import row_texts
+from freshet_graph.stream.decode.decoder import row_texts
 
 
 def test_every_row_is_a_json_object_with_the_values_that_it_has():

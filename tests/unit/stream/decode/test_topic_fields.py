@@ -9,11 +9,11 @@ from decoding import decode, ipc
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from schemas.config import Topic
-from schemas.events import event_schema
-from schemas.fields import path_keys
-from stream.cli import app
-from stream.decode.encode import encode_arrow
+from freshet_graph.schemas.config import Topic
+from freshet_graph.schemas.events import event_schema
+from freshet_graph.schemas.fields import path_keys
+from freshet_graph.stream.cli import app
+from freshet_graph.stream.decode.encode import encode_arrow
 
 PAYMENT = {
     "id": "p-1",

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from streaming import configuration
 
-from schemas.config import StreamConfig
-from stream import background
-from stream.job import beam
-from stream.job.beam import BeamLoading
-from stream.job.loop import StreamJob
-from stream.kafka import greeting
-from stream.kafka.client import NoBrokerError
-from stream.metrics import StreamMetrics
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.stream import background
+from freshet_graph.stream.job import beam
+from freshet_graph.stream.job.beam import BeamLoading
+from freshet_graph.stream.job.loop import StreamJob
+from freshet_graph.stream.kafka import greeting
+from freshet_graph.stream.kafka.client import NoBrokerError
+from freshet_graph.stream.metrics import StreamMetrics
 
 
 @pytest.fixture

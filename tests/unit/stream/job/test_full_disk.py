@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 from log_events import SECOND, Clock, event, poll, stream_config
 
-from schemas.config import Lane
-from stream.job import open_log
-from stream.job.open_log import RoomForCommits
-from stream.service.failure import Failure
-from stream.sink import SnapshotSink, log_header
-from stream.store.crash import CRASH_POINTS
-from stream.store.errors import StoreError
-from stream.store.lane import writer as lane_writer
-from stream.store.lane.writer import LaneWriter
-from stream.store.log import writer as log_writer
-from stream.store.log.reader import LogReader
-from stream.store.log.writer import LogWriter
-from stream.store.places import folder
-from stream.store.verify.store import verify
+from freshet_graph.schemas.config import Lane
+from freshet_graph.stream.job import open_log
+from freshet_graph.stream.job.open_log import RoomForCommits
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.sink import SnapshotSink, log_header
+from freshet_graph.stream.store.crash import CRASH_POINTS
+from freshet_graph.stream.store.errors import StoreError
+from freshet_graph.stream.store.lane import writer as lane_writer
+from freshet_graph.stream.store.lane.writer import LaneWriter
+from freshet_graph.stream.store.log import writer as log_writer
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.log.writer import LogWriter
+from freshet_graph.stream.store.places import folder
+from freshet_graph.stream.store.verify.store import verify
 
 BEFORE_ITS_NAME = CRASH_POINTS[CRASH_POINTS.index("commit.begun") : CRASH_POINTS.index("record.linked")]
 LANE = Lane(name="hash", algorithm="hash", parts=2)

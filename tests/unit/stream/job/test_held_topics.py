@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 from log_events import SECOND, Clock, event, poll, stream_config
 
-from schemas.events import REJECT_SCHEMA, Reason
-from schemas.store import Position
-from stream.job.held_topics import HOLD_MESSAGES, STRAYS, HeldTopics
-from stream.microbatch import MicroBatch
+from freshet_graph.schemas.events import REJECT_SCHEMA, Reason
+from freshet_graph.schemas.store import Position
+from freshet_graph.stream.job.held_topics import HOLD_MESSAGES, STRAYS, HeldTopics
+from freshet_graph.stream.microbatch import MicroBatch
 
 CONFIG = stream_config("store")
 TOPIC = CONFIG.kafka.topics[0].name

@@ -7,13 +7,13 @@ import pytest
 from kafka import TopicPartition
 from streaming import configuration
 
-from schemas.config import StreamConfig
-from stream.job import loop
-from stream.job.loop import Connecting
-from stream.kafka.greeting import NoBrokerError
-from stream.kafka.tls import LOGIN_AGAIN_S, CredentialError, LoginRefusedError
-from stream.kafka.topics import NoLeaderError
-from stream.service.failure import Failure
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.stream.job import loop
+from freshet_graph.stream.job.loop import Connecting
+from freshet_graph.stream.kafka.greeting import NoBrokerError
+from freshet_graph.stream.kafka.tls import LOGIN_AGAIN_S, CredentialError, LoginRefusedError
+from freshet_graph.stream.kafka.topics import NoLeaderError
+from freshet_graph.stream.service.failure import Failure
 
 MADE_S, ARRIVAL_S = 100.0, 7.0
 NO_BROKER = NoBrokerError("no broker answers")

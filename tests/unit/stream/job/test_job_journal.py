@@ -8,12 +8,12 @@ import pytest
 from log_events import stream_config
 from structlog.testing import capture_logs
 
-from schemas.events import REJECT_SCHEMA
-from stream.job import open_log
-from stream.job.open_log import LOGGED_EVERY_S, Journal
-from stream.sink import log_header
-from stream.store.errors import CorruptError
-from stream.store.log.writer import LogWriter
+from freshet_graph.schemas.events import REJECT_SCHEMA
+from freshet_graph.stream.job import open_log
+from freshet_graph.stream.job.open_log import LOGGED_EVERY_S, Journal
+from freshet_graph.stream.sink import log_header
+from freshet_graph.stream.store.errors import CorruptError
+from freshet_graph.stream.store.log.writer import LogWriter
 
 
 class Refusing:

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from trainer_streams import make_lane
 
-from stream.store.files import follow as follow_module
-from stream.store.files.follow import follow
-from stream.store.files.records import Numbered
-from stream.store.lane.reader import LaneReader
-from trainer.continual import follower as follower_module
-from trainer.continual.follower import Follower
-from trainer.continual.pace import LoadPolicy
-from trainer.ranks import Ranks
+from freshet_graph.stream.store.files import follow as follow_module
+from freshet_graph.stream.store.files.follow import follow
+from freshet_graph.stream.store.files.records import Numbered
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.continual import follower as follower_module
+from freshet_graph.trainer.continual.follower import Follower
+from freshet_graph.trainer.continual.pace import LoadPolicy
+from freshet_graph.trainer.ranks import Ranks
 
 
 @pytest.fixture

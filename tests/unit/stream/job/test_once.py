@@ -27,15 +27,15 @@ from sink_job import A, Counting, Job
 from structlog.testing import capture_logs
 from sweeps import sweep
 
-from schemas.store import CommitRecord
-from stream.sink import SnapshotSink
-from stream.store.errors import LaneBusyError, StoreError
-from stream.store.files.sweep import CleanUp
-from stream.store.log import writer as log_writer
-from stream.store.log.layout import log_folder
-from stream.store.log.writer import LogWriter
-from stream.store.places import lease as lease_module
-from stream.store.verify.store import verify
+from freshet_graph.schemas.store import CommitRecord
+from freshet_graph.stream.sink import SnapshotSink
+from freshet_graph.stream.store.errors import LaneBusyError, StoreError
+from freshet_graph.stream.store.files.sweep import CleanUp
+from freshet_graph.stream.store.log import writer as log_writer
+from freshet_graph.stream.store.log.layout import log_folder
+from freshet_graph.stream.store.log.writer import LogWriter
+from freshet_graph.stream.store.places import lease as lease_module
+from freshet_graph.stream.store.verify.store import verify
 
 
 @sweep

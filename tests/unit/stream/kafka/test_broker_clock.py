@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from kafka.errors import ClusterAuthorizationFailedError, KafkaTimeoutError, UnsupportedVersionError
 
-from schemas.config import Kafka
-from stream.kafka import broker_clock
-from stream.kafka.broker_clock import BrokerClock
+from freshet_graph.schemas.config import Kafka
+from freshet_graph.stream.kafka import broker_clock
+from freshet_graph.stream.kafka.broker_clock import BrokerClock
 
 KAFKA = Kafka.model_validate({"bootstrap": "b:1", "topics": [{"name": "edges"}]})
 

@@ -12,12 +12,12 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError, KafkaTimeoutError
 
-from schemas.config import Kafka
-from stream.kafka import broker_clock
-from stream.kafka.broker_clock import BrokerClock
-from stream.kafka.client import connected
-from stream.kafka.discovery import TopicWatch
-from stream.kafka.greeting import NoBrokerError, greet
+from freshet_graph.schemas.config import Kafka
+from freshet_graph.stream.kafka import broker_clock
+from freshet_graph.stream.kafka.broker_clock import BrokerClock
+from freshet_graph.stream.kafka.client import connected
+from freshet_graph.stream.kafka.discovery import TopicWatch
+from freshet_graph.stream.kafka.greeting import NoBrokerError, greet
 
 
 @pytest.fixture

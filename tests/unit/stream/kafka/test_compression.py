@@ -9,7 +9,15 @@ import snappy
 import zstandard
 from kafka.codec import snappy_encode
 
-from stream.kafka.records import GZIP, LZ4, SNAPPY, ZSTD, DamagedError, TooLongError, decompressed
+from freshet_graph.stream.kafka.records import (
+    GZIP,
+    LZ4,
+    SNAPPY,
+    ZSTD,
+    DamagedError,
+    TooLongError,
+    decompressed,
+)
 
 TEXT = b"a stream of bytes, " * 5_000
 COMPRESSED = {

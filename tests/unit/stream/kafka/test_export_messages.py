@@ -8,8 +8,8 @@ import pytest
 from exported import embeddings, scores, write_export
 from pydantic import ValidationError
 
-from schemas.config import StreamConfig
-from stream.kafka.export_publisher import arrow_messages, json_messages
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.stream.kafka.export_publisher import arrow_messages, json_messages
 
 
 def test_a_node_is_a_json_message_under_its_id(tmp_path: Path) -> None:

@@ -12,15 +12,15 @@ from kafka.net import manager
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from log_lines import error_of
 
-from stream.kafka import KNOWN_CLIENT
-from stream.kafka.client import READ_BYTES, LargeReads, large_reads_client
+from freshet_graph.stream.kafka import KNOWN_CLIENT
+from freshet_graph.stream.kafka.client import READ_BYTES, LargeReads, large_reads_client
 
 ROOT = Path(__file__).resolve().parents[4]
 
 FAKED = """
 from importlib import metadata
 metadata.version = lambda name, real=metadata.version: "3.9.9" if name == "kafka-python" else real(name)
-from stream.start import main
+from freshet_graph.stream.start import main
 main()
 """
 

@@ -7,7 +7,7 @@ import pytest
 from kafka import TopicPartition
 from kafka.errors import KafkaTimeoutError, TopicAuthorizationFailedError
 
-from stream.kafka.topics import NO_LEADER, NoLeaderError, bounds, known_bounds
+from freshet_graph.stream.kafka.topics import NO_LEADER, NoLeaderError, bounds, known_bounds
 
 LED, LEADERLESS, SILENT, LOST = (TopicPartition("edges", partition) for partition in range(4))
 LEADERS = {LED: 1, LEADERLESS: NO_LEADER, SILENT: 2, LOST: 3}

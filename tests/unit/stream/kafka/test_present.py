@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 from decoding import poll
 
-from schemas.config import StreamConfig
-from schemas.events import US_PER_S
-from stream.job.decoding import Decoding
-from stream.kafka.broker_clock import Between
-from stream.kafka.present import ASK_S, Present
-from stream.microbatch import Quiet, RawBatch
-from stream.service.failure import Failure
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.schemas.events import US_PER_S
+from freshet_graph.stream.job.decoding import Decoding
+from freshet_graph.stream.kafka.broker_clock import Between
+from freshet_graph.stream.kafka.present import ASK_S, Present
+from freshet_graph.stream.microbatch import Quiet, RawBatch
+from freshet_graph.stream.service.failure import Failure
 
 NOW_S, IN_2001, IN_2050 = 1_800_000_000, 1_000_000_000, 2_530_000_000
 LIVE = b'{"src":1,"dst":2,"t":%d}' % NOW_S

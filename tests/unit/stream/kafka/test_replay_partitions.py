@@ -5,10 +5,10 @@ import pyarrow as pa
 import pytest
 from decoding import message_format
 
-from schemas.events import event_schema
-from stream.kafka import producer
-from stream.kafka.producer import partition_of, replay
-from stream.service.failure import Failure
+from freshet_graph.schemas.events import event_schema
+from freshet_graph.stream.kafka import producer
+from freshet_graph.stream.kafka.producer import partition_of, replay
+from freshet_graph.stream.service.failure import Failure
 
 
 def test_one_source_is_always_in_one_partition_whatever_the_others_are() -> None:

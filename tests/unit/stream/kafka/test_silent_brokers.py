@@ -12,10 +12,10 @@ import yaml
 from streaming import configuration
 from typer.testing import CliRunner
 
-from schemas.config import Kafka, Topic
-from stream.cli import app
-from stream.kafka import greeting
-from stream.kafka.greeting import NoBrokerError, greet
+from freshet_graph.schemas.config import Kafka, Topic
+from freshet_graph.stream.cli import app
+from freshet_graph.stream.kafka import greeting
+from freshet_graph.stream.kafka.greeting import NoBrokerError, greet
 
 CASES = {
     "unresolvable": r"nowhere\.invalid:9092 \((the name nowhere\.invalid|its name) does not resolve",
@@ -31,7 +31,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         "configure_logs",
         "calm_collector",
     ):  # which are the process's, and it goes on with other tests
-        monkeypatch.setattr(f"stream.commands.run.{name}", lambda **_: None)
+        monkeypatch.setattr(f"freshet_graph.stream.commands.run.{name}", lambda **_: None)
 
 
 @pytest.fixture(params=CASES)

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from kafka.errors import TopicAlreadyExistsError
 
-from stream.kafka import topics
-from stream.kafka.topics import ensure_topic
-from stream.service.failure import Failure
+from freshet_graph.stream.kafka import topics
+from freshet_graph.stream.kafka.topics import ensure_topic
+from freshet_graph.stream.service.failure import Failure
 
 
 class Admin:

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from kafka.errors import KafkaConnectionError
 
-from schemas.config import Kafka
-from stream.kafka import discovery
-from stream.kafka.discovery import UNKNOWN_TOPIC_OR_PARTITION, TopicWatch
-from stream.kafka.greeting import NoBrokerError
-from stream.store.errors import OffsetGapError
+from freshet_graph.schemas.config import Kafka
+from freshet_graph.stream.kafka import discovery
+from freshet_graph.stream.kafka.discovery import UNKNOWN_TOPIC_OR_PARTITION, TopicWatch
+from freshet_graph.stream.kafka.greeting import NoBrokerError
+from freshet_graph.stream.store.errors import OffsetGapError
 
 KAFKA = Kafka.model_validate({"bootstrap": "b:1", "topics": [{"name": "edges"}], "metadata_refresh_s": 3_600})
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stream import compiled
-from stream.compiled import FOLDER, compiling, kernels_folder
-from stream.kernels import njit
+from freshet_graph.stream import compiled
+from freshet_graph.stream.compiled import FOLDER, compiling, kernels_folder
+from freshet_graph.stream.kernels import njit
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +81,7 @@ def test_what_is_compiled_is_counted_once() -> None:
 
 def test_kernels_kept_under_a_module_that_has_moved_are_compiled_again(tmp_path: Path) -> None:
     kernel = (
-        "from {} import Pair\nfrom stream.kernels import njit\n"
+        "from {} import Pair\nfrom freshet_graph.stream.kernels import njit\n"
         "@njit(cache=True)\ndef add(pair): return pair.a + pair.b\n"
     )
     call = "import kernel; print(kernel.add(kernel.Pair(1, 2)), sum(kernel.add.stats.cache_hits.values()))"

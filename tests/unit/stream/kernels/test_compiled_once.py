@@ -5,14 +5,14 @@ import pyarrow as pa
 import pytest
 from numba.core.dispatcher import Dispatcher
 
-from schemas.config import StreamConfig
-from schemas.events import IdKind
-from stream.decode import json_kernel
-from stream.decode.decoder import Decoder
-from stream.kernels import read_only
-from stream.microbatch import RawBatch
-from stream.snapshots import string_dictionary
-from stream.snapshots.dictionary import new_dictionary
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.schemas.events import IdKind
+from freshet_graph.stream.decode import json_kernel
+from freshet_graph.stream.decode.decoder import Decoder
+from freshet_graph.stream.kernels import read_only
+from freshet_graph.stream.microbatch import RawBatch
+from freshet_graph.stream.snapshots import string_dictionary
+from freshet_graph.stream.snapshots.dictionary import new_dictionary
 
 
 def kinds_of_arrays(*modules: object) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from stream.kernels.node_sets import distinct, locate
+from freshet_graph.stream.kernels.node_sets import distinct, locate
 
 
 def test_places_among_known_ones_are_found_and_others_are_marked() -> None:

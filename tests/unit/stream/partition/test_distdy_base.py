@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from stream.partition.vertex.distdy import REFERENCE_BYTES, base_partition
+from freshet_graph.stream.partition.vertex.distdy import REFERENCE_BYTES, base_partition
 
 
 def base(before, stay_bytes, free, most):

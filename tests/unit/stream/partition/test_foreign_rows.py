@@ -7,10 +7,10 @@ import pytest
 from delta_stream import stream
 from trainer_streams import make_lane
 
-from schemas.store import QualityRecord
-from stream.partition.interface import Why, create
-from stream.partition.vertex.foreign_rows import ForeignRows
-from stream.store.window.view import WindowView
+from freshet_graph.schemas.store import QualityRecord
+from freshet_graph.stream.partition.interface import Why, create
+from freshet_graph.stream.partition.vertex.foreign_rows import ForeignRows
+from freshet_graph.stream.store.window.view import WindowView
 
 
 def plain_mean(graph, home):

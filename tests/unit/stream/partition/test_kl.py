@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from edge_events import edge_events
 
-from stream.partition.interface import PartitionError, create
-from stream.snapshots.graph import LiveGraph
+from freshet_graph.stream.partition.interface import PartitionError, create
+from freshet_graph.stream.snapshots.graph import LiveGraph
 
 
 def cliques(count, size):

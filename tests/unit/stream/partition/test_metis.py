@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from edge_events import edge_events
 
-from stream.partition.interface import PartitionError, create
-from stream.partition.vertex import metis as metis_module
-from stream.partition.vertex.metis import metis, relabel
-from stream.snapshots.adjacency import build_adjacency
-from stream.snapshots.graph import LiveGraph
-from stream.snapshots.pairs import pair_keys
+from freshet_graph.stream.partition.interface import PartitionError, create
+from freshet_graph.stream.partition.vertex import metis as metis_module
+from freshet_graph.stream.partition.vertex.metis import metis, relabel
+from freshet_graph.stream.snapshots.adjacency import build_adjacency
+from freshet_graph.stream.snapshots.graph import LiveGraph
+from freshet_graph.stream.snapshots.pairs import pair_keys
 
 
 def random_graph(nodes, pairs, seed=0):
@@ -109,7 +109,7 @@ def test_an_interrupted_call_leaves_no_answer_for_the_next(monkeypatch):
 
 def test_listing_the_partitioners_loads_no_library_of_theirs():
     program = (
-        "import sys, stream.cli\nfrom stream.partition.interface import algorithms\nalgorithms()\n"
+        "import sys, freshet_graph.stream.cli\nfrom freshet_graph.stream.partition.interface import algorithms\nalgorithms()\n"
         "print([m for m in ('dgl', 'pymetis', 'networkx', 'matplotlib', 'scipy.optimize') if m in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -119,9 +119,9 @@ def test_listing_the_partitioners_loads_no_library_of_theirs():
 PROGRAM = """
 import os, signal, threading, time
 import numpy as np
-from stream.partition.vertex.metis import metis
-from stream.snapshots.adjacency import build_adjacency
-from stream.snapshots.pairs import pair_keys
+from freshet_graph.stream.partition.vertex.metis import metis
+from freshet_graph.stream.snapshots.adjacency import build_adjacency
+from freshet_graph.stream.snapshots.pairs import pair_keys
 asked = []
 signal.signal(signal.SIGTERM, lambda *_: asked.append(True))
 keys = np.unique(pair_keys(*np.random.default_rng(0).integers(20_000, size=(2, 200_000))))
@@ -151,8 +151,11 @@ def test_sigterm_during_metis_goes_to_the_program_and_nothing_is_printed_for_it(
 
 
 def test_the_process_ends_with_the_one_that_asked():
-    program = "from stream.partition.vertex.metis import metis, _PROCESS\nimport numpy as np, os\n" + (
-        "metis(np.zeros(9, np.int64), np.empty(0, np.int32), 2, 0)\nprint(_PROCESS._child.pid, flush=True)\nos._exit(1)"
+    program = (
+        "from freshet_graph.stream.partition.vertex.metis import metis, _PROCESS\nimport numpy as np, os\n"
+        + (
+            "metis(np.zeros(9, np.int64), np.empty(0, np.int32), 2, 0)\nprint(_PROCESS._child.pid, flush=True)\nos._exit(1)"
+        )
     )
     found = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False

@@ -9,9 +9,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from stream.commands.partition import partition
-from stream.partition import comparison
-from stream.partition.interface import algorithms
+from freshet_graph.stream.commands.partition import partition
+from freshet_graph.stream.partition import comparison
+from freshet_graph.stream.partition.interface import algorithms
 
 app = typer.Typer()
 app.command()(partition)

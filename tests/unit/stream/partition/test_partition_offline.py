@@ -11,10 +11,10 @@ import typer
 from log_events import event_columns
 from typer.testing import CliRunner
 
-from stream.commands.partition import partition
-from stream.partition.interface import create
-from stream.partition.offline import partition_events
-from stream.snapshots.sealing import densify, slice_events
+from freshet_graph.stream.commands.partition import partition
+from freshet_graph.stream.partition.interface import create
+from freshet_graph.stream.partition.offline import partition_events
+from freshet_graph.stream.snapshots.sealing import densify, slice_events
 
 KEYS = [
     "algorithm",

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from delta_stream import snapshot, stream
 
-from stream.partition import interface
-from stream.partition.interface import (
+from freshet_graph.stream.partition import interface
+from freshet_graph.stream.partition.interface import (
     OnlinePartitioner,
     PartitionError,
     Why,
@@ -21,11 +21,13 @@ from stream.partition.interface import (
     sees_training_part,
     training_until_us,
 )
-from stream.partition.vertex.hash import Hash
-from stream.snapshots.graph import LiveGraph
+from freshet_graph.stream.partition.vertex.hash import Hash
+from freshet_graph.stream.snapshots.graph import LiveGraph
 
 # Other tests register rough partitioners of their own in the same process.
-ALGORITHMS = sorted(name for name, found in algorithms().items() if found.__module__.startswith("stream."))
+ALGORITHMS = sorted(
+    name for name, found in algorithms().items() if found.__module__.startswith("freshet_graph.stream.")
+)
 VERTEX = [name for name in ALGORITHMS if algorithms()[name].kind == "vertex"]
 EDGE = [name for name in ALGORITHMS if algorithms()[name].kind == "edge"]
 PARTS = [1, 2, 5, 64, 100]

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from stream.partition.interface import Why
-from stream.store.lane.placement import Placement
+from freshet_graph.stream.partition.interface import Why
+from freshet_graph.stream.store.lane.placement import Placement
 
 NODES = 30
 

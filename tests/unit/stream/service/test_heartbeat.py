@@ -10,18 +10,18 @@ from every_strategy import NAMES, TRAINED, session_in
 from trainer_sessions import examples_of, learn
 from trainer_streams import make_lane
 
-from schemas.config import StreamConfig
-from stream.background import Background
-from stream.job import open_log, standby
-from stream.job.open_log import RoomForCommits
-from stream.job.standby import Standby
-from stream.metrics import StreamMetrics
-from stream.service import heartbeat
-from stream.store.errors import LaneBusyError
-from trainer.continual import follower
-from trainer.continual.follower import Follower
-from trainer.continual.pace import LoadPolicy
-from trainer.ranks import Ranks
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.stream.background import Background
+from freshet_graph.stream.job import open_log, standby
+from freshet_graph.stream.job.open_log import RoomForCommits
+from freshet_graph.stream.job.standby import Standby
+from freshet_graph.stream.metrics import StreamMetrics
+from freshet_graph.stream.service import heartbeat
+from freshet_graph.stream.store.errors import LaneBusyError
+from freshet_graph.trainer.continual import follower
+from freshet_graph.trainer.continual.follower import Follower
+from freshet_graph.trainer.continual.pace import LoadPolicy
+from freshet_graph.trainer.ranks import Ranks
 
 
 class Clock:

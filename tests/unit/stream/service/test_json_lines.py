@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from log_lines import log_lines
 
-from stream.service.json_lines import JsonLines, json_line, last_error
+from freshet_graph.stream.service.json_lines import JsonLines, json_line, last_error
 
 PROGRAM = """
 import logging, sys, threading, typer, warnings
-from stream.service.command_line import run_application
-from stream.service.logs import configure_logs
+from freshet_graph.stream.service.command_line import run_application
+from freshet_graph.stream.service.logs import configure_logs
 
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 

@@ -9,14 +9,14 @@ import apache_beam as beam
 import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-from stream.pipeline import InProcess, run_locally
-from stream.service.scratch import LOCK, WITHIN, scratch_folder
+from freshet_graph.stream.pipeline import InProcess, run_locally
+from freshet_graph.stream.service.scratch import LOCK, WITHIN, scratch_folder
 
 HOLDER = """
 import signal, sys
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever started the tests may ignore them, and so would this
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from stream.service.scratch import scratch_folder
+from freshet_graph.stream.service.scratch import scratch_folder
 with scratch_folder("held") as folder:
     (folder / "deep" / "er").mkdir(parents=True)
     (folder / "deep" / "er" / "file").write_text("bytes")

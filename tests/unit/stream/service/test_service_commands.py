@@ -13,11 +13,11 @@ import typer
 from typer.testing import CliRunner
 from warm_popen import WarmPopen, run
 
-from schemas.errors import FreshetError
-from stream.cli import app as stream_app
-from stream.service.failure import Failure, run_command
-from stream.service.output import print_json, print_table
-from trainer.cli import app as trainer_app
+from freshet_graph.schemas.errors import FreshetError
+from freshet_graph.stream.cli import app as stream_app
+from freshet_graph.stream.service.failure import Failure, run_command
+from freshet_graph.stream.service.output import print_json, print_table
+from freshet_graph.trainer.cli import app as trainer_app
 
 
 class OfAPackageError(FreshetError):
@@ -137,7 +137,7 @@ def test_a_wrong_option_is_exit_code_two_and_nothing_on_standard_output(command:
 
 def test_logs_are_json_lines_on_standard_error_where_no_terminal_is() -> None:
     program = (
-        "from stream.service.logs import configure_logs; import structlog; configure_logs(); "
+        "from freshet_graph.stream.service.logs import configure_logs; import structlog; configure_logs(); "
         "structlog.get_logger().info('commit', n=3); structlog.get_logger().debug('hidden')"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

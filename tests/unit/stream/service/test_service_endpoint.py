@@ -15,11 +15,11 @@ from bad_connections import KINDS, bad_connections
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.parser import text_string_to_metric_families
 
-from schemas.config import Metrics
-from stream.service import endpoint as served
-from stream.service import heartbeat
-from stream.service.endpoint import Endpoint
-from stream.service.failure import Failure
+from freshet_graph.schemas.config import Metrics
+from freshet_graph.stream.service import endpoint as served
+from freshet_graph.stream.service import heartbeat
+from freshet_graph.stream.service.endpoint import Endpoint
+from freshet_graph.stream.service.failure import Failure
 
 
 class Progress:

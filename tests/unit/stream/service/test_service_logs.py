@@ -7,7 +7,7 @@ import re
 import pytest
 import structlog
 
-from stream.service.logs import configure_logs
+from freshet_graph.stream.service.logs import configure_logs
 
 
 def test_a_redirected_standard_error_that_is_closed_again_breaks_no_later_line(

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from log_events import SECOND, Clock, event, poll, stream_config
 
-import stream.sink
-from schemas.store import CommitRecord
-from stream.sink import SnapshotSink, log_header
-from stream.store.log.reader import LogReader
-from stream.store.log.writer import LogWriter
+import freshet_graph.stream.sink
+from freshet_graph.schemas.store import CommitRecord
+from freshet_graph.stream.sink import SnapshotSink, log_header
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.log.writer import LogWriter
 
 A = ("a", 0)
 
@@ -38,7 +38,7 @@ class SlowDisk:
             return made(**arguments)
 
         monkeypatch.setattr(self.writer, "commit", commit)
-        monkeypatch.setattr(stream.sink, "SEAL_BYTES", 0)
+        monkeypatch.setattr(freshet_graph.stream.sink, "SEAL_BYTES", 0)
 
     def refused(self, error: OSError) -> None:
         if not self.waits:

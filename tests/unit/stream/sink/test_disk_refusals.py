@@ -15,14 +15,14 @@ import typer
 from compacted import grown
 from typer.testing import CliRunner
 
-from stream import open_store
-from stream.commands.compact import compact
-from stream.commands.verify import verify
-from stream.store.files import data
-from stream.store.files.data import read_table
-from stream.store.files.sweep import COMPACTION, lock_folder
-from stream.store.log.reader import LogReader
-from stream.store.places.place import place_of
+from freshet_graph import open_store
+from freshet_graph.stream.commands.compact import compact
+from freshet_graph.stream.commands.verify import verify
+from freshet_graph.stream.store.files import data
+from freshet_graph.stream.store.files.data import read_table
+from freshet_graph.stream.store.files.sweep import COMPACTION, lock_folder
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.places.place import place_of
 
 SNAPSHOTS = 20
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from log_events import SECOND, Clock, event, poll, stream_config
 
-from stream.sink import OpenLimitError, SnapshotSink, log_header
-from stream.snapshots.border import HISTORY
-from stream.store.log.reader import LogReader
-from stream.store.log.writer import LogWriter
+from freshet_graph.stream.sink import OpenLimitError, SnapshotSink, log_header
+from freshet_graph.stream.snapshots.border import HISTORY
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.log.writer import LogWriter
 
 A, B = ("a", 0), ("a", 1)
 LIMIT = 4_000

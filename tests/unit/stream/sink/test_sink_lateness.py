@@ -104,7 +104,7 @@ def test_a_commit_that_failed_has_sealed_nothing_so_nothing_is_late_for_its_succ
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("stream.store.places.folder.sync_file", full)
+        patch.setattr("freshet_graph.stream.store.places.folder.sync_file", full)
         with pytest.raises(OSError, match="No space"):
             job.sink.advance()
     job.restart()

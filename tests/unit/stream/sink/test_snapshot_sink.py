@@ -9,7 +9,7 @@ import pytest
 from log_events import event, poll
 from sink_job import A, B, Job
 
-from schemas.store import CommitRecord
+from freshet_graph.schemas.store import CommitRecord
 
 
 def test_a_snapshot_is_committed_as_soon_as_the_watermark_closes_it(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_full_disk_ends_the_sink_and_loses_nothing(tmp_path: Path, monkeypatch
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("stream.store.places.folder.sync_file", full)
+        patch.setattr("freshet_graph.stream.store.places.folder.sync_file", full)
         with pytest.raises(OSError, match="No space"):
             job.sink.advance()
     job.offer(A, 1.6, first=2)

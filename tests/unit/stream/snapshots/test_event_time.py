@@ -5,8 +5,8 @@ import pyarrow as pa
 import pytest
 from log_events import SECOND
 
-from stream.snapshots.event_time import EventClock, closed_by, place
-from stream.snapshots.sealing import Run, runs_of, split_snapshots
+from freshet_graph.stream.snapshots.event_time import EventClock, closed_by, place
+from freshet_graph.stream.snapshots.sealing import Run, runs_of, split_snapshots
 
 A, B = ("a", 0), ("b", 0)
 

@@ -1,9 +1,9 @@
 """Which topic partition holds event time back, and since when: none that is merely quiet, or on its way."""
 
-from schemas.config import StreamConfig
-from stream.job.readiness import readiness
-from stream.metrics import StreamMetrics
-from stream.snapshots.event_time import EventClock, Held, HoldingWatch, OpenEventTime
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.stream.job.readiness import readiness
+from freshet_graph.stream.metrics import StreamMetrics
+from freshet_graph.stream.snapshots.event_time import EventClock, Held, HoldingWatch, OpenEventTime
 
 SECOND = 1_000_000
 INTERVAL = 10 * SECOND
@@ -104,7 +104,7 @@ def test_one_whose_messages_keep_coming_without_its_time_moving_is_told_with_ano
     metrics = StreamMetrics(config)
     not_ready = readiness(config, metrics, lambda: None)
     now_s = 1_000.0
-    monkeypatch.setattr("stream.metrics.time.time", lambda: now_s)
+    monkeypatch.setattr("freshet_graph.stream.metrics.time.time", lambda: now_s)
     assert not_ready() is None
     metrics.open_event_time(OpenEventTime(INTERVAL, Held(*B, 100.0, 9.0)))
     assert not_ready() is None, "less than an interval"

@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from schemas.trainer_config import Smoothing
-from stream.snapshots.sealing import slice_events
-from trainer.timeline.graph import TimelineGraph
+from freshet_graph.schemas.trainer_config import Smoothing
+from freshet_graph.stream.snapshots.sealing import slice_events
+from freshet_graph.trainer.timeline.graph import TimelineGraph
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[4] / "benchmarks"))
 

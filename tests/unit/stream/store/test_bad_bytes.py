@@ -11,17 +11,24 @@ from every_kind import LANES, make_every_kind, missed_flips
 from forge import reforged
 from placed import Places, anew, files_of, problems_of, write
 
-from schemas.store import CommitRecord, HistoryRecord, LaneHeader, LaneManifest, LogHeader, Record
-from stream.store.errors import CorruptError, FormatVersionError, StoreError
-from stream.store.files.records import read_record
-from stream.store.files.sweep import NAME
-from stream.store.lane.reader import LaneReader
-from stream.store.lane.writer import LaneWriter
-from stream.store.log.reader import LogReader
-from stream.store.log.writer import LogWriter
-from stream.store.places.object_path import ObjectPath
-from stream.store.places.place import Place
-from stream.store.window.view import WindowView
+from freshet_graph.schemas.store import (
+    CommitRecord,
+    HistoryRecord,
+    LaneHeader,
+    LaneManifest,
+    LogHeader,
+    Record,
+)
+from freshet_graph.stream.store.errors import CorruptError, FormatVersionError, StoreError
+from freshet_graph.stream.store.files.records import read_record
+from freshet_graph.stream.store.files.sweep import NAME
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.lane.writer import LaneWriter
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.log.writer import LogWriter
+from freshet_graph.stream.store.places.object_path import ObjectPath
+from freshet_graph.stream.store.places.place import Place
+from freshet_graph.stream.store.window.view import WindowView
 
 LOG_RECORDS = ["log/log.json", "log/history.json", "log/commits/0000000000000000.json"]
 LOG_DATA = ["snapshots/1/events.arrow", "snapshots/1/nodes.arrow", "tail/0.arrow", "rejects/0.arrow"]

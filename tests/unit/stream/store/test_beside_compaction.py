@@ -14,24 +14,24 @@ from log_events import stream_config
 from meanwhile import dropping, with_after, with_before
 from placed import files_of, flipped, problems_of, write
 
-import stream.store.log.commits
-import stream.store.log.ids
-import stream.store.log.writer
-from stream.job import open_log
-from stream.store.compact.store import Keep, compact
-from stream.store.errors import CorruptError, MissingError, RetainedError
-from stream.store.files.sweep import COMPACTION, lock_folder
-from stream.store.graph import read_graph
-from stream.store.inspect import inspect
-from stream.store.lane.reader import LaneReader, manifest_taus
-from stream.store.lane.writer import LaneWriter
-from stream.store.log.commits import CommitChain
-from stream.store.log.reader import LogReader
-from stream.store.log.writer import LogWriter
-from stream.store.places.place import Place, place_of
-from stream.store.store_events import store_events
-from stream.store.verify import lane as verify_lane
-from stream.store.verify import log as verify_log
+import freshet_graph.stream.store.log.commits
+import freshet_graph.stream.store.log.ids
+import freshet_graph.stream.store.log.writer
+from freshet_graph.stream.job import open_log
+from freshet_graph.stream.store.compact.store import Keep, compact
+from freshet_graph.stream.store.errors import CorruptError, MissingError, RetainedError
+from freshet_graph.stream.store.files.sweep import COMPACTION, lock_folder
+from freshet_graph.stream.store.graph import read_graph
+from freshet_graph.stream.store.inspect import inspect
+from freshet_graph.stream.store.lane.reader import LaneReader, manifest_taus
+from freshet_graph.stream.store.lane.writer import LaneWriter
+from freshet_graph.stream.store.log.commits import CommitChain
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.log.writer import LogWriter
+from freshet_graph.stream.store.places.place import Place, place_of
+from freshet_graph.stream.store.store_events import store_events
+from freshet_graph.stream.store.verify import lane as verify_lane
+from freshet_graph.stream.store.verify import log as verify_log
 
 LANES = (lane("distdy"), lane("sep", edge_life=2))
 SNAPSHOTS, KEPT = 12, 9
@@ -159,7 +159,7 @@ def test_a_reader_that_stays_open_has_external_ids_in_few_files_and_reads_each_o
 
 
 def test_a_writer_forgets_what_was_dropped_beside_it(places, monkeypatch):
-    monkeypatch.setattr(stream.store.log.writer, "LOOK_EVERY", 3)
+    monkeypatch.setattr(freshet_graph.stream.store.log.writer, "LOOK_EVERY", 3)
     store, tau = places.new(), EVENTS["t"].to_numpy() // SECOND
     with LogWriter.open(store, HEADER) as log:
         for number in range(10):
@@ -171,11 +171,11 @@ def test_a_writer_forgets_what_was_dropped_beside_it(places, monkeypatch):
 
 
 def test_a_writer_commits_on_though_it_cannot_see_what_was_dropped(places, monkeypatch):
-    monkeypatch.setattr(stream.store.log.writer, "LOOK_EVERY", 1)
+    monkeypatch.setattr(freshet_graph.stream.store.log.writer, "LOOK_EVERY", 1)
     store, tau = places.new(), EVENTS["t"].to_numpy() // SECOND
     with LogWriter.open(store, HEADER) as log:
         with monkeypatch.context() as patch:
-            with_before(patch, stream.store.log.commits, "newest_index", out_of_reach)
+            with_before(patch, freshet_graph.stream.store.log.commits, "newest_index", out_of_reach)
             for number in range(6):
                 log.commit(seal=[(number, EVENTS.filter(pa.array(tau == number)))])
         compact(store, Keep(snapshots=2), always=True)
@@ -189,7 +189,7 @@ def out_of_reach() -> None:
 
 
 def test_external_ids_of_an_index_stay_where_those_after_it_are_put_together(store, monkeypatch):
-    monkeypatch.setattr(stream.store.log.ids, "MOST_FILES", 2)
+    monkeypatch.setattr(freshet_graph.stream.store.log.ids, "MOST_FILES", 2)
     seal(store, SNAPSHOTS, SNAPSHOTS + 1)
     compact(store, Keep(snapshots=4), always=True)
     log = LogReader(store)
@@ -213,7 +213,7 @@ def test_external_ids_are_read_again_where_their_files_were_put_together_meanwhi
             compact(store, Keep(snapshots=4), always=True)
             raise MissingError("a file of ids is missing")
 
-    calls = with_before(monkeypatch, stream.store.log.ids, "indexed_ids", gone)
+    calls = with_before(monkeypatch, freshet_graph.stream.store.log.ids, "indexed_ids", gone)
     assert log.external_ids().equals(expected)
     assert len(calls) >= 2
 

@@ -14,28 +14,34 @@ from lane_stream import lane
 from meanwhile import dropping, once, with_after, with_before
 from placed import problems_of, write
 
-import stream.store.compact.store
-import stream.store.exports
-import stream.store.files.data
-import stream.store.files.sweep
-import stream.store.lane.reader
-import stream.store.log.ids
-import stream.store.log.writer
-from stream.store.compact.store import Keep, compact, remove_lane
-from stream.store.errors import ConfigMissingError, CorruptError, LaneBusyError, MissingError, RetainedError
-from stream.store.exports import ExportReader, ExportWriter
-from stream.store.inspect import inspect
-from stream.store.lane.reader import LaneReader
-from stream.store.lane.writer import LaneWriter
-from stream.store.log.reader import LogReader
-from stream.store.log.writer import LogWriter
-from stream.store.places.durable import FolderLock
-from stream.store.places.folder import FolderPath
-from stream.store.places.object_path import cache_of
-from stream.store.places.place import Place, place_of
-from stream.store.verify import lane as verify_lane
-from stream.store.window.view import WindowView
-from trainer.exports.embeddings import load_embeddings
+import freshet_graph.stream.store.compact.store
+import freshet_graph.stream.store.exports
+import freshet_graph.stream.store.files.data
+import freshet_graph.stream.store.files.sweep
+import freshet_graph.stream.store.lane.reader
+import freshet_graph.stream.store.log.ids
+import freshet_graph.stream.store.log.writer
+from freshet_graph.stream.store.compact.store import Keep, compact, remove_lane
+from freshet_graph.stream.store.errors import (
+    ConfigMissingError,
+    CorruptError,
+    LaneBusyError,
+    MissingError,
+    RetainedError,
+)
+from freshet_graph.stream.store.exports import ExportReader, ExportWriter
+from freshet_graph.stream.store.inspect import inspect
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.lane.writer import LaneWriter
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.log.writer import LogWriter
+from freshet_graph.stream.store.places.durable import FolderLock
+from freshet_graph.stream.store.places.folder import FolderPath
+from freshet_graph.stream.store.places.object_path import cache_of
+from freshet_graph.stream.store.places.place import Place, place_of
+from freshet_graph.stream.store.verify import lane as verify_lane
+from freshet_graph.stream.store.window.view import WindowView
+from freshet_graph.trainer.exports.embeddings import load_embeddings
 
 LANES = (lane("distdy"), lane("sep", edge_life=2))
 LATER = lane("hash")
@@ -72,7 +78,7 @@ def test_the_log_is_opened_for_writing_though_snapshots_with_new_ids_go_meanwhil
     seal(store, SNAPSHOTS, SNAPSHOTS + 4)
     catch_up(store, *LANES)
     with monkeypatch.context() as patch:
-        calls = with_before(patch, stream.store.log.ids, "indexed_ids", dropping(store, 2))
+        calls = with_before(patch, freshet_graph.stream.store.log.ids, "indexed_ids", dropping(store, 2))
         with LogWriter.open(store, HEADER) as log:
             assert len(log.snapshots) == SNAPSHOTS + 4
     assert calls
@@ -82,7 +88,7 @@ def test_the_log_is_opened_for_writing_though_snapshots_with_new_ids_go_meanwhil
 
 def test_events_of_snapshots_that_are_dropped_meanwhile_are_passed_over(store, monkeypatch):
     with LogWriter.open(store, HEADER) as log:
-        with_before(monkeypatch, stream.store.log.writer, "read_table", dropping(store, 4))
+        with_before(monkeypatch, freshet_graph.stream.store.log.writer, "read_table", dropping(store, 4))
         assert sum(table.num_rows > 0 for table in log.events_since(0)) >= 4
 
 
@@ -90,9 +96,9 @@ def test_a_file_that_goes_between_two_looks_at_it_is_missing_and_not_damaged(tmp
     grown(tmp_path, end=2)
     snapshot = LogReader(tmp_path).snapshots[0]
     path = tmp_path / "log" / snapshot.events.path
-    with_before(monkeypatch, stream.store.files.data, "_content", path.unlink)
+    with_before(monkeypatch, freshet_graph.stream.store.files.data, "_content", path.unlink)
     with pytest.raises(MissingError, match=r"events.arrow is missing, though a record names it"):
-        stream.store.files.data.read_table(tmp_path / "log", snapshot.events)
+        freshet_graph.stream.store.files.data.read_table(tmp_path / "log", snapshot.events)
 
 
 def test_a_window_that_falls_behind_while_it_is_built_is_built_of_what_is_kept(store, monkeypatch):
@@ -118,7 +124,7 @@ def test_whoever_sees_a_snapshot_of_a_lane_finds_it_in_the_log(store, monkeypatc
         catch_up(store, *LANES)
         compact(store, Keep(snapshots=KEPT), always=True)
 
-    with_before(monkeypatch, stream.store.lane.reader, "newest_index", once(more))
+    with_before(monkeypatch, freshet_graph.stream.store.lane.reader, "newest_index", once(more))
     reader.refresh()
     assert len(reader.manifests) == len(reader.log.snapshots) == SNAPSHOTS + 3
     assert reader.log.events(reader.manifests[-1].tau).num_rows
@@ -131,7 +137,7 @@ def test_a_lane_that_is_begun_during_a_compaction_holds_the_log(store, monkeypat
         with LaneWriter(store, LATER) as writer:
             writer.catch_up(stop=lambda: len(writer.manifests) > first)
 
-    with_before(monkeypatch, stream.store.compact.store, "index_log", once(begun))
+    with_before(monkeypatch, freshet_graph.stream.store.compact.store, "index_log", once(begun))
     assert compact(store, Keep(snapshots=4), always=True).held_by == ["hash"]
     catch_up(store, LATER)
     assert LaneReader(store, "hash").manifests.first == first
@@ -142,7 +148,9 @@ def test_a_lane_that_is_begun_during_a_compaction_holds_the_log(store, monkeypat
 def test_a_lane_begins_later_where_a_compaction_knew_nothing_of_it(store, monkeypatch, step):
     def blind() -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(stream.store.compact.store, "lane_names", lambda store: ["distdy", "sep"])
+            patch.setattr(
+                freshet_graph.stream.store.compact.store, "lane_names", lambda store: ["distdy", "sep"]
+            )
             compact(store, Keep(snapshots=4), always=True)
 
     with monkeypatch.context() as patch:
@@ -224,7 +232,7 @@ def test_what_two_remove_at_once_is_gone(tmp_path, monkeypatch):
     folder = tmp_path / "folder"
     folder.mkdir()
     with_before(monkeypatch, FolderPath, "names", once(lambda: shutil.rmtree(folder)))
-    assert stream.store.files.sweep.remove([place_of(folder)]) == 0
+    assert freshet_graph.stream.store.files.sweep.remove([place_of(folder)]) == 0
 
 
 def test_the_lock_of_a_folder_that_is_removed_this_moment_is_nobodys(tmp_path, monkeypatch):
@@ -244,7 +252,7 @@ def test_a_compaction_that_has_lost_its_lease_says_so(store, places, monkeypatch
         write(store / "log/compaction.lock", b'{"writer": "another", "beat": "1"}\n')
         time.sleep(0.6)  # until the next renewal of a lease of one second
 
-    with_before(monkeypatch, stream.store.compact.store, "index_log", taken)
+    with_before(monkeypatch, freshet_graph.stream.store.compact.store, "index_log", taken)
     before = LogReader(store).index
     with pytest.raises(LaneBusyError, match="is being compacted by another now"):
         compact(store, Keep(snapshots=4), always=True)
@@ -264,7 +272,7 @@ def test_a_commit_of_a_former_writer_ends_the_opening_of_the_next(tmp_path, monk
         ], schema=schema))  # fmt: skip
         with_before(
             monkeypatch,
-            stream.store.log.writer,
+            freshet_graph.stream.store.log.writer,
             "load_tail_file",
             once(lambda: former.commit(sealed_through=2)),
         )

@@ -14,20 +14,20 @@ from log_events import event, poll, stream_config
 from other_machine import elsewhere
 from s3_server import S3Server
 
-from schemas.store import CommitRecord
-from stream.job import open_log
-from stream.job.open_log import RoomForCommits
-from stream.service.failure import Failure
-from stream.sink import SnapshotSink, log_header
-from stream.store.errors import LaneBusyError, StoreError
-from stream.store.lane.reader import LaneReader
-from stream.store.lane.writer import LaneWriter
-from stream.store.log.reader import LogReader
-from stream.store.log.writer import LogWriter
-from stream.store.places import lease
-from stream.store.places.bucket import ObjectStoreError
-from stream.store.places.place import place_of
-from stream.store.verify.store import verify
+from freshet_graph.schemas.store import CommitRecord
+from freshet_graph.stream.job import open_log
+from freshet_graph.stream.job.open_log import RoomForCommits
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.sink import SnapshotSink, log_header
+from freshet_graph.stream.store.errors import LaneBusyError, StoreError
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.lane.writer import LaneWriter
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.log.writer import LogWriter
+from freshet_graph.stream.store.places import lease
+from freshet_graph.stream.store.places.bucket import ObjectStoreError
+from freshet_graph.stream.store.places.place import place_of
+from freshet_graph.stream.store.verify.store import verify
 
 SNAPSHOTS = {tau: EVENTS.filter((EVENTS["t"].to_numpy() // SECOND) == tau) for tau in range(6)}
 

@@ -15,17 +15,17 @@ from s3_server import S3Server
 from sweeps import sweep
 from written_log import commits, durable_in_log, write_log, write_log_again_and_again
 
-from stream.store.compact.store import Keep, compact, remove_lane
-from stream.store.errors import ConfigMissingError, StoreError
-from stream.store.inspect import inspect
-from stream.store.lane.layout import lane_names
-from stream.store.lane.reader import LaneReader
-from stream.store.lane.writer import LaneWriter
-from stream.store.log.reader import LogReader
-from stream.store.places import lease as lease_module
-from stream.store.places.bucket import Bucket, ObjectStoreError
-from stream.store.places.place import Place, place_of
-from stream.store.verify.store import verify
+from freshet_graph.stream.store.compact.store import Keep, compact, remove_lane
+from freshet_graph.stream.store.errors import ConfigMissingError, StoreError
+from freshet_graph.stream.store.inspect import inspect
+from freshet_graph.stream.store.lane.layout import lane_names
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.lane.writer import LaneWriter
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.places import lease as lease_module
+from freshet_graph.stream.store.places.bucket import Bucket, ObjectStoreError
+from freshet_graph.stream.store.places.place import Place, place_of
+from freshet_graph.stream.store.verify.store import verify
 
 CHANGES = ("put", "put_new", "replace", "remove")
 Trouble = Literal["killed", "refused", "unanswered"]

@@ -7,14 +7,14 @@ from compacted import HEADER, catch_up, grown, seal
 from lane_stream import lane
 from placed import Places
 
-from schemas.store_address import Address
-from stream.store.compact.store import Keep, compact
-from stream.store.log.writer import LogWriter
-from stream.store.places.bucket import Bucket, Found
-from stream.store.places.interface import with_token
-from stream.store.places.object_path import ObjectPath
-from stream.store.places.place import Place
-from stream.store.verify.store import verify
+from freshet_graph.schemas.store_address import Address
+from freshet_graph.stream.store.compact.store import Keep, compact
+from freshet_graph.stream.store.log.writer import LogWriter
+from freshet_graph.stream.store.places.bucket import Bucket, Found
+from freshet_graph.stream.store.places.interface import with_token
+from freshet_graph.stream.store.places.object_path import ObjectPath
+from freshet_graph.stream.store.places.place import Place
+from freshet_graph.stream.store.verify.store import verify
 
 BEFORE, AFTER = "0123456789ab", "ba9876543210"
 LANE = lane("hash")

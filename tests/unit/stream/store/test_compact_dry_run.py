@@ -9,11 +9,11 @@ from lane_stream import lane
 from placed import files_of
 from typer.testing import CliRunner
 
-from stream.cli import app
-from stream.store.compact.store import Keep, compact, foresee
-from stream.store.errors import ConfigMissingError
-from stream.store.files.sweep import COMPACTION, lock_folder
-from stream.store.log.layout import log_folder
+from freshet_graph.stream.cli import app
+from freshet_graph.stream.store.compact.store import Keep, compact, foresee
+from freshet_graph.stream.store.errors import ConfigMissingError
+from freshet_graph.stream.store.files.sweep import COMPACTION, lock_folder
+from freshet_graph.stream.store.log.layout import log_folder
 
 LANES = (lane("distdy"), lane("sep", edge_life=2))
 

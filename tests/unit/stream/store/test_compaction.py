@@ -11,19 +11,19 @@ from lane_stream import SECOND, lane, random_events
 from log_events import event_columns
 from placed import files_of, problems_of, sizes, write
 
-from stream.store.as_of import AsOf
-from stream.store.compact.store import Keep, compact
-from stream.store.errors import ConfigMissingError, CorruptError, LaneBusyError, RetainedError
-from stream.store.files.sweep import COMPACTION, lock_folder
-from stream.store.graph import read_graph
-from stream.store.inspect import inspect
-from stream.store.lane.reader import LaneReader
-from stream.store.lane.writer import LaneWriter
-from stream.store.log.layout import commit_name
-from stream.store.log.reader import LogReader
-from stream.store.log.writer import LogWriter
-from stream.store.places.place import Place
-from stream.store.verify.store import verify
+from freshet_graph.stream.store.as_of import AsOf
+from freshet_graph.stream.store.compact.store import Keep, compact
+from freshet_graph.stream.store.errors import ConfigMissingError, CorruptError, LaneBusyError, RetainedError
+from freshet_graph.stream.store.files.sweep import COMPACTION, lock_folder
+from freshet_graph.stream.store.graph import read_graph
+from freshet_graph.stream.store.inspect import inspect
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.lane.writer import LaneWriter
+from freshet_graph.stream.store.log.layout import commit_name
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.log.writer import LogWriter
+from freshet_graph.stream.store.places.place import Place
+from freshet_graph.stream.store.verify.store import verify
 
 LANES = (lane("distdy"), lane("sep", edge_life=2))
 SNAPSHOTS, KEPT = 12, 4
@@ -369,7 +369,7 @@ def test_a_store_can_be_described_as_of_an_earlier_moment(whole, short):
 
 
 def test_offline_commands_take_a_stores_events_as_of_a_moment(whole, short):
-    from stream.store.store_events import store_events
+    from freshet_graph.stream.store.store_events import store_events
 
     upto = store_events(whole, AsOf(tau=6))
     assert upto.events.equals(STREAM.filter(pa.array(STREAM["t"].to_numpy() < 7 * SECOND)))

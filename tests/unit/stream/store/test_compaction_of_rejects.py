@@ -7,11 +7,11 @@ import pytest
 from compacted import EVENTS, HEADER, SECOND
 from log_events import refusal
 
-from schemas.store import Position
-from stream.store.compact.store import Keep, compact
-from stream.store.log.reader import LogReader
-from stream.store.log.writer import LogWriter
-from stream.store.verify.store import verify
+from freshet_graph.schemas.store import Position
+from freshet_graph.stream.store.compact.store import Keep, compact
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.log.writer import LogWriter
+from freshet_graph.stream.store.verify.store import verify
 
 SNAPSHOTS = 6
 

@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 from structlog.testing import capture_logs
 
-from schemas.trainer_config import TrainerConfig
-from stream.store.from_file import build_store, default_interval
-from stream.store.log.reader import LogReader
-from trainer.evaluation.evaluate import evaluate
-from trainer.ranks import Ranks
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.store.from_file import build_store, default_interval
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.trainer.evaluation.evaluate import evaluate
+from freshet_graph.trainer.ranks import Ranks
 
 DAY = 86_400
 

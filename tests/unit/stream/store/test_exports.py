@@ -17,19 +17,19 @@ from structlog.testing import capture_logs
 from thread_ranks import side_by_side
 from trainer_streams import make_lane, meetings
 
-from schemas.events import event_schema
-from schemas.exports import ExportCommit
-from schemas.trainer_config import Optimisation, TrainerConfig
-from stream.service.failure import Failure
-from stream.store.errors import CorruptError, RetainedError
-from stream.store.exports import ExportReader, ExportWriter
-from stream.store.files.records import put_record, read_record
-from stream.store.verify.store import verify
-from trainer.continual.daemon import Trainer
-from trainer.continual.journal import ScoreFile
-from trainer.exports.exporter import ExportGate, touched_nodes, version_of
-from trainer.ranks import Ranks
-from trainer.scoring.metrics import batched_figures
+from freshet_graph.schemas.events import event_schema
+from freshet_graph.schemas.exports import ExportCommit
+from freshet_graph.schemas.trainer_config import Optimisation, TrainerConfig
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.errors import CorruptError, RetainedError
+from freshet_graph.stream.store.exports import ExportReader, ExportWriter
+from freshet_graph.stream.store.files.records import put_record, read_record
+from freshet_graph.stream.store.verify.store import verify
+from freshet_graph.trainer.continual.daemon import Trainer
+from freshet_graph.trainer.continual.journal import ScoreFile
+from freshet_graph.trainer.exports.exporter import ExportGate, touched_nodes, version_of
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.scoring.metrics import batched_figures
 
 
 @KINDS

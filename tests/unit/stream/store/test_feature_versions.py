@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from stream.snapshots.node_features import segment_bounds
-from stream.store.lane.diff import cut_segments
-from stream.store.window.features import (
+from freshet_graph.stream.snapshots.node_features import segment_bounds
+from freshet_graph.stream.store.lane.diff import cut_segments
+from freshet_graph.stream.store.window.features import (
     LINE_BYTES,
     MASK,
     ROW,

@@ -13,7 +13,7 @@ from every_kind import make_every_kind
 from lane_stream import lane, make_store
 from plain_reader import PlainLane, PlainLog
 
-from schemas.store import (
+from freshet_graph.schemas.store import (
     FORMAT_VERSION,
     WHOLE_PAIRS,
     CommitRecord,
@@ -32,13 +32,13 @@ from schemas.store import (
     QualityRecord,
     SealedSnapshot,
 )
-from stream.snapshots.graph import LiveGraph
-from stream.store.compact.store import Keep, compact
-from stream.store.lane.reader import LaneReader
-from stream.store.log.index import groups
-from stream.store.log.reader import LogReader
-from stream.store.log.writer import LogWriter
-from stream.store.window.view import WindowView
+from freshet_graph.stream.snapshots.graph import LiveGraph
+from freshet_graph.stream.store.compact.store import Keep, compact
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.log.index import groups
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.log.writer import LogWriter
+from freshet_graph.stream.store.window.view import WindowView
 
 TESTS = Path(__file__).parents[3]
 PAGE = TESTS.parent / "docs" / "store-format.md"

@@ -12,15 +12,15 @@ import pytest
 from lane_stream import FEATURES, SECOND, lane, make_store
 from plain_reader import PlainLog
 
-from schemas.errors import MissingLibraryError
-from schemas.events import event_schema
-from stream import open_store
-from stream.store.as_of import AsOf
-from stream.store.errors import ConfigMissingError, RetainedError
-from stream.store.from_file import build_store
-from stream.store.graph import read_graph
-from stream.store.log.reader import LogReader
-from stream.store.log.writer import LogWriter
+from freshet_graph import open_store
+from freshet_graph.schemas.errors import MissingLibraryError
+from freshet_graph.schemas.events import event_schema
+from freshet_graph.stream.store.as_of import AsOf
+from freshet_graph.stream.store.errors import ConfigMissingError, RetainedError
+from freshet_graph.stream.store.from_file import build_store
+from freshet_graph.stream.store.graph import read_graph
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.log.writer import LogWriter
 
 PAGE = Path(__file__).parents[4] / "docs" / "store-format.md"
 LIBRARY = PAGE.with_name("library.md")

@@ -10,14 +10,14 @@ from forge import reforged
 from lane_stream import lane, make_store, random_events
 from placed import problems_of
 
-from schemas.config import StreamConfig
-from schemas.store import CommitRecord
-from stream.store.errors import CorruptError, StoreError
-from stream.store.lane.reader import LaneReader
-from stream.store.lane.writer import LaneWriter
-from stream.store.log.reader import LogReader
-from stream.store.log.writer import LogWriter
-from stream.store.places.place import Place
+from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.schemas.store import CommitRecord
+from freshet_graph.stream.store.errors import CorruptError, StoreError
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.lane.writer import LaneWriter
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.log.writer import LogWriter
+from freshet_graph.stream.store.places.place import Place
 
 LOG_FOLDERS = ("log/commits", "log/tail", "log/rejects", "log/snapshots")
 LANE_FOLDERS = ("lanes/hash/commits", "lanes/hash/snapshots", "lanes/hash/state")

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from stream.snapshots.pairs import pair_keys, split_keys
-from stream.store.lane.diff import (
+from freshet_graph.stream.snapshots.pairs import pair_keys, split_keys
+from freshet_graph.stream.store.lane.diff import (
     WholePairs,
     cut_segments,
     full_rows,

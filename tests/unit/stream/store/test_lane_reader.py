@@ -7,10 +7,10 @@ from lane_stream import lane, make_store, random_events
 from placed import Changes, copied, flipped
 from warm_popen import server
 
-from stream.store.errors import ConfigMissingError, CorruptError
-from stream.store.lane.reader import LaneReader
-from stream.store.lane.writer import LaneWriter
-from stream.store.places.place import place_of
+from freshet_graph.stream.store.errors import ConfigMissingError, CorruptError
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.lane.writer import LaneWriter
+from freshet_graph.stream.store.places.place import place_of
 
 
 @pytest.fixture(scope="module")

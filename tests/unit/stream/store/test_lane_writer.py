@@ -10,19 +10,19 @@ import pytest
 from lane_stream import FEATURES, SECOND, SEGMENTS, lane, lane_files, make_store, manifests, random_events
 from log_events import event
 
-from schemas.config import Lane
-from schemas.events import event_schema
-from schemas.store import LaneManifest, LogHeader
-from stream.partition.interface import Assignment, PartitionError, Why
-from stream.partition.vertex.hash import Hash
-from stream.store.compact.store import Keep, compact
-from stream.store.errors import ConfigMissingError, LaneBusyError, MismatchError, StoreError
-from stream.store.lane.reader import LaneReader
-from stream.store.lane.writer import LaneWriter
-from stream.store.log.reader import LogReader
-from stream.store.log.writer import LogWriter
-from stream.store.places.folder import FolderStaging
-from stream.store.verify.store import verify
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.events import event_schema
+from freshet_graph.schemas.store import LaneManifest, LogHeader
+from freshet_graph.stream.partition.interface import Assignment, PartitionError, Why
+from freshet_graph.stream.partition.vertex.hash import Hash
+from freshet_graph.stream.store.compact.store import Keep, compact
+from freshet_graph.stream.store.errors import ConfigMissingError, LaneBusyError, MismatchError, StoreError
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.lane.writer import LaneWriter
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.log.writer import LogWriter
+from freshet_graph.stream.store.places.folder import FolderStaging
+from freshet_graph.stream.store.verify.store import verify
 
 
 def edges(*rows: tuple[int, int, int, float]) -> pa.Table:
@@ -138,8 +138,8 @@ def test_only_the_newest_two_states_are_kept(tmp_path):
 
 
 def test_states_and_bases_come_however_little_happens(tmp_path, monkeypatch):
-    monkeypatch.setattr("stream.store.lane.writer.STATE_SNAPSHOTS", 4)
-    monkeypatch.setattr("stream.store.lane.writer.BASE_STEPS", 2)
+    monkeypatch.setattr("freshet_graph.stream.store.lane.writer.STATE_SNAPSHOTS", 4)
+    monkeypatch.setattr("freshet_graph.stream.store.lane.writer.BASE_STEPS", 2)
     many = [(node, node + 1, 0, 1.0) for node in range(200)]
     make_store(tmp_path, lane("hash"), events=edges(*many, *((1, 300 + s, s, 1.0) for s in range(1, 14))))
     found = manifests(tmp_path, "hash")

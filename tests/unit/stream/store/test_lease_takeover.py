@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 from placed import Places
 
-from stream.store.errors import LaneBusyError
-from stream.store.files.sweep import lock_folder
-from stream.store.places.bucket import Bucket
-from stream.store.places.object_path import ObjectPath
+from freshet_graph.stream.store.errors import LaneBusyError
+from freshet_graph.stream.store.files.sweep import lock_folder
+from freshet_graph.stream.store.places.bucket import Bucket
+from freshet_graph.stream.store.places.object_path import ObjectPath
 
 pytestmark = pytest.mark.parametrize("places", ["bucket"], indirect=True, scope="module")
 

@@ -11,19 +11,19 @@ from other_machine import elsewhere
 from plain_reader import PlainLog
 from s3_server import S3Server
 
-from schemas.config import Lane, StreamConfig
-from schemas.events import event_schema
-from schemas.store import FOLLOWED, FORMAT_VERSION, LogHeader, Position
-from stream.job.standby import require_fit
-from stream.kafka.client import NoBrokerError
-from stream.store.errors import ConfigMissingError, LaneBusyError, MismatchError
-from stream.store.files.records import CONFIG_KEYS, read_record
-from stream.store.lane.reader import LaneReader
-from stream.store.lane.writer import LaneWriter
-from stream.store.log.reader import LogReader
-from stream.store.log.writer import LogWriter
-from stream.store.places.place import Place
-from stream.store.verify.store import verify
+from freshet_graph.schemas.config import Lane, StreamConfig
+from freshet_graph.schemas.events import event_schema
+from freshet_graph.schemas.store import FOLLOWED, FORMAT_VERSION, LogHeader, Position
+from freshet_graph.stream.job.standby import require_fit
+from freshet_graph.stream.kafka.client import NoBrokerError
+from freshet_graph.stream.store.errors import ConfigMissingError, LaneBusyError, MismatchError
+from freshet_graph.stream.store.files.records import CONFIG_KEYS, read_record
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.lane.writer import LaneWriter
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.log.writer import LogWriter
+from freshet_graph.stream.store.places.place import Place
+from freshet_graph.stream.store.verify.store import verify
 
 WRONG = LogHeader(graph="g", interval_us=SECOND, ids="int")
 RIGHT = WRONG.model_copy(update={"edge_features": 2, "node_features": 4, "ids": "string", "segments": 2})
@@ -176,7 +176,7 @@ def test_a_job_that_stands_by_takes_it_likewise(tmp_path: Path, monkeypatch: pyt
     def nobody(*_: object) -> None:
         raise NoBrokerError("no broker answers")
 
-    monkeypatch.setattr("stream.job.standby.topic_bounds", nobody)
+    monkeypatch.setattr("freshet_graph.stream.job.standby.topic_bounds", nobody)
     all_refused(tmp_path)
     require_fit(config(tmp_path, 2))
     assert said(LogReader(tmp_path).header) == said(WRONG), "who stands by changes nothing"

@@ -16,12 +16,12 @@ from placed import Places, anew, files_of, flipped
 from placed import write as replace
 from warm_popen import server
 
-import stream.store.log.ids
-from stream.store.errors import ConfigMissingError, CorruptError, RetainedError
-from stream.store.files.follow import FolderWatch
-from stream.store.log.reader import LogReader
-from stream.store.places.place import Place, place_of
-from stream.store.verify.log import verify_log
+import freshet_graph.stream.store.log.ids
+from freshet_graph.stream.store.errors import ConfigMissingError, CorruptError, RetainedError
+from freshet_graph.stream.store.files.follow import FolderWatch
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.places.place import Place, place_of
+from freshet_graph.stream.store.verify.log import verify_log
 
 
 def test_a_store_without_a_log_is_said_to_be_missing(place: Place) -> None:
@@ -69,7 +69,7 @@ def test_external_ids_are_views_and_a_few_of_them_are_asked_for_in_any_order(tmp
 def test_external_ids_of_many_snapshots_are_in_few_pieces(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream.store.log.ids, "MOST_FILES", 4)
+    monkeypatch.setattr(freshet_graph.stream.store.log.ids, "MOST_FILES", 4)
     write(place)
     log = LogReader(place)
     for tau in range(14):
@@ -163,7 +163,7 @@ def test_a_follower_wakes_up_with_and_without_inotify(
 ) -> None:
     polling = refused is not None
     if refused is not None:
-        monkeypatch.setattr(f"stream.store.files.follow.{refused}", unavailable)
+        monkeypatch.setattr(f"freshet_graph.stream.store.files.follow.{refused}", unavailable)
     write(tmp_path, 1)
     with FolderWatch(tmp_path) as watch:
         assert watch.polling is bool(polling)

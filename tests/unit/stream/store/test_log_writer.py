@@ -15,18 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_events import event, refusal
 
-from schemas.events import IdKind, event_schema
-from schemas.store import LogHeader, Position
-from stream.store.crash import CRASH_POINTS, arm
-from stream.store.errors import CorruptError, LaneBusyError, MismatchError, StoreError
-from stream.store.files.records import put_record, read_record
-from stream.store.log import writer as log_writer
-from stream.store.log.reader import LogReader
-from stream.store.log.sealed import FAN_IN, absorbed_from, canonical_batches, tail_schema
-from stream.store.log.writer import LogWriter
-from stream.store.places.interface import plain
-from stream.store.places.place import Place
-from stream.store.verify.log import verify_log
+from freshet_graph.schemas.events import IdKind, event_schema
+from freshet_graph.schemas.store import LogHeader, Position
+from freshet_graph.stream.store.crash import CRASH_POINTS, arm
+from freshet_graph.stream.store.errors import CorruptError, LaneBusyError, MismatchError, StoreError
+from freshet_graph.stream.store.files.records import put_record, read_record
+from freshet_graph.stream.store.log import writer as log_writer
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.log.sealed import FAN_IN, absorbed_from, canonical_batches, tail_schema
+from freshet_graph.stream.store.log.writer import LogWriter
+from freshet_graph.stream.store.places.interface import plain
+from freshet_graph.stream.store.places.place import Place
+from freshet_graph.stream.store.verify.log import verify_log
 
 HEADER = LogHeader(graph="g", interval_us=10, ids="int")
 
@@ -152,7 +152,7 @@ def test_a_full_disk_leaves_the_log_as_it_was_and_the_commit_can_be_tried_again(
             def full(path: Path) -> None:
                 raise OSError(errno.ENOSPC, "No space left on device")
 
-            patch.setattr("stream.store.places.folder.sync_file", full)
+            patch.setattr("freshet_graph.stream.store.places.folder.sync_file", full)
             with pytest.raises(OSError, match="No space"):
                 writer.commit(seal=[(0, events(event(1, 2, 5), event(3, 3, 6)))], tail=tail(event(4, 4, 15)))
         assert (writer.num_nodes, files(tmp_path, "tail"), files(tmp_path, "snapshots")) == (

@@ -5,8 +5,8 @@ import weakref
 
 import pytest
 
-from stream.store.errors import RetainedError
-from stream.store.files.records import Numbered
+from freshet_graph.stream.store.errors import RetainedError
+from freshet_graph.stream.store.files.records import Numbered
 
 
 class Item:

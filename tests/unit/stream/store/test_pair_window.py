@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from stream.snapshots.pairs import pair_keys
-from stream.store.window.pairs import PairWindow, RowSet
+from freshet_graph.stream.snapshots.pairs import pair_keys
+from freshet_graph.stream.store.window.pairs import PairWindow, RowSet
 
 
 @pytest.mark.parametrize("window", [1, 3, 7])

@@ -14,17 +14,17 @@ from data_files import write_table
 from other_machine import elsewhere
 from s3_server import S3Server
 
-from schemas.store import LogHeader
-from schemas.store_address import Address, parse_address
-from stream.store.errors import ConfigMissingError, CorruptError, LaneBusyError, MissingError
-from stream.store.files.data import open_table, read_table
-from stream.store.files.records import put_record, read_record
-from stream.store.files.sweep import lock_folder, remove
-from stream.store.places import lease as lease_module
-from stream.store.places.bucket import Bucket, ObjectStoreError
-from stream.store.places.interface import plain, token_of, with_token
-from stream.store.places.object_path import ObjectPath, cache_of
-from stream.store.places.place import Place, place_of
+from freshet_graph.schemas.store import LogHeader
+from freshet_graph.schemas.store_address import Address, parse_address
+from freshet_graph.stream.store.errors import ConfigMissingError, CorruptError, LaneBusyError, MissingError
+from freshet_graph.stream.store.files.data import open_table, read_table
+from freshet_graph.stream.store.files.records import put_record, read_record
+from freshet_graph.stream.store.files.sweep import lock_folder, remove
+from freshet_graph.stream.store.places import lease as lease_module
+from freshet_graph.stream.store.places.bucket import Bucket, ObjectStoreError
+from freshet_graph.stream.store.places.interface import plain, token_of, with_token
+from freshet_graph.stream.store.places.object_path import ObjectPath, cache_of
+from freshet_graph.stream.store.places.place import Place, place_of
 
 TABLE = pa.table({"x": [1, 2, 3]})
 

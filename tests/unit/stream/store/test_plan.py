@@ -11,15 +11,15 @@ import pytest
 from log_events import event_columns
 from typer.testing import CliRunner
 
-from schemas.config import Lane
-from schemas.events import US_PER_S
-from stream.cli import app
-from stream.service.output import show_bytes
-from stream.store.from_file import build_store
-from stream.store.inspect import inspect
-from stream.store.lane.reader import LaneReader
-from stream.store.plan import DAY_S, STREAM_PROCESS_BYTES, TRAINER_PROCESS_BYTES, Stream, plan
-from stream.store.window.view import WindowView
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.events import US_PER_S
+from freshet_graph.stream.cli import app
+from freshet_graph.stream.service.output import show_bytes
+from freshet_graph.stream.store.from_file import build_store
+from freshet_graph.stream.store.inspect import inspect
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.plan import DAY_S, STREAM_PROCESS_BYTES, TRAINER_PROCESS_BYTES, Stream, plan
+from freshet_graph.stream.store.window.view import WindowView
 
 SNAPSHOTS, INTERVAL_S = 6, 100
 STREAM = Stream(

@@ -11,8 +11,8 @@ from lane_stream import lane, lane_files, make_store, random_events
 from sweeps import sweep
 from written_log import commits, durable_in_log, write_log, write_log_again_and_again
 
-from stream.store.lane.writer import LaneWriter
-from stream.store.verify.store import verify
+from freshet_graph.stream.store.lane.writer import LaneWriter
+from freshet_graph.stream.store.verify.store import verify
 
 LANE = lane("sep", edge_life=2, base_every=2)
 SNAPSHOTS = 3

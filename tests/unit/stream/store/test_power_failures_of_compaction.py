@@ -9,9 +9,9 @@ from crash_disk import CrashDisk, Moment, put, states
 from lane_stream import lane, random_events
 from sweeps import sweep
 
-from stream.store.compact.store import Keep, compact
-from stream.store.log.reader import LogReader
-from stream.store.verify.store import verify
+from freshet_graph.stream.store.compact.store import Keep, compact
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.verify.store import verify
 
 LANE = lane("sep", edge_life=2, base_every=2, window=2)
 EVENTS = random_events(snapshots=7, a_snapshot=12, nodes=10)

@@ -7,11 +7,11 @@ import pyarrow as pa
 import pytest
 from log_events import event_columns
 
-from schemas.events import event_schema
-from stream.decode.files import EventFile
-from stream.store.errors import StoreError
-from stream.store.savings import PAIR_BYTES, measure
-from stream.synthetic.table2 import PaperGraph, paper_snapshots
+from freshet_graph.schemas.events import event_schema
+from freshet_graph.stream.decode.files import EventFile
+from freshet_graph.stream.store.errors import StoreError
+from freshet_graph.stream.store.savings import PAIR_BYTES, measure
+from freshet_graph.stream.synthetic.table2 import PaperGraph, paper_snapshots
 
 
 def paper_file(nodes: int, edges: int, change: float, features: int) -> EventFile:

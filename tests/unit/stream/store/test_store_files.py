@@ -13,16 +13,16 @@ import pyarrow as pa
 import pytest
 from data_files import write_file, write_table
 
-from schemas.store import FileRef, LaneHeader, LogHeader
-from stream.store.crash import VARIABLE
-from stream.store.errors import CorruptError, FormatVersionError, LaneBusyError
-from stream.store.files.data import checksum, open_table, read_table
-from stream.store.files.records import put_record, read_record
-from stream.store.files.sweep import new_writer_id
-from stream.store.places.durable import FolderLock
-from stream.store.places.interface import inside
-from stream.store.places.place import place_of
-from stream.store.places.write_out import WriteOut
+from freshet_graph.schemas.store import FileRef, LaneHeader, LogHeader
+from freshet_graph.stream.store.crash import VARIABLE
+from freshet_graph.stream.store.errors import CorruptError, FormatVersionError, LaneBusyError
+from freshet_graph.stream.store.files.data import checksum, open_table, read_table
+from freshet_graph.stream.store.files.records import put_record, read_record
+from freshet_graph.stream.store.files.sweep import new_writer_id
+from freshet_graph.stream.store.places.durable import FolderLock
+from freshet_graph.stream.store.places.interface import inside
+from freshet_graph.stream.store.places.place import place_of
+from freshet_graph.stream.store.places.write_out import WriteOut
 
 HEADER = LogHeader(graph="g", interval_us=1, ids="int")
 TABLE = pa.table({"x": pa.array(range(100), pa.int64())})
@@ -50,7 +50,7 @@ def test_a_commit_that_fails_while_naming_removes_all_of_its_files(
     def full(path: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("stream.store.places.folder.sync_folder", full)
+    monkeypatch.setattr("freshet_graph.stream.store.places.folder.sync_folder", full)
     with pytest.raises(OSError, match="No space"), place_of(tmp_path).stage() as staging:
         staging.add_table("a.arrow", TABLE)
         staging.add_table("b.arrow", TABLE)
@@ -140,7 +140,7 @@ def test_a_second_writer_is_refused_with_the_first_ones_name(tmp_path: Path) -> 
 
 def test_a_lock_dies_with_its_process(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from stream.store.places.durable import FolderLock\n"
+        "import sys, time; from pathlib import Path; from freshet_graph.stream.store.places.durable import FolderLock\n"
         "lock = FolderLock(Path(sys.argv[1]), 'doomed'); print('held', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE) as process:
@@ -154,7 +154,7 @@ def test_a_lock_dies_with_its_process(tmp_path: Path) -> None:
 
 def test_a_crash_point_kills_at_the_pass_that_was_asked_for() -> None:
     code = (
-        "from stream.store.crash import crash_point\n"
+        "from freshet_graph.stream.store.crash import crash_point\n"
         "for i in range(5): print(i, flush=True); crash_point('here')"
     )
     for wanted, seen in (("here:3", "0\n1\n2\n"), ("here", "0\n"), ("elsewhere", "0\n1\n2\n3\n4\n")):

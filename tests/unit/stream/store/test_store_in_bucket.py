@@ -8,19 +8,19 @@ from compacted import catch_up, grown, log_content, seal, seen
 from lane_stream import lane
 from s3_server import S3Server
 
-from stream.cluster.plan import announce, is_current, withdraw
-from stream.store.as_of import AsOf
-from stream.store.compact.store import Keep, compact, remove_lane
-from stream.store.errors import ConfigMissingError, LaneBusyError, RetainedError
-from stream.store.graph import read_graph
-from stream.store.inspect import inspect
-from stream.store.lane.layout import lane_names
-from stream.store.lane.reader import LaneReader
-from stream.store.lane.writer import LaneWriter
-from stream.store.log.reader import LogReader
-from stream.store.places.interface import with_token
-from stream.store.places.place import place_of
-from stream.store.verify.store import verify
+from freshet_graph.stream.cluster.plan import announce, is_current, withdraw
+from freshet_graph.stream.store.as_of import AsOf
+from freshet_graph.stream.store.compact.store import Keep, compact, remove_lane
+from freshet_graph.stream.store.errors import ConfigMissingError, LaneBusyError, RetainedError
+from freshet_graph.stream.store.graph import read_graph
+from freshet_graph.stream.store.inspect import inspect
+from freshet_graph.stream.store.lane.layout import lane_names
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.lane.writer import LaneWriter
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.places.interface import with_token
+from freshet_graph.stream.store.places.place import place_of
+from freshet_graph.stream.store.verify.store import verify
 
 LANES = [lane("hash"), lane("hdrf")]
 DAYS = 10

@@ -9,12 +9,12 @@ from compacted import grown
 from lane_stream import lane
 from s3_server import S3Server
 
-from schemas.store_address import parse_address
-from stream.store.places.bucket import Bucket
-from stream.store.places.object_path import ObjectPath
-from stream.store.places.place import place_of
-from stream.store.verify import ahead
-from stream.store.verify.store import verify
+from freshet_graph.schemas.store_address import parse_address
+from freshet_graph.stream.store.places.bucket import Bucket
+from freshet_graph.stream.store.places.object_path import ObjectPath
+from freshet_graph.stream.store.places.place import place_of
+from freshet_graph.stream.store.verify import ahead
+from freshet_graph.stream.store.verify.store import verify
 
 
 @pytest.fixture

@@ -8,15 +8,15 @@ from data_files import write_table
 from log_events import SECOND, Clock, event, poll, stream_config
 from placed import Changes, Places, anew, files_of
 
-from schemas.events import event_schema
-from schemas.store import CommitRecord
-from stream.sink import SnapshotSink, log_header
-from stream.store.errors import ConfigMissingError, CorruptError
-from stream.store.files.records import canonical, checksum_of, put_record, read_record
-from stream.store.log.reader import LogReader
-from stream.store.log.writer import LogWriter
-from stream.store.places.place import Place
-from stream.store.verify.log import verify_log
+from freshet_graph.schemas.events import event_schema
+from freshet_graph.schemas.store import CommitRecord
+from freshet_graph.stream.sink import SnapshotSink, log_header
+from freshet_graph.stream.store.errors import ConfigMissingError, CorruptError
+from freshet_graph.stream.store.files.records import canonical, checksum_of, put_record, read_record
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.log.writer import LogWriter
+from freshet_graph.stream.store.places.place import Place
+from freshet_graph.stream.store.verify.log import verify_log
 
 
 @pytest.fixture(scope="module")

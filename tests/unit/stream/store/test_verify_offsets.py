@@ -9,9 +9,9 @@ import pytest
 from log_events import SECOND, Message, event, poll
 from sink_job import A, B, Job
 
-from stream.store.compact.store import Keep, compact
-from stream.store.log.writer import LogWriter
-from stream.store.verify.store import verify
+from freshet_graph.stream.store.compact.store import Keep, compact
+from freshet_graph.stream.store.log.writer import LogWriter
+from freshet_graph.stream.store.verify.store import verify
 
 
 class OldJob(Job):

@@ -7,11 +7,11 @@ import pyarrow as pa
 import pytest
 from log_events import event, refusal
 
-from schemas.events import event_schema
-from schemas.store import LogHeader, Position
-from stream.store.log.writer import LogWriter
-from stream.store.verify.index import wrong_rows
-from stream.store.verify.log import verify_log
+from freshet_graph.schemas.events import event_schema
+from freshet_graph.schemas.store import LogHeader, Position
+from freshet_graph.stream.store.log.writer import LogWriter
+from freshet_graph.stream.store.verify.index import wrong_rows
+from freshet_graph.stream.store.verify.log import verify_log
 
 HEADER = LogHeader(graph="g", interval_us=1, ids="int", node_features=3, edge_features=2)
 

@@ -9,13 +9,13 @@ import xxhash
 from lane_stream import lane, make_store, random_events
 from placed import copied, files_of, problems_of
 
-from schemas.store import LaneManifest
-from stream.store.errors import ConfigMissingError
-from stream.store.files.data import open_table
-from stream.store.files.records import canonical, checksum_of, read_record
-from stream.store.lane.reader import LaneReader
-from stream.store.lane.sweep import KEPT_STATES
-from stream.store.verify.store import verify
+from freshet_graph.schemas.store import LaneManifest
+from freshet_graph.stream.store.errors import ConfigMissingError
+from freshet_graph.stream.store.files.data import open_table
+from freshet_graph.stream.store.files.records import canonical, checksum_of, read_record
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.lane.sweep import KEPT_STATES
+from freshet_graph.stream.store.verify.store import verify
 
 SNAPSHOTS = 7
 

@@ -6,10 +6,10 @@ import pytest
 from lane_stream import FEATURES, SECOND, lane, live_nodes, make_store, manifests, random_events
 from placed import anew, write
 
-from stream.store.errors import CorruptError, RetainedError
-from stream.store.from_file import build_store
-from stream.store.lane.reader import LaneReader
-from stream.store.window.view import WindowView
+from freshet_graph.stream.store.errors import CorruptError, RetainedError
+from freshet_graph.stream.store.from_file import build_store
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.window.view import WindowView
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ import pytest
 from typer import Typer
 from typer.testing import CliRunner
 
-from stream.commands.synth import synth
-from stream.decode.files import read_events
-from stream.synthetic import PAPER_GRAPHS, START_S, PaperGraph, interactions, paper_snapshots
-from stream.synthetic.interactions import community_edges
+from freshet_graph.stream.commands.synth import synth
+from freshet_graph.stream.decode.files import read_events
+from freshet_graph.stream.synthetic import PAPER_GRAPHS, START_S, PaperGraph, interactions, paper_snapshots
+from freshet_graph.stream.synthetic.interactions import community_edges
 
 
 def columns(table: pa.Table, *names: str) -> list[np.ndarray]:

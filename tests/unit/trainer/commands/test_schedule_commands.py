@@ -9,9 +9,9 @@ import pytest
 from trainer_streams import make_lane
 from typer.testing import CliRunner
 
-from trainer.cli import app
-from trainer.strategies.dygnex.scheduling.time_model import TimeModel, group_sizes
-from trainer.strategies.dygnex.scheduling.workloads import stored_times
+from freshet_graph.trainer.cli import app
+from freshet_graph.trainer.strategies.dygnex.scheduling.time_model import TimeModel, group_sizes
+from freshet_graph.trainer.strategies.dygnex.scheduling.workloads import stored_times
 
 SCHEDULE_KEYS = {
     "algorithm", "groups", "gpus", "iterations", "epoch_s", "lower_bound_s", "gap", "imbalance", "efficiency", "solve_s",

@@ -14,17 +14,17 @@ from structlog.testing import capture_logs
 from trainer_invoked import RUNNER, _no_logs, invoke, write  # noqa: F401  a fixture
 from trainer_streams import make_lane, meetings
 
-from schemas.config import Lane
-from schemas.events import US_PER_S
-from schemas.trainer_config import TrainerConfig
-from stream.partition.interface import create
-from stream.service.failure import Failure
-from stream.store.from_file import build_store
-from stream.store.lane.reader import LaneReader
-from trainer.cli import app
-from trainer.evaluation.split import parse_shares, split_by_time
-from trainer.models.interface import MODELS
-from trainer.strategies.interface import STRATEGIES
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.events import US_PER_S
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.partition.interface import create
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.from_file import build_store
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.cli import app
+from freshet_graph.trainer.evaluation.split import parse_shares, split_by_time
+from freshet_graph.trainer.models.interface import MODELS
+from freshet_graph.trainer.strategies.interface import STRATEGIES
 
 RUN_KEYS = {"snapshots", "steps", "events", "loss", "ap", "auc", "mrr", "seconds", "checkpoint"}
 EVALUATE_KEYS = {
@@ -205,7 +205,7 @@ def test_what_cannot_work_is_refused_before_a_rank_starts_or_a_store_is_waited_f
     def started(*_: object) -> None:
         raise AssertionError("ranks were started")
 
-    monkeypatch.setattr("trainer.commands.ranks.launch", started)
+    monkeypatch.setattr("freshet_graph.trainer.commands.ranks.launch", started)
     file = write(tmp_path, store=str(tmp_path / "nowhere"), **keys)
     arguments = {"config": [], "run": ["--ranks", "2"], "evaluate": ["--data", "nowhere", "--ranks", "2"]}[
         command
@@ -262,7 +262,7 @@ def test_compilation_is_not_part_of_an_epoch_and_warming_up_changes_no_number(
 ) -> None:
     file, data = write(tmp_path, **EVENT_MODEL), event_file(tmp_path)
     _, warm, _ = invoke("evaluate", "--config", file, "--data", data)
-    monkeypatch.setattr("trainer.evaluation.evaluate._Run._warm_up", lambda _: None)
+    monkeypatch.setattr("freshet_graph.trainer.evaluation.evaluate._Run._warm_up", lambda _: None)
     _, cold, _ = invoke("evaluate", "--config", file, "--data", data)
     clock = ("epoch_s", "train_s", "wait_s", "peak_mib", "runs")
     assert {key: warm[key] for key in warm if key not in clock} == {
@@ -338,8 +338,8 @@ def test_the_parameters_that_the_example_shows_are_those_of_the_default_model_an
 def test_starting_the_trainer_imports_neither_dgl_nor_torch() -> None:
     """Nor does an example of its configuration, which needs no list of models."""
     script = (
-        "import sys, trainer.cli; sys.argv = ['freshet-trainer', 'config', '--example']\n"
-        "try: trainer.cli.main()\n"
+        "import sys, freshet_graph.trainer.cli; sys.argv = ['freshet-trainer', 'config', '--example']\n"
+        "try: freshet_graph.trainer.cli.main()\n"
         "except SystemExit: print({'dgl', 'torch'} & set(sys.modules))"
     )
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -348,8 +348,8 @@ def test_starting_the_trainer_imports_neither_dgl_nor_torch() -> None:
 
 def test_training_never_imports_dgl() -> None:
     script = (
-        "import sys, trainer.service, trainer.evaluation.evaluate\n"
-        "from trainer.models.interface import MODELS\n"
+        "import sys, freshet_graph.trainer.service, freshet_graph.trainer.evaluation.evaluate\n"
+        "from freshet_graph.trainer.models.interface import MODELS\n"
         "MODELS.all(); print('dgl' in sys.modules)"
     )
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -12,21 +12,21 @@ from structlog.testing import capture_logs
 from thread_ranks import FakeLink, side_by_side
 from trainer_streams import SECOND, make_lane, meetings
 
-from schemas.config import Lane
-from schemas.trainer_config import TrainerConfig
-from stream.service.failure import Failure
-from stream.store.errors import ConfigMissingError
-from stream.store.from_file import build_store
-from stream.store.lane.reader import LaneReader
-from trainer.continual import auto
-from trainer.continual.auto import lane_of, measured_link
-from trainer.exports.predictor import Predictor
-from trainer.ranks import Ranks
-from trainer.session.checkpoint import with_strategy
-from trainer.session.session import Session
-from trainer.session.snapshot_trainer import SnapshotTrainer
-from trainer.strategies.cost_model import Cost
-from trainer.validation import candidates, require_evaluable
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.errors import ConfigMissingError
+from freshet_graph.stream.store.from_file import build_store
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.continual import auto
+from freshet_graph.trainer.continual.auto import lane_of, measured_link
+from freshet_graph.trainer.exports.predictor import Predictor
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.session.checkpoint import with_strategy
+from freshet_graph.trainer.session.session import Session
+from freshet_graph.trainer.session.snapshot_trainer import SnapshotTrainer
+from freshet_graph.trainer.strategies.cost_model import Cost
+from freshet_graph.trainer.validation import candidates, require_evaluable
 
 SNAPSHOTS = 9
 

@@ -12,19 +12,19 @@ from prometheus_client import generate_latest
 from small_trainers import EVENT_MODEL, KINDS, config_for, lines, run, trainer_for
 from trainer_streams import SECOND, make_lane, meetings
 
-from schemas.events import event_schema
-from schemas.trainer_config import Drift, Optimisation
-from stream.service.failure import Failure
-from stream.store.files.records import Numbered
-from trainer.continual.daemon import Trainer
-from trainer.continual.drift import DriftWatch
-from trainer.continual.pace import LoadPolicy
-from trainer.learning.soundness import copied, is_sound
-from trainer.learning.step import LearningRate
-from trainer.session.snapshot_trainer import time_stratified
-from trainer.strategies.interface import StepReport
-from trainer.tasks.interface import SnapshotExamples
-from trainer.tasks.node_regression import NodeRegression
+from freshet_graph.schemas.events import event_schema
+from freshet_graph.schemas.trainer_config import Drift, Optimisation
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.files.records import Numbered
+from freshet_graph.trainer.continual.daemon import Trainer
+from freshet_graph.trainer.continual.drift import DriftWatch
+from freshet_graph.trainer.continual.pace import LoadPolicy
+from freshet_graph.trainer.learning.soundness import copied, is_sound
+from freshet_graph.trainer.learning.step import LearningRate
+from freshet_graph.trainer.session.snapshot_trainer import time_stratified
+from freshet_graph.trainer.strategies.interface import StepReport
+from freshet_graph.trainer.tasks.interface import SnapshotExamples
+from freshet_graph.trainer.tasks.node_regression import NodeRegression
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.37, 0.5, 0.9, 1.0])

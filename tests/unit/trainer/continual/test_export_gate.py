@@ -6,11 +6,11 @@ from exporting_trainers import config_for
 from small_trainers import run
 from trainer_streams import make_lane
 
-from schemas.trainer_config import Hold
-from trainer.continual.journal import ScoreFile
-from trainer.exports.exporter import ExportGate
-from trainer.scoring.metrics import Figures
-from trainer.tasks.node_regression import NodeRegression
+from freshet_graph.schemas.trainer_config import Hold
+from freshet_graph.trainer.continual.journal import ScoreFile
+from freshet_graph.trainer.exports.exporter import ExportGate
+from freshet_graph.trainer.scoring.metrics import Figures
+from freshet_graph.trainer.tasks.node_regression import NodeRegression
 
 
 def aps(model: float | None, recency: float | None = None) -> Figures:

@@ -7,10 +7,10 @@ import pytest
 from small_trainers import EVENT_MODEL, config_for, lines, run
 from trainer_streams import make_lane, meetings
 
-from schemas.trainer_config import Optimisation
-from stream.service.failure import Failure
-from trainer.continual.daemon import SHARE, Saving
-from trainer.continual.pace import FASTER, FOLLOWED, LARGEST, YOUNG, Pace, Turn
+from freshet_graph.schemas.trainer_config import Optimisation
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.trainer.continual.daemon import SHARE, Saving
+from freshet_graph.trainer.continual.pace import FASTER, FOLLOWED, LARGEST, YOUNG, Pace, Turn
 
 
 def paced(kind: str = "event", **optimisation: object) -> Pace:
@@ -73,8 +73,8 @@ def test_a_run_goes_on_at_its_pace_after_an_interruption(
     kind = {**EVENT_MODEL, "strategy": strategy, "optimisation": {"batch_size": batch_size}}
     straight, broken = (config_for(tmp_path, checkpoint=str(tmp_path / name), **kind) for name in "ab")
     third = sum(line["events"] for line in lines_of(straight, 2))
-    monkeypatch.setattr("trainer.continual.pace.YOUNG", third)
-    monkeypatch.setattr("trainer.continual.pace.FOLLOWED", 1.0)
+    monkeypatch.setattr("freshet_graph.trainer.continual.pace.YOUNG", third)
+    monkeypatch.setattr("freshet_graph.trainer.continual.pace.FOLLOWED", 1.0)
     whole = run(straight)
     run(broken, snapshots=1)
     run(broken, snapshots=3)

@@ -11,13 +11,13 @@ import pytest
 import torch
 from sweeps import sweep
 
-from schemas.errors import one_line
-from stream.service.failure import Failure
-from stream.store.errors import LaneBusyError
-from trainer.continual.drift import weighted_mean
-from trainer.continual.journal import ScoreFile
-from trainer.scoring.metrics import flat_figures
-from trainer.session.checkpoint import FORMAT, Checkpoints
+from freshet_graph.schemas.errors import one_line
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.errors import LaneBusyError
+from freshet_graph.trainer.continual.drift import weighted_mean
+from freshet_graph.trainer.continual.journal import ScoreFile
+from freshet_graph.trainer.scoring.metrics import flat_figures
+from freshet_graph.trainer.session.checkpoint import FORMAT, Checkpoints
 
 
 def test_what_is_saved_comes_back_and_only_the_newest_are_kept(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_full_disk_is_told_as_such_whatever_torch_makes_of_it(
 def test_a_second_trainer_on_one_folder_is_refused_until_the_first_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.session.checkpoint.LET_GO_S", 0.2)
+    monkeypatch.setattr("freshet_graph.trainer.session.checkpoint.LET_GO_S", 0.2)
     folder = tmp_path / "made" / "checkpoints"
     with (
         Checkpoints(folder, 1).alone(),

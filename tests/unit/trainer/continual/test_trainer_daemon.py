@@ -14,21 +14,21 @@ from small_trainers import EVENT_MODEL, KINDS, config_for, lines, run, trainer_f
 from structlog.testing import capture_logs
 from trainer_streams import SECOND, make_lane, meetings
 
-from schemas.config import Lane
-from schemas.trainer_config import Lag, TrainerConfig
-from stream.service.failure import Failure
-from stream.store.compact.store import Keep, compact
-from stream.store.errors import RetainedError
-from stream.store.from_file import build_store
-from stream.store.lane.reader import LaneReader
-from stream.store.log.event_columns import EventColumns
-from trainer.continual.daemon import follow
-from trainer.continual.follower import Follower
-from trainer.continual.journal import ScoreFile
-from trainer.continual.pace import LoadPolicy
-from trainer.metrics import TrainerMetrics
-from trainer.ranks import Ranks
-from trainer.session.checkpoint import Checkpoints, newest_checkpoint
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.trainer_config import Lag, TrainerConfig
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.compact.store import Keep, compact
+from freshet_graph.stream.store.errors import RetainedError
+from freshet_graph.stream.store.from_file import build_store
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.log.event_columns import EventColumns
+from freshet_graph.trainer.continual.daemon import follow
+from freshet_graph.trainer.continual.follower import Follower
+from freshet_graph.trainer.continual.journal import ScoreFile
+from freshet_graph.trainer.continual.pace import LoadPolicy
+from freshet_graph.trainer.metrics import TrainerMetrics
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.session.checkpoint import Checkpoints, newest_checkpoint
 
 FRESH = {**EVENT_MODEL, "history_moment": "event"}
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from schemas.trainer_config import TrainerConfig
-from trainer.metrics import TrainerMetrics
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.trainer.metrics import TrainerMetrics
 
 
 @pytest.mark.parametrize(("main", "sign"), [("ap", 1), ("mse", -1)])

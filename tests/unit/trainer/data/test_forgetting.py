@@ -10,18 +10,18 @@ from prometheus_client import generate_latest
 from small_trainers import EVENT_MODEL, config_for, lines, run
 from trainer_streams import SECOND, make_lane, meetings
 
-from schemas.events import event_schema
-from schemas.trainer_config import TrainerConfig
-from stream.service.failure import Failure
-from stream.store.lane.reader import LaneReader
-from trainer.continual.forgetting import longest_unseen
-from trainer.data.examples import Queries
-from trainer.data.history import Encounter, History, Inserts
-from trainer.data.node_names import NodeNames
-from trainer.data.temporal_graph import TemporalGraph
-from trainer.data.temporal_sampler import sample_before
-from trainer.tasks.interface import TASKS
-from trainer.tasks.link_prediction import LinkPrediction
+from freshet_graph.schemas.events import event_schema
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.continual.forgetting import longest_unseen
+from freshet_graph.trainer.data.examples import Queries
+from freshet_graph.trainer.data.history import Encounter, History, Inserts
+from freshet_graph.trainer.data.node_names import NodeNames
+from freshet_graph.trainer.data.temporal_graph import TemporalGraph
+from freshet_graph.trainer.data.temporal_sampler import sample_before
+from freshet_graph.trainer.tasks.interface import TASKS
+from freshet_graph.trainer.tasks.link_prediction import LinkPrediction
 
 
 def test_nodes_unseen_for_longest_go_and_those_of_the_newest_snapshot_stay() -> None:

@@ -14,16 +14,16 @@ from thread_ranks import side_by_side
 from trainer_sessions import examples_of, learn, session_on
 from trainer_streams import make_lane, meetings
 
-from stream.service.failure import Failure
-from trainer.data.event_feed import EventFeed
-from trainer.data.examples import Queries
-from trainer.data.history import Encounter
-from trainer.data.neighbours import signatures
-from trainer.models.event_model import EventModel
-from trainer.models.interface import ModelShape, create_model
-from trainer.ranks import Ranks
-from trainer.session.session import Session
-from trainer.strategies.events.event_stream import EventStream, logits
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.trainer.data.event_feed import EventFeed
+from freshet_graph.trainer.data.examples import Queries
+from freshet_graph.trainer.data.history import Encounter
+from freshet_graph.trainer.data.neighbours import signatures
+from freshet_graph.trainer.models.event_model import EventModel
+from freshet_graph.trainer.models.interface import ModelShape, create_model
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.session.session import Session
+from freshet_graph.trainer.strategies.events.event_stream import EventStream, logits
 
 Vector = np.ndarray
 SMALL = {

@@ -8,14 +8,14 @@ import pytest
 from structlog.testing import capture_logs
 from trainer_streams import SECOND, make_lane, meetings
 
-from schemas.trainer_config import TrainerConfig
-from stream.store.errors import StoreError
-from stream.store.window.view import WindowView
-from trainer.data.node_names import NodeNames
-from trainer.data.views import NamedGraph
-from trainer.evaluation import evaluate as evaluation
-from trainer.ranks import Ranks
-from trainer.session.session import Session
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.store.errors import StoreError
+from freshet_graph.stream.store.window.view import WindowView
+from freshet_graph.trainer.data.node_names import NodeNames
+from freshet_graph.trainer.data.views import NamedGraph
+from freshet_graph.trainer.evaluation import evaluate as evaluation
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.session.session import Session
 
 
 def entries(graph, label) -> dict[tuple[int, int], float]:

@@ -5,8 +5,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from trainer.data import history as module
-from trainer.data.history import Encounter, History, Inserts, Moment, SeenPairs, find, pair_key
+from freshet_graph.trainer.data import history as module
+from freshet_graph.trainer.data.history import Encounter, History, Inserts, Moment, SeenPairs, find, pair_key
 
 
 def stream(seed: int, events: int, nodes: int, times: int) -> Inserts:

@@ -5,11 +5,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stream.store.log.event_columns import EventColumns
-from trainer.data.examples import Examples, Sampling, prepare
-from trainer.data.history import History, Inserts
-from trainer.data.negatives import NONE, Draw, NegativePool, destination_pool, historical_pairs, meets
-from trainer.data.neighbours import NodeEdges, mix64_array, sample_neighbours, signatures
+from freshet_graph.stream.store.log.event_columns import EventColumns
+from freshet_graph.trainer.data.examples import Examples, Sampling, prepare
+from freshet_graph.trainer.data.history import History, Inserts
+from freshet_graph.trainer.data.negatives import (
+    NONE,
+    Draw,
+    NegativePool,
+    destination_pool,
+    historical_pairs,
+    meets,
+)
+from freshet_graph.trainer.data.neighbours import NodeEdges, mix64_array, sample_neighbours, signatures
 
 
 def inserts(src: list[int], dst: list[int], start_us: int = 0) -> Inserts:

@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 from trainer_sessions import examples_of, learn, session_on
 
-from schemas.config import Lane
-from schemas.events import event_schema
-from schemas.trainer_config import Optimisation
-from stream.store.from_file import build_store
-from stream.store.lane.reader import LaneReader
-from trainer.data import temporal_sampler
-from trainer.data.examples import Examples
-from trainer.session.session import Session
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.events import event_schema
+from freshet_graph.schemas.trainer_config import Optimisation
+from freshet_graph.stream.store.from_file import build_store
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.data import temporal_sampler
+from freshet_graph.trainer.data.examples import Examples
+from freshet_graph.trainer.session.session import Session
 
 SECOND, HUB, BATCH = 1_000_000, 0, 8
 OPTIMISATION = Optimisation(epochs=2, batch_size=BATCH, learning_rate=0.01)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from happenings import NODES, happenings
 
-from trainer.data.walks import SCALES_S, STEPS, WIDTH, WalkSketches, walk_width
+from freshet_graph.trainer.data.walks import SCALES_S, STEPS, WIDTH, WalkSketches, walk_width
 
 
 class SlowWalks:

@@ -10,13 +10,13 @@ import torch
 from offline_protocol import FIGURES, SHARES, config_for, write_events
 from structlog.testing import capture_logs
 
-from schemas.trainer_config import Optimisation
-from trainer.evaluation.classification import LabelledEvents, classify
-from trainer.evaluation.evaluate import NONE, _Run, evaluate
-from trainer.evaluation.split import Split
-from trainer.ranks import Ranks
-from trainer.strategies.events.sequential import SequentialStrategy
-from trainer.tasks.edge_classification import Classifier
+from freshet_graph.schemas.trainer_config import Optimisation
+from freshet_graph.trainer.evaluation.classification import LabelledEvents, classify
+from freshet_graph.trainer.evaluation.evaluate import NONE, _Run, evaluate
+from freshet_graph.trainer.evaluation.split import Split
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.strategies.events.sequential import SequentialStrategy
+from freshet_graph.trainer.tasks.edge_classification import Classifier
 
 EPOCHS = 4
 SNAPSHOT_MODEL = {"model": "sage-linear", "strategy": "vertex", "model_params": {}, "window": 3}

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 from thread_ranks import FakeLink, ThreadRanks, side_by_side
 
-from trainer.evaluation.evaluate import costs_of, mapped_bytes, work
-from trainer.strategies.interface import StepReport
+from freshet_graph.trainer.evaluation.evaluate import costs_of, mapped_bytes, work
+from freshet_graph.trainer.strategies.interface import StepReport
 
 
 def test_seconds_and_bytes_of_all_ranks_are_added_up_by_purpose_also_where_one_sent_or_learned_nothing() -> (

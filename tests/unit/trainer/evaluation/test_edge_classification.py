@@ -9,15 +9,15 @@ import pytest
 import torch
 from structlog.testing import capture_logs
 
-from schemas.trainer_config import Optimisation, TrainerConfig
-from stream.service.failure import Failure
-from trainer.data.history import Encounter
-from trainer.evaluation.classification import LabelledEvents, activity_auroc, classify
-from trainer.evaluation.evaluate import evaluate
-from trainer.evaluation.split import Split
-from trainer.ranks import Ranks
-from trainer.scoring.metrics import auroc
-from trainer.tasks.edge_classification import Classifier
+from freshet_graph.schemas.trainer_config import Optimisation, TrainerConfig
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.trainer.data.history import Encounter
+from freshet_graph.trainer.evaluation.classification import LabelledEvents, activity_auroc, classify
+from freshet_graph.trainer.evaluation.evaluate import evaluate
+from freshet_graph.trainer.evaluation.split import Split
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.scoring.metrics import auroc
+from freshet_graph.trainer.tasks.edge_classification import Classifier
 
 EVENTS = 1200
 

@@ -9,7 +9,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from trainer.evaluation.foreign_scores import ForeignScores
+from freshet_graph.trainer.evaluation.foreign_scores import ForeignScores
 
 ROWS, CANDIDATES = 20_000, 20
 

@@ -10,8 +10,8 @@ from offline_protocol import FIGURES
 from trainer_invoked import _no_logs, invoke, write  # noqa: F401  a fixture
 from trainer_streams import meetings
 
-from stream.service.failure import Failure
-from trainer.evaluation.split import draw_masked, split_by_time, without_training_of
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.trainer.evaluation.split import draw_masked, split_by_time, without_training_of
 
 SHARES = (0.6, 0.2, 0.2)
 

@@ -12,15 +12,15 @@ import yaml
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
-from schemas.matrix import Matrix
-from stream.service.config_file import load_config
-from stream.service.failure import Failure
-from stream.store.errors import LaneBusyError
-from stream.store.places.durable import FolderLock
-from trainer.cli import app
-from trainer.evaluation import matrix as under_test
-from trainer.evaluation.matrix import Cell, Entry, cells, entries, render, run_matrix
-from trainer.evaluation.progress import LogFollower, Progress
+from freshet_graph.schemas.matrix import Matrix
+from freshet_graph.stream.service.config_file import load_config
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.errors import LaneBusyError
+from freshet_graph.stream.store.places.durable import FolderLock
+from freshet_graph.trainer.cli import app
+from freshet_graph.trainer.evaluation import matrix as under_test
+from freshet_graph.trainer.evaluation.matrix import Cell, Entry, cells, entries, render, run_matrix
+from freshet_graph.trainer.evaluation.progress import LogFollower, Progress
 
 EVENT = {"strategy": "sequential"}
 OVER_RANKS = [

@@ -19,12 +19,12 @@ from structlog.testing import capture_logs
 from trainer_streams import make_lane, meetings
 from typer.testing import CliRunner
 
-from schemas.errors import FreshetError
-from stream.service.failure import Failure
-from trainer.cli import app
-from trainer.data.history import History, Inserts
-from trainer.exports.embeddings import load_embeddings
-from trainer.exports.predictor import Predictor
+from freshet_graph.schemas.errors import FreshetError
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.trainer.cli import app
+from freshet_graph.trainer.data.history import History, Inserts
+from freshet_graph.trainer.exports.embeddings import load_embeddings
+from freshet_graph.trainer.exports.predictor import Predictor
 
 DOCS = Path(__file__).parents[4] / "docs"
 
@@ -257,7 +257,7 @@ def test_history_is_looked_at_without_being_changed() -> None:
 
 
 def test_the_command_exports_all_or_given_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.commands.export.configure_logs", lambda **_: None)
+    monkeypatch.setattr("freshet_graph.trainer.commands.export.configure_logs", lambda **_: None)
     make_lane(tmp_path / "store", events=moved(meetings()))
     config = config_for(tmp_path, **EVENT_MODEL)
     run(config)

@@ -9,9 +9,9 @@ import torch
 from thread_ranks import side_by_side
 from torch import Tensor, nn
 
-from schemas.trainer_config import Optimisation
-from trainer.learning.step import Learner
-from trainer.ranks import Ranks
+from freshet_graph.schemas.trainer_config import Optimisation
+from freshet_graph.trainer.learning.step import Learner
+from freshet_graph.trainer.ranks import Ranks
 
 OPTIMISATION = Optimisation(learning_rate=0.05, grad_clip=0.5, weight_decay=0.01)
 BATCHES, ROWS, WIDTH = 4, 6, 3

@@ -10,14 +10,14 @@ import torch
 from happenings import FEATURES, NODES, happenings
 from memory_reference import Event, MemoryReference
 
-from stream.service.failure import Failure
-from stream.store.log.event_columns import EventColumns
-from trainer.data.event_feed import EventFeed
-from trainer.data.history import Encounter
-from trainer.models.event_model import Hop
-from trainer.models.interface import ModelShape, create_model
-from trainer.models.tgn import Identity, Mail, MemoryModel, TimeProjection
-from trainer.strategies.events.memory_stream import Mailbox, MemoryStream
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.log.event_columns import EventColumns
+from freshet_graph.trainer.data.event_feed import EventFeed
+from freshet_graph.trainer.data.history import Encounter
+from freshet_graph.trainer.models.event_model import Hop
+from freshet_graph.trainer.models.interface import ModelShape, create_model
+from freshet_graph.trainer.models.tgn import Identity, Mail, MemoryModel, TimeProjection
+from freshet_graph.trainer.strategies.events.memory_stream import Mailbox, MemoryStream
 
 WHAT = {  # message source, own in message, cell, embedding
     "jodie": ("memory", False, "rnn", "projection"),

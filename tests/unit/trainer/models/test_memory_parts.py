@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.data.history import Encounter
-from trainer.models.event_model import EventDecoder
-from trainer.models.tgn import Gated, Plain, last, latest, mean
-from trainer.nn.temporal_attention import TemporalAttention
-from trainer.nn.time_encoding import REACH, CosineTime, LogTime, bumps
+from freshet_graph.trainer.data.history import Encounter
+from freshet_graph.trainer.models.event_model import EventDecoder
+from freshet_graph.trainer.models.tgn import Gated, Plain, last, latest, mean
+from freshet_graph.trainer.nn.temporal_attention import TemporalAttention
+from freshet_graph.trainer.nn.time_encoding import REACH, CosineTime, LogTime, bumps
 
 
 def test_cosine_time_and_its_gradient_are_those_of_the_formula() -> None:
@@ -134,7 +134,9 @@ def test_the_gradient_of_attention_is_that_of_its_formula(
 
     found = []
     for host in (True, False):
-        monkeypatch.setattr("trainer.nn.temporal_attention.kernels_fit", lambda _, host=host: host)
+        monkeypatch.setattr(
+            "freshet_graph.trainer.nn.temporal_attention.kernels_fit", lambda _, host=host: host
+        )
         assert torch.autograd.gradcheck(embed, watched, fast_mode=True)
         embedded = embed()
         found.append([embedded, *torch.autograd.grad(embedded.square().sum(), watched)])

@@ -9,12 +9,12 @@ import torch
 from grid_layout import Grid, arrays, sigmoid
 from torch import Tensor
 
-from trainer.models.attention import SnapshotAttention
-from trainer.models.dcrnn import DiffusionCell
-from trainer.models.interface import ModelShape, SnapshotModel, create_model
-from trainer.models.stages import CellStage
-from trainer.models.unroll import unroll
-from trainer.nn.graph import CSRGraph, DirectedGraph
+from freshet_graph.trainer.models.attention import SnapshotAttention
+from freshet_graph.trainer.models.dcrnn import DiffusionCell
+from freshet_graph.trainer.models.interface import ModelShape, SnapshotModel, create_model
+from freshet_graph.trainer.models.stages import CellStage
+from freshet_graph.trainer.models.unroll import unroll
+from freshet_graph.trainer.nn.graph import CSRGraph, DirectedGraph
 
 pytestmark = pytest.mark.usefixtures("double")
 NODES, STEPS, WINDOW, FEATURES = 8, 6, 4, 2

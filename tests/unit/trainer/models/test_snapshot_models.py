@@ -21,15 +21,15 @@ from model_oracles import (
     timelines,
 )
 
-from stream.service.failure import Failure
-from trainer.models.evolvegcn import SummarisedConvolution
-from trainer.models.interface import MODELS, ModelShape, SnapshotModel, create_model
-from trainer.models.stages import GraphStage
-from trainer.models.unroll import unroll
-from trainer.nn.graph import CSRGraph
-from trainer.ranks import Ranks
-from trainer.session.session import Session
-from trainer.strategies.snapshots.vertex import VertexStrategy
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.trainer.models.evolvegcn import SummarisedConvolution
+from freshet_graph.trainer.models.interface import MODELS, ModelShape, SnapshotModel, create_model
+from freshet_graph.trainer.models.stages import GraphStage
+from freshet_graph.trainer.models.unroll import unroll
+from freshet_graph.trainer.nn.graph import CSRGraph
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.session.session import Session
+from freshet_graph.trainer.strategies.snapshots.vertex import VertexStrategy
 
 pytestmark = pytest.mark.usefixtures("double")
 SIGNATURE = 2

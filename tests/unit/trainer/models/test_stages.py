@@ -8,13 +8,13 @@ import torch
 from grid_layout import Grid, arrays, sigmoid
 from torch import Tensor
 
-from trainer.models.convolutions import LaplacianConvolution, Sage
-from trainer.models.recurrences import GatedConvolution, LastLinear, Lstm, MovingMean
-from trainer.models.stages import Stage, TimeStage
-from trainer.models.unroll import unroll
-from trainer.nn import recurrent
-from trainer.nn.graph import CSRGraph
-from trainer.nn.recurrent import units_fit
+from freshet_graph.trainer.models.convolutions import LaplacianConvolution, Sage
+from freshet_graph.trainer.models.recurrences import GatedConvolution, LastLinear, Lstm, MovingMean
+from freshet_graph.trainer.models.stages import Stage, TimeStage
+from freshet_graph.trainer.models.unroll import unroll
+from freshet_graph.trainer.nn import recurrent
+from freshet_graph.trainer.nn.graph import CSRGraph
+from freshet_graph.trainer.nn.recurrent import units_fit
 
 pytestmark = pytest.mark.usefixtures("double")
 NODES, STEPS, WIDTH = 7, 5, 3

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from trainer.nn.products import dense
+from freshet_graph.trainer.nn.products import dense
 
 
 @pytest.mark.parametrize("rows", [0, 1, 63, 700])

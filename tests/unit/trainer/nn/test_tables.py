@@ -3,9 +3,9 @@
 import torch
 from torch.autograd import gradcheck
 
-from trainer.models.convolutions import Sage
-from trainer.nn.aggregate import beside_mean
-from trainer.nn.graph import CSRGraph
+from freshet_graph.trainer.models.convolutions import Sage
+from freshet_graph.trainer.nn.aggregate import beside_mean
+from freshet_graph.trainer.nn.graph import CSRGraph
 
 GRAPH = CSRGraph(torch.tensor([0, 2, 2, 5]), torch.tensor([1, 4, 0, 0, 3]), 5)
 """Three targets: two neighbours, none, and three of which one stands twice."""

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.models.convolutions import LaplacianConvolution, Sage
-from trainer.nn.aggregate import aggregate_mean, aggregate_normalised, aggregate_sum
-from trainer.nn.graph import CSRGraph, MeanOperator, RowBlock
+from freshet_graph.trainer.models.convolutions import LaplacianConvolution, Sage
+from freshet_graph.trainer.nn.aggregate import aggregate_mean, aggregate_normalised, aggregate_sum
+from freshet_graph.trainer.nn.graph import CSRGraph, MeanOperator, RowBlock
 
 
 def random_graph(targets: int, sources: int, edges: int, seed: int = 0) -> tuple[CSRGraph, torch.Tensor]:

@@ -11,9 +11,9 @@ import pytest
 from offline_protocol import config_for
 from structlog.testing import capture_logs
 
-from trainer.data.history import BATCH
-from trainer.evaluation.evaluate import evaluate
-from trainer.scoring.metrics import batched_figures
+from freshet_graph.trainer.data.history import BATCH
+from freshet_graph.trainer.evaluation.evaluate import evaluate
+from freshet_graph.trainer.scoring.metrics import batched_figures
 
 SMALL = {"model_params": {"memory": 8, "time_width": 8}}
 BESIDE: dict[str, dict[str, Any]] = {

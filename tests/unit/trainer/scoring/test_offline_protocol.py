@@ -11,11 +11,11 @@ import pytest
 from offline_protocol import BASELINES, FIGURES, SHARES, config_for, write_events
 from structlog.testing import capture_logs
 
-from stream.service.failure import Failure
-from trainer.evaluation.evaluate import evaluate
-from trainer.evaluation.foreign_scores import ForeignScores
-from trainer.ranks import Ranks
-from trainer.scoring.metrics import batched_figures, ranks_among
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.trainer.evaluation.evaluate import evaluate
+from freshet_graph.trainer.evaluation.foreign_scores import ForeignScores
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.scoring.metrics import batched_figures, ranks_among
 
 
 def judged(data: str, *, shares: tuple[float, float, float] = SHARES, seed: int = 0, **more: object) -> dict:

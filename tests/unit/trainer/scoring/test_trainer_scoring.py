@@ -8,19 +8,19 @@ import pytest
 from trainer_sessions import examples_of, session_on
 from trainer_streams import make_lane
 
-from trainer.data.examples import spread
-from trainer.data.history import Encounter
-from trainer.data.negatives import Draw
-from trainer.ranks import Ranks
-from trainer.scoring.baselines import edgebank, edgebank_window, recency, recency_popularity
-from trainer.scoring.metrics import (
+from freshet_graph.trainer.data.examples import spread
+from freshet_graph.trainer.data.history import Encounter
+from freshet_graph.trainer.data.negatives import Draw
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.scoring.baselines import edgebank, edgebank_window, recency, recency_popularity
+from freshet_graph.trainer.scoring.metrics import (
     area_under_roc,
     average_precision,
     batched_figures,
     jackknife,
     ranks_among,
 )
-from trainer.scoring.predictions import SCORERS, Predictions, join, scored_queries, side_by_side
+from freshet_graph.trainer.scoring.predictions import SCORERS, Predictions, join, scored_queries, side_by_side
 
 
 def slow_average_precision(positive: np.ndarray, negative: np.ndarray) -> float:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from crash_disk import KINDS, CrashDisk, Moment, put, states
 
-from trainer.session.checkpoint import Checkpoints
+from freshet_graph.trainer.session.checkpoint import Checkpoints
 
 SAVED, KEPT = 4, 2
 FOLDER = "made/for/them"

@@ -7,7 +7,7 @@ import pytest
 import torch
 from thread_ranks import side_by_side
 
-from trainer.strategies.dynahb.averaging import Averager
+from freshet_graph.trainer.strategies.dynahb.averaging import Averager
 
 OF_RANKS = ([1.0, 0.0], [4.0, 0.0])
 """Two weights of each rank; a moment of each is ten times as large."""

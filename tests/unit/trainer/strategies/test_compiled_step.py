@@ -24,16 +24,16 @@ from torch.profiler import ProfilerActivity, profile
 from trainer_sessions import examples_of, learn, session_on, small_params
 from trainer_streams import make_lane
 
-from schemas.trainer_config import TrainerConfig
-from stream.service.failure import Failure
-from stream.store.lane.reader import LaneReader
-from trainer.evaluation.evaluate import evaluate
-from trainer.models.event_model import EventDecoder, EventModel, Hop
-from trainer.models.interface import ModelShape, create_model
-from trainer.ranks import Ranks
-from trainer.session.session import Session
-from trainer.strategies.events.remembering import compile_step
-from trainer.validation import require_trainable
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.evaluation.evaluate import evaluate
+from freshet_graph.trainer.models.event_model import EventDecoder, EventModel, Hop
+from freshet_graph.trainer.models.interface import ModelShape, create_model
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.session.session import Session
+from freshet_graph.trainer.strategies.events.remembering import compile_step
+from freshet_graph.trainer.validation import require_trainable
 
 CLOSE = {"tgn-history": 1e-7}
 

@@ -11,10 +11,10 @@ from thread_ranks import side_by_side
 from trainer_sessions import examples_of, learn, session_on
 from trainer_streams import make_lane, meetings
 
-from stream.store.lane.reader import LaneReader
-from trainer.continual.auto import load_of, setup_of
-from trainer.ranks import Ranks
-from trainer.strategies.cost_model import (
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.continual.auto import load_of, setup_of
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.strategies.cost_model import (
     IN_A_ROW,
     LEAST_BETWEEN,
     Chooser,

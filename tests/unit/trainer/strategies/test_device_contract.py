@@ -17,10 +17,10 @@ from trainer_sessions import examples_of
 from trainer_streams import make_lane
 from triples import TOGETHER, Triple, config_for, each_model
 
-from stream.service.failure import Failure
-from stream.store.lane.reader import LaneReader
-from trainer.ranks import Ranks
-from trainer.session.session import Session
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.session.session import Session
 
 SNAPSHOTS = 3
 STEPS = {"whole": 2, "snapshot": 2, "hybrid": 2}

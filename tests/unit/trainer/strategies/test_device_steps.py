@@ -7,13 +7,13 @@ import pytest
 import structlog
 import torch
 
-from schemas.trainer_config import Optimisation
-from stream.service.failure import Failure
-from trainer.device import to_device
-from trainer.learning.step import LearningRate
-from trainer.models.interface import Model, ModelShape, create_model
-from trainer.nn.graph import CSRGraph
-from trainer.ranks import Ranks
+from freshet_graph.schemas.trainer_config import Optimisation
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.trainer.device import to_device
+from freshet_graph.trainer.learning.step import LearningRate
+from freshet_graph.trainer.models.interface import Model, ModelShape, create_model
+from freshet_graph.trainer.nn.graph import CSRGraph
+from freshet_graph.trainer.ranks import Ranks
 
 FAR = torch.device("meta")
 

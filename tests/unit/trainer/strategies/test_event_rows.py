@@ -8,12 +8,12 @@ from happenings import FEATURES, NODES, happenings
 from trainer_sessions import examples_of, session_on, small_params
 from trainer_streams import make_lane
 
-from stream.store.log.event_columns import EventColumns
-from trainer.data.event_feed import EventFeed
-from trainer.models.event_model import EventModel
-from trainer.models.interface import ModelShape, create_model
-from trainer.strategies.events.memory_stream import MemoryStream
-from trainer.strategies.events.remembering import EventRows
+from freshet_graph.stream.store.log.event_columns import EventColumns
+from freshet_graph.trainer.data.event_feed import EventFeed
+from freshet_graph.trainer.models.event_model import EventModel
+from freshet_graph.trainer.models.interface import ModelShape, create_model
+from freshet_graph.trainer.strategies.events.memory_stream import MemoryStream
+from freshet_graph.trainer.strategies.events.remembering import EventRows
 
 EVENTS, ASKED = 60, np.arange(NODES + 1)
 """One node that nothing was ever heard of."""

@@ -14,15 +14,15 @@ from small_trainers import config_for as daemon_config
 from small_trainers import run
 from trainer_streams import make_lane, meetings
 
-from schemas.trainer_config import TrainerConfig
-from stream.service.failure import Failure
-from trainer.continual.journal import ScoreFile
-from trainer.evaluation.evaluate import evaluate
-from trainer.metrics import TrainerMetrics
-from trainer.strategies.figures import TrainingFigure, declared_by, means_of, merged, shown
-from trainer.strategies.interface import STRATEGIES, StepReport
-from trainer.strategies.snapshots.whole import WholeStrategy
-from trainer.tasks.interface import SnapshotExamples
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.trainer.continual.journal import ScoreFile
+from freshet_graph.trainer.evaluation.evaluate import evaluate
+from freshet_graph.trainer.metrics import TrainerMetrics
+from freshet_graph.trainer.strategies.figures import TrainingFigure, declared_by, means_of, merged, shown
+from freshet_graph.trainer.strategies.interface import STRATEGIES, StepReport
+from freshet_graph.trainer.strategies.snapshots.whole import WholeStrategy
+from freshet_graph.trainer.tasks.interface import SnapshotExamples
 
 LOOKS = TrainingFigure(
     name="looks", meaning="Passes by hand", kind="counter", labels=("rank", "hand"), merge="sum"

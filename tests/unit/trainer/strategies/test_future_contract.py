@@ -18,14 +18,14 @@ from trainer_sessions import examples_of
 from trainer_streams import SECOND
 from triples import Triple, config_for, each_model
 
-from schemas.config import Lane
-from schemas.events import Op, event_schema
-from stream.store.from_file import build_store
-from stream.store.lane.reader import LaneReader
-from trainer.ranks import Ranks
-from trainer.session.session import Session
-from trainer.session.snapshot_trainer import SnapshotTrainer
-from trainer.tasks.interface import SnapshotExamples
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.events import Op, event_schema
+from freshet_graph.stream.store.from_file import build_store
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.session.session import Session
+from freshet_graph.trainer.session.snapshot_trainer import SnapshotTrainer
+from freshet_graph.trainer.tasks.interface import SnapshotExamples
 
 NODES, NODE_FEATURES, EDGE_FEATURES = 24, 3, 2
 BATCH = 200

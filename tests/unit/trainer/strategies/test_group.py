@@ -16,14 +16,14 @@ from thread_ranks import side_by_side
 from trainer_sessions import examples_of
 from trainer_streams import make_lane, meetings
 
-from stream.service.failure import Failure
-from stream.store.lane.reader import LaneReader
-from trainer.ranks import Ranks
-from trainer.session.session import Session
-from trainer.session.snapshot_trainer import ExampleWindow
-from trainer.strategies.dygnex.group import GroupSteps
-from trainer.strategies.dygnex.scheduling.time_model import Profile
-from trainer.strategies.interface import STRATEGIES
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.session.session import Session
+from freshet_graph.trainer.session.snapshot_trainer import ExampleWindow
+from freshet_graph.trainer.strategies.dygnex.group import GroupSteps
+from freshet_graph.trainer.strategies.dygnex.scheduling.time_model import Profile
+from freshet_graph.trainer.strategies.interface import STRATEGIES
 
 WINDOW, HORIZON = 3, 8
 

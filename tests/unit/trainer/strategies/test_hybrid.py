@@ -14,18 +14,18 @@ from thread_ranks import FakeLink, side_by_side
 from trainer_sessions import examples_of
 from trainer_streams import SECOND, make_lane, meetings
 
-from stream.service.failure import Failure
-from stream.store.lane.reader import LaneReader
-from trainer.models.interface import ModelShape, create_model
-from trainer.models.unroll import unroll
-from trainer.ranks import Ranks
-from trainer.session.session import Session
-from trainer.session.snapshot_trainer import ExampleWindow
-from trainer.strategies.dynahb import hybrid
-from trainer.strategies.dynahb.batches import HybridBatch, Recipe
-from trainer.strategies.interface import STRATEGIES, StepReport
-from trainer.strategies.snapshots.past import Past
-from trainer.strategies.snapshots.whole import WholeLayout
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.models.interface import ModelShape, create_model
+from freshet_graph.trainer.models.unroll import unroll
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.session.session import Session
+from freshet_graph.trainer.session.snapshot_trainer import ExampleWindow
+from freshet_graph.trainer.strategies.dynahb import hybrid
+from freshet_graph.trainer.strategies.dynahb.batches import HybridBatch, Recipe
+from freshet_graph.trainer.strategies.interface import STRATEGIES, StepReport
+from freshet_graph.trainer.strategies.snapshots.past import Past
+from freshet_graph.trainer.strategies.snapshots.whole import WholeLayout
 
 WINDOW, HORIZON, RATE = 3, 6, 0.01
 SIZES = {"snapshots": [0.4, 1.0], "vertices": [0.3, 1.0]}

@@ -14,15 +14,15 @@ from thread_ranks import side_by_side
 from trainer_sessions import examples_of
 from trainer_streams import make_lane, meetings
 
-from stream.store.lane.reader import LaneReader
-from trainer.models.unroll import unroll
-from trainer.ranks import Ranks
-from trainer.session.session import Session
-from trainer.session.snapshot_trainer import ExampleWindow
-from trainer.strategies.dynahb import hybrid
-from trainer.strategies.dynahb.adjusters import BATCH, DECAY, Outcome, cleaned_reward
-from trainer.strategies.dynahb.batches import HybridBatch
-from trainer.strategies.snapshots.whole import WholeLayout
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.models.unroll import unroll
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.session.session import Session
+from freshet_graph.trainer.session.snapshot_trainer import ExampleWindow
+from freshet_graph.trainer.strategies.dynahb import hybrid
+from freshet_graph.trainer.strategies.dynahb.adjusters import BATCH, DECAY, Outcome, cleaned_reward
+from freshet_graph.trainer.strategies.dynahb.batches import HybridBatch
+from freshet_graph.trainer.strategies.snapshots.whole import WholeLayout
 
 WINDOW, HORIZON = 3, 6
 SIZES = {"snapshots": [0.4, 1.0], "vertices": [0.3, 1.0]}

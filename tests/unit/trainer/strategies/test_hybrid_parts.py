@@ -11,20 +11,27 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.data.neighbours import NodeEdges
-from trainer.ranks import Ranks
-from trainer.strategies.dynahb import batches
-from trainer.strategies.dynahb.adjusters import ADJUSTERS, LEAST, Dqn, DqnAdjuster, Outcome, cleaned_reward
-from trainer.strategies.dynahb.batches import (
+from freshet_graph.trainer.data.neighbours import NodeEdges
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.strategies.dynahb import batches
+from freshet_graph.trainer.strategies.dynahb.adjusters import (
+    ADJUSTERS,
+    LEAST,
+    Dqn,
+    DqnAdjuster,
+    Outcome,
+    cleaned_reward,
+)
+from freshet_graph.trainer.strategies.dynahb.batches import (
     ExampleSampler,
     HybridBatch,
     LoadBalancedSampler,
     QueriesByNode,
     Recipe,
 )
-from trainer.strategies.dynahb.reservoir import LOOK_S, BatchGenerator, Reservoir
-from trainer.strategies.snapshots.past import STRIDE, Past, PastSnapshot
-from trainer.strategies.snapshots.sampled_layout import SampledLayout
+from freshet_graph.trainer.strategies.dynahb.reservoir import LOOK_S, BatchGenerator, Reservoir
+from freshet_graph.trainer.strategies.snapshots.past import STRIDE, Past, PastSnapshot
+from freshet_graph.trainer.strategies.snapshots.sampled_layout import SampledLayout
 
 SIZES = [(s, v) for s in (0.1, 0.2, 0.5) for v in (0.05, 0.2)]
 TAUS = [3, 4, 6, 7, 8, 9, 12, 13, 14, 15, 16]
@@ -77,8 +84,8 @@ def test_a_batch_has_the_neighbours_of_every_hop_and_no_other_rows(
     drawn: list[list[tuple[int, int]]], asked: set[int]
 ) -> None:
     """Two convolutions without and with a recurrence between them."""
-    from trainer.models.convolutions import LaplacianConvolution
-    from trainer.models.recurrences import MovingMean
+    from freshet_graph.trainer.models.convolutions import LaplacianConvolution
+    from freshet_graph.trainer.models.recurrences import MovingMean
 
     near, past = [neighbours_of(each) for each in drawn], past_of(drawn)
     nodes = np.array(sorted(asked), np.int64)
@@ -268,7 +275,7 @@ def test_a_batch_that_is_ready_just_as_a_look_at_it_ends_is_taken(monkeypatch: p
             late.set_result(batch_of(1))
         return wait(futures, timeout=0)
 
-    monkeypatch.setattr("trainer.strategies.dynahb.reservoir.wait", looked, raising=False)
+    monkeypatch.setattr("freshet_graph.trainer.strategies.dynahb.reservoir.wait", looked, raising=False)
     generator, recipe = BatchGenerator(lambda recipe: batch_of(1), 1000, threads=1), Recipe(0, 1, 1, 2, 0)
     generator._futures[recipe] = late
     assert generator.take(recipe, known=False).nbytes == 4

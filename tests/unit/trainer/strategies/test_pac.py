@@ -13,17 +13,17 @@ from thread_ranks import side_by_side
 from trainer_sessions import examples_of, learn
 from trainer_streams import SECOND, meetings
 
-from schemas.config import Lane
-from schemas.trainer_config import Optimisation
-from stream.store.from_file import build_store
-from stream.store.lane.reader import LaneReader
-from stream.store.window.view import WindowView
-from trainer.data.event_feed import EventFeed
-from trainer.models.interface import ModelShape, create_model
-from trainer.models.tgn import Mail
-from trainer.ranks import Ranks
-from trainer.strategies.speed.part_groups import combine
-from trainer.tasks.link_prediction import predict
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.trainer_config import Optimisation
+from freshet_graph.stream.store.from_file import build_store
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.window.view import WindowView
+from freshet_graph.trainer.data.event_feed import EventFeed
+from freshet_graph.trainer.models.interface import ModelShape, create_model
+from freshet_graph.trainer.models.tgn import Mail
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.strategies.speed.part_groups import combine
+from freshet_graph.trainer.tasks.link_prediction import predict
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,13 @@ from pac_rank import STILL, Rank
 from thread_ranks import side_by_side
 from trainer_streams import SECOND, meetings
 
-from schemas.config import Lane
-from stream.store.from_file import build_store
-from trainer.data.history import BATCH
-from trainer.ranks import Ranks
-from trainer.strategies.speed import sharded_stream
-from trainer.tasks.link_prediction import predict
-from trainer.wire.traffic import Traffic
+from freshet_graph.schemas.config import Lane
+from freshet_graph.stream.store.from_file import build_store
+from freshet_graph.trainer.data.history import BATCH
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.strategies.speed import sharded_stream
+from freshet_graph.trainer.tasks.link_prediction import predict
+from freshet_graph.trainer.wire.traffic import Traffic
 
 MOMENTS, NODES = 3, 1_500
 """So many nodes that most neighbours of those that are asked about have no event in the snapshot."""

@@ -8,12 +8,12 @@ from pac_rank import STILL, Rank, make_store, scores_of
 from thread_ranks import side_by_side
 from trainer_sessions import learn, session_on
 
-from stream.service.failure import Failure
-from stream.store.lane.reader import LaneReader
-from trainer.ranks import Ranks
-from trainer.strategies.interface import STRATEGIES
-from trainer.strategies.speed.pac import PacStrategy
-from trainer.strategies.speed.part_groups import PartGroups
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.strategies.interface import STRATEGIES
+from freshet_graph.trainer.strategies.speed.pac import PacStrategy
+from freshet_graph.trainer.strategies.speed.part_groups import PartGroups
 
 
 @pytest.fixture(scope="module")

@@ -15,13 +15,13 @@ from thread_ranks import side_by_side
 from trainer_sessions import learn
 from trainer_streams import SECOND
 
-from schemas.config import Lane
-from schemas.events import event_schema
-from schemas.trainer_config import Optimisation
-from stream.kernels.mixing import mixed_part
-from stream.store.from_file import build_store
-from trainer.data.examples import Queries
-from trainer.ranks import Ranks
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.events import event_schema
+from freshet_graph.schemas.trainer_config import Optimisation
+from freshet_graph.stream.kernels.mixing import mixed_part
+from freshet_graph.stream.store.from_file import build_store
+from freshet_graph.trainer.data.examples import Queries
+from freshet_graph.trainer.ranks import Ranks
 
 NODES, SNAPSHOTS, BATCH = 90, 4, 8
 SHARES = {2: [(8, 8), (6, 3)], 3: [(8, 8, 8), (7, 3, 1)], 4: [(8, 8, 8, 8), (5, 1, 1, 2)]}

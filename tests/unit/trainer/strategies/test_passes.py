@@ -13,11 +13,11 @@ import torch
 from thread_ranks import side_by_side
 from torch import Tensor, nn
 
-from schemas.trainer_config import Optimisation
-from trainer.learning.step import NEVER, Learner
-from trainer.ranks import Ranks
-from trainer.strategies.interface import StepReport
-from trainer.strategies.passes import Step, run
+from freshet_graph.schemas.trainer_config import Optimisation
+from freshet_graph.trainer.learning.step import NEVER, Learner
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.strategies.interface import StepReport
+from freshet_graph.trainer.strategies.passes import Step, run
 
 FRESH = nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.5), nn.Linear(3, 1)).double()
 

@@ -10,10 +10,10 @@ from prometheus_client import generate_latest
 from small_trainers import EVENT_MODEL, config_for, lines, run
 from trainer_streams import make_lane, meetings
 
-from schemas.trainer_config import Replay
-from stream.service.failure import Failure
-from trainer.models.event_model import PairQueries, Question
-from trainer.strategies.events.sequential import PastBatch, Rehearsal
+from freshet_graph.schemas.trainer_config import Replay
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.trainer.models.event_model import PairQueries, Question
+from freshet_graph.trainer.strategies.events.sequential import PastBatch, Rehearsal
 
 OPTIMISATION = {"epochs": 2, "batch_size": 16, "learning_rate": 0.01}
 CROWD = {"nodes": 300, "snapshots": 7, "a_snapshot": 50, "features": False}

@@ -7,9 +7,9 @@ import pytest
 import torch
 from thread_ranks import side_by_side
 
-from trainer.ranks import Ranks
-from trainer.strategies.request import Request
-from trainer.wire.exchange import packed, unpacked
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.strategies.request import Request
+from freshet_graph.trainer.wire.exchange import packed, unpacked
 
 
 def wants(size: int) -> tuple[list[np.ndarray], list[np.ndarray]]:

@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 from plain_schedules import best_epoch, paper_pairs
 
-from trainer.strategies.dygnex.scheduling.greedy import greedy
-from trainer.strategies.dygnex.scheduling.ilp import ilp
-from trainer.strategies.dygnex.scheduling.locality import keep_runs, moved
-from trainer.strategies.dygnex.scheduling.paper import paper, psg, psg_sorted
-from trainer.strategies.dygnex.scheduling.schedule import (
+from freshet_graph.trainer.strategies.dygnex.scheduling.greedy import greedy
+from freshet_graph.trainer.strategies.dygnex.scheduling.ilp import ilp
+from freshet_graph.trainer.strategies.dygnex.scheduling.locality import keep_runs, moved
+from freshet_graph.trainer.strategies.dygnex.scheduling.paper import paper, psg, psg_sorted
+from freshet_graph.trainer.strategies.dygnex.scheduling.schedule import (
     Problem,
     Schedule,
     SearchLimits,
     lower_bound_s,
     spread,
 )
-from trainer.strategies.dygnex.scheduling.solve import ALGORITHMS, solve
-from trainer.strategies.dygnex.scheduling.workloads import made_up_times
+from freshet_graph.trainer.strategies.dygnex.scheduling.solve import ALGORITHMS, solve
+from freshet_graph.trainer.strategies.dygnex.scheduling.workloads import made_up_times
 
 SMALL = {"gap": 0.5, "time_s": 60.0}
 """Limits that would let a solver stop at once, were they used for a few groups."""
@@ -59,7 +59,9 @@ def test_ilp_is_the_best_of_all_with_either_solver(solver: str, seed: int) -> No
 @pytest.mark.parametrize("solver", ["cp-sat", "highs"])
 def test_solvers_find_what_greedy_misses(solver: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their own schedule is the result, not the start that they were given."""
-    monkeypatch.setattr("trainer.strategies.dygnex.scheduling.ilp.greedy", lambda problem, *_: psg(problem))
+    monkeypatch.setattr(
+        "freshet_graph.trainer.strategies.dygnex.scheduling.ilp.greedy", lambda problem, *_: psg(problem)
+    )
     problem = Problem(np.array([6.0, 1.0, 5.0, 2.0, 4.0, 3.0]), 2, 2, 0.5)
     found, _ = ilp(problem, SearchLimits(**SMALL), solver)
     best_s = best_epoch(problem.times_s.tolist(), 2, 2, 0.5)

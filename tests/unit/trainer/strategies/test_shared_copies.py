@@ -5,13 +5,13 @@ import pytest
 import torch
 from thread_ranks import side_by_side
 
-from trainer.data.event_feed import EventFeed
-from trainer.data.walks import SCALES_S, STEPS, WIDTH
-from trainer.models.interface import ModelShape, create_model
-from trainer.ranks import Ranks
-from trainer.strategies.speed.part_groups import PartGroups, combine
-from trainer.strategies.speed.sharded_stream import ShardedStream
-from trainer.strategies.speed.shared_copies import SharedCopies
+from freshet_graph.trainer.data.event_feed import EventFeed
+from freshet_graph.trainer.data.walks import SCALES_S, STEPS, WIDTH
+from freshet_graph.trainer.models.interface import ModelShape, create_model
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.strategies.speed.part_groups import PartGroups, combine
+from freshet_graph.trainer.strategies.speed.sharded_stream import ShardedStream
+from freshet_graph.trainer.strategies.speed.shared_copies import SharedCopies
 
 HOUR_US = 3_600_000_000
 

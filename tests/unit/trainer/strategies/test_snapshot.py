@@ -15,14 +15,14 @@ from thread_ranks import side_by_side
 from trainer_sessions import examples_of
 from trainer_streams import make_lane, meetings
 
-from stream.service.failure import Failure
-from stream.store.lane.reader import LaneReader
-from trainer.models.unroll import unroll
-from trainer.ranks import Ranks
-from trainer.session.session import Session
-from trainer.session.snapshot_trainer import ExampleWindow
-from trainer.strategies.esdg import shared_layout
-from trainer.strategies.interface import STRATEGIES
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.models.unroll import unroll
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.session.session import Session
+from freshet_graph.trainer.session.snapshot_trainer import ExampleWindow
+from freshet_graph.trainer.strategies.esdg import shared_layout
+from freshet_graph.trainer.strategies.interface import STRATEGIES
 
 WINDOW = 5
 PREDICTED = (2, 6)

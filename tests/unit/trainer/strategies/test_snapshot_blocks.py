@@ -12,13 +12,13 @@ from thread_ranks import side_by_side
 from trainer_sessions import examples_of, session_on
 from trainer_streams import make_lane, meetings
 
-from stream.service.failure import Failure
-from stream.store.lane.reader import LaneReader
-from trainer.models.unroll import unroll
-from trainer.ranks import Ranks
-from trainer.session.session import Session
-from trainer.strategies.esdg.blocks import BlockBudget, SavedBytes, carried_bytes
-from trainer.timeline.timeline import Horizon
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.models.unroll import unroll
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.session.session import Session
+from freshet_graph.trainer.strategies.esdg.blocks import BlockBudget, SavedBytes, carried_bytes
+from freshet_graph.trainer.timeline.timeline import Horizon
 
 WINDOW = 5
 MODELS = ["sage-linear", "tmgcn", "cdgcn", "wdgcn", "evolvegcn-o", "evolvegcn-h", "tgcn", "gatlstm", "dysat"]

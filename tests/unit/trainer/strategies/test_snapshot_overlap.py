@@ -12,9 +12,9 @@ from torch import Tensor
 from trainer_sessions import examples_of
 from trainer_streams import make_lane, meetings
 
-from stream.store.lane.reader import LaneReader
-from trainer.models.stages import GraphStage
-from trainer.strategies.esdg import shared_layout
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.models.stages import GraphStage
+from freshet_graph.trainer.strategies.esdg import shared_layout
 
 GIGABIT = FakeLink(latency_s=1e-4, bytes_per_s=1e9 / 8)
 WINDOW = 8

@@ -11,10 +11,10 @@ from grid_layout import Grid
 from trainer_sessions import examples_of, learn, session_on, small_params
 from trainer_streams import make_lane, meetings
 
-from schemas.trainer_config import Optimisation
-from stream.service.failure import Failure
-from trainer.data.history import Encounter
-from trainer.models.interface import (
+from freshet_graph.schemas.trainer_config import Optimisation
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.trainer.data.history import Encounter
+from freshet_graph.trainer.models.interface import (
     STRUCTURE,
     Model,
     ModelShape,
@@ -22,12 +22,12 @@ from trainer.models.interface import (
     SnapshotModel,
     create_model,
 )
-from trainer.models.unroll import unroll
-from trainer.nn.graph import CSRGraph
-from trainer.ranks import Ranks
-from trainer.strategies.events import remembering
-from trainer.strategies.interface import STRATEGIES, require_together
-from trainer.tasks.link_prediction import LinkPrediction, predict
+from freshet_graph.trainer.models.unroll import unroll
+from freshet_graph.trainer.nn.graph import CSRGraph
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.strategies.events import remembering
+from freshet_graph.trainer.strategies.interface import STRATEGIES, require_together
+from freshet_graph.trainer.tasks.link_prediction import LinkPrediction, predict
 
 SNAPSHOT_MODELS = [name for name, kind in KINDS.items() if kind == "snapshot"]
 

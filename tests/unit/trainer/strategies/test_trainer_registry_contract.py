@@ -10,18 +10,25 @@ import torch
 from trainer_streams import make_lane, meetings
 from triples import TOGETHER, Triple, config_for, every_triple
 
-from schemas.trainer_config import Optimisation
-from stream.service.failure import Failure
-from stream.store.lane.reader import LaneReader
-from trainer.data.neighbours import MAX_WIDTH
-from trainer.models.interface import MODELS, STRUCTURE, ModelShape, NodeInputs, SnapshotModel, create_model
-from trainer.models.stages import CellStage, GraphStage, TimeStage
-from trainer.ranks import Ranks
-from trainer.scoring.metrics import flat_figures
-from trainer.session.session import Session
-from trainer.session.snapshot_trainer import SnapshotTrainer
-from trainer.strategies.interface import STRATEGIES, require_together
-from trainer.tasks.interface import TASKS
+from freshet_graph.schemas.trainer_config import Optimisation
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.data.neighbours import MAX_WIDTH
+from freshet_graph.trainer.models.interface import (
+    MODELS,
+    STRUCTURE,
+    ModelShape,
+    NodeInputs,
+    SnapshotModel,
+    create_model,
+)
+from freshet_graph.trainer.models.stages import CellStage, GraphStage, TimeStage
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.scoring.metrics import flat_figures
+from freshet_graph.trainer.session.session import Session
+from freshet_graph.trainer.session.snapshot_trainer import SnapshotTrainer
+from freshet_graph.trainer.strategies.interface import STRATEGIES, require_together
+from freshet_graph.trainer.tasks.interface import TASKS
 
 PARAMS = {"hybrid": {"snapshots": [1.0]}}
 """Its batches have one snapshot of so few by default, which moves no weight of a state."""

@@ -11,9 +11,9 @@ from thread_ranks import side_by_side
 from trainer_sessions import examples_of, learn, session_on
 from trainer_streams import make_lane, meetings
 
-from schemas.trainer_config import Optimisation
-from trainer.models.unroll import unroll
-from trainer.ranks import Ranks
+from freshet_graph.schemas.trainer_config import Optimisation
+from freshet_graph.trainer.models.unroll import unroll
+from freshet_graph.trainer.ranks import Ranks
 
 MODELS = pytest.mark.parametrize("model", ["sage-linear", "dysat"])
 

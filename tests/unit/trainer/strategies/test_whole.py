@@ -13,15 +13,15 @@ from dense_tgcn import SIGNATURE, WINDOW, Dense, config_for, lane_of, shaken
 from torch import Tensor
 from trainer_streams import meetings
 
-from schemas.trainer_config import TrainerConfig
-from stream.store.exports import ExportReader
-from stream.store.lane.reader import LaneReader
-from trainer.continual.daemon import Trainer
-from trainer.continual.journal import ScoreFile
-from trainer.metrics import TrainerMetrics
-from trainer.ranks import Ranks
-from trainer.session.session import Session
-from trainer.session.snapshot_trainer import ExampleWindow, SnapshotTrainer, past_examples
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.store.exports import ExportReader
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.continual.daemon import Trainer
+from freshet_graph.trainer.continual.journal import ScoreFile
+from freshet_graph.trainer.metrics import TrainerMetrics
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.session.session import Session
+from freshet_graph.trainer.session.snapshot_trainer import ExampleWindow, SnapshotTrainer, past_examples
 
 TASKS = pytest.mark.parametrize("task", ["node-regression", "link-prediction"])
 

@@ -7,13 +7,13 @@ from forge import reforged
 from lane_stream import SECOND, lane, make_store
 from placed import problems_of
 
-from schemas.events import event_schema
-from schemas.store import FORMAT_VERSION, WHOLE_PAIRS, LaneManifest
-from stream.store.errors import CorruptError, FormatVersionError
-from stream.store.files.records import read_record
-from stream.store.lane.diff import PairRows, is_smaller_whole
-from stream.store.lane.reader import LaneReader
-from stream.store.window.view import WindowView
+from freshet_graph.schemas.events import event_schema
+from freshet_graph.schemas.store import FORMAT_VERSION, WHOLE_PAIRS, LaneManifest
+from freshet_graph.stream.store.errors import CorruptError, FormatVersionError
+from freshet_graph.stream.store.files.records import read_record
+from freshet_graph.stream.store.lane.diff import PairRows, is_smaller_whole
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.window.view import WindowView
 
 PAIRS, SNAPSHOTS = 400, 5
 
@@ -56,7 +56,9 @@ def test_a_file_lists_all_pairs_where_those_are_fewer_than_the_changes(tmp_path,
 def test_readers_see_what_they_see_of_changes(tmp_path, parts, monkeypatch):
     events = replacing(0.7)
     listed = make_store(tmp_path / "listed", lane("hash"), events=events)
-    monkeypatch.setattr("stream.store.lane.state.is_smaller_whole", lambda changes, pairs: False)
+    monkeypatch.setattr(
+        "freshet_graph.stream.store.lane.state.is_smaller_whole", lambda changes, pairs: False
+    )
     changed = make_store(tmp_path / "changed", lane("hash"), events=events)
     assert WHOLE_PAIRS in versions(listed) and WHOLE_PAIRS not in versions(changed)
     views = [WindowView(LaneReader(store, "hash"), 3, parts) for store in (listed, changed)]

@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 from trainer_processes import configure, run_to_end, scored
 from trainer_streams import SECOND, make_lane, meetings
 
-from schemas.trainer_config import TrainerConfig
-from trainer.service import result
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.trainer.service import result
 
 
 def labelled(*, flipped_from: int | None = None) -> pa.Table:

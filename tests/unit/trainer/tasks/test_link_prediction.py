@@ -8,8 +8,8 @@ import pytest
 from trainer_sessions import examples_of, session_on
 from trainer_streams import make_lane
 
-from stream.service.failure import Failure
-from trainer.scoring.predictions import Predictions
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.trainer.scoring.predictions import Predictions
 
 A_TENTH = {"sample": 0.1}
 

@@ -14,16 +14,16 @@ from trainer_invoked import _no_logs, invoke, write  # noqa: F401  a fixture
 from trainer_sessions import examples_of
 from trainer_streams import SECOND, make_lane, meetings
 
-from schemas.trainer_config import TrainerConfig
-from stream.service.failure import Failure
-from stream.store.from_file import build_store
-from stream.store.lane.reader import LaneReader
-from stream.store.log.reader import LogReader
-from trainer.continual.journal import ScoreFile
-from trainer.data.node_labels import NodeLabels
-from trainer.ranks import Ranks
-from trainer.scoring.metrics import classification
-from trainer.session.session import Session
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.from_file import build_store
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.trainer.continual.journal import ScoreFile
+from freshet_graph.trainer.data.node_labels import NodeLabels
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.scoring.metrics import classification
+from freshet_graph.trainer.session.session import Session
 
 WHOLE = {"model": "cdgcn", "strategy": "whole", "model_params": {"hidden": 8, "signature": 4}}
 CLASSES = 3

@@ -13,21 +13,21 @@ from prometheus_client import generate_latest
 from structlog.testing import capture_logs
 from trainer_streams import FEATURES, SECOND, meetings
 
-from schemas.config import Lane
-from schemas.trainer_config import TrainerConfig
-from stream.service.failure import Failure
-from stream.store.compact.store import Keep, compact
-from stream.store.from_file import build_store
-from stream.store.lane.reader import LaneReader
-from trainer.continual.daemon import Trainer
-from trainer.continual.journal import ScoreFile
-from trainer.evaluation.evaluate import _Run, evaluate
-from trainer.evaluation.split import split_by_time
-from trainer.metrics import TrainerMetrics
-from trainer.ranks import Ranks
-from trainer.service import result
-from trainer.session.session import Session
-from trainer.tasks.node_regression import KNOWN, SCORERS, NodeRegressor
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.compact.store import Keep, compact
+from freshet_graph.stream.store.from_file import build_store
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.continual.daemon import Trainer
+from freshet_graph.trainer.continual.journal import ScoreFile
+from freshet_graph.trainer.evaluation.evaluate import _Run, evaluate
+from freshet_graph.trainer.evaluation.split import split_by_time
+from freshet_graph.trainer.metrics import TrainerMetrics
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.service import result
+from freshet_graph.trainer.session.session import Session
+from freshet_graph.trainer.tasks.node_regression import KNOWN, SCORERS, NodeRegressor
 
 KEYS = ("mse", "random_mse", "zero_mse", "mean_mse", "persistence_mse", "age_persistence_mse")
 WHOLE = {"model": "tgcn", "strategy": "whole", "model_params": {"hidden": 8, "signature": 4}}

@@ -9,11 +9,11 @@ from offline_protocol import SHARES, config_for, write_events
 from structlog.testing import capture_logs
 from torch import Tensor
 
-from trainer.evaluation.evaluate import evaluate
-from trainer.ranks import Ranks
-from trainer.tasks.interface import TASKS, Reduction
-from trainer.tasks.link_prediction import LinkPrediction
-from trainer.tasks.node_regression import NodeErrors, NodeRegression
+from freshet_graph.trainer.evaluation.evaluate import evaluate
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.tasks.interface import TASKS, Reduction
+from freshet_graph.trainer.tasks.link_prediction import LinkPrediction
+from freshet_graph.trainer.tasks.node_regression import NodeErrors, NodeRegression
 
 
 class Tenfold(LinkPrediction):

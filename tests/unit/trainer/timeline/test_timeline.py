@@ -14,21 +14,21 @@ import torch
 from compacted import SNAPSHOTS, grown, indexed
 from trainer_streams import SECOND, make_lane, meetings
 
-from schemas.config import Lane
-from schemas.events import event_schema
-from schemas.trainer_config import Smoothing, TrainerConfig
-from stream.service.failure import Failure
-from stream.store.from_file import build_store
-from stream.store.lane.reader import LaneReader
-from trainer.data.node_names import NodeNames
-from trainer.nn.graph import CSRGraph
-from trainer.ranks import Ranks
-from trainer.session.session import Session
-from trainer.session.snapshot_trainer import SnapshotTrainer
-from trainer.timeline.graph import TimelineView
-from trainer.timeline.timeline import Horizon
-from trainer.timeline.transfer import MODES
-from trainer.validation import require_trainable
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.events import event_schema
+from freshet_graph.schemas.trainer_config import Smoothing, TrainerConfig
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.from_file import build_store
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.trainer.data.node_names import NodeNames
+from freshet_graph.trainer.nn.graph import CSRGraph
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.session.session import Session
+from freshet_graph.trainer.session.snapshot_trainer import SnapshotTrainer
+from freshet_graph.trainer.timeline.graph import TimelineView
+from freshet_graph.trainer.timeline.timeline import Horizon
+from freshet_graph.trainer.timeline.transfer import MODES
+from freshet_graph.trainer.validation import require_trainable
 
 LIFE = 2
 
@@ -337,7 +337,7 @@ def test_slots_are_given_again_and_all_numbered_anew_when_most_are_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A graph that was large once leaves no rows behind; what is left has the same graphs."""
-    monkeypatch.setattr("trainer.timeline.nodes.FEW", 256)
+    monkeypatch.setattr("freshet_graph.trainer.timeline.nodes.FEW", 256)
     large = turnover(4, 2, 300)
     build_store(
         pa.concat_tables([large, _later(turnover(12, 4, 10), 4)]), tmp_path / "store", interval_us=SECOND,

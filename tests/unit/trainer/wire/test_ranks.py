@@ -11,9 +11,9 @@ from every_collective import WIDTH, drawn, every_collective, parameters, plain, 
 from thread_ranks import FakeLink, ThreadLink, ThreadRanks, side_by_side
 from torch import Tensor
 
-from trainer.ranks import Ranks
-from trainer.wire import joining
-from trainer.wire.link import Link, ProcessLink
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.wire import joining
+from freshet_graph.trainer.wire.link import Link, ProcessLink
 
 SIZES = [1, 2, 3, 4]
 SLOW = FakeLink(latency_s=1.0, bytes_per_s=8.0)
@@ -92,8 +92,8 @@ NUMBERS = (
 def test_blocks_of_unknown_sizes_arrive_whole_and_cross_at_once_while_they_do_not_grow(
     size: int, to: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.ranks.MOST_AHEAD", 40)
-    monkeypatch.setattr("trainer.ranks.MOST_TO_ONE", 125)
+    monkeypatch.setattr("freshet_graph.trainer.ranks.MOST_AHEAD", 40)
+    monkeypatch.setattr("freshet_graph.trainer.ranks.MOST_TO_ONE", 125)
     largest = [8, 10, 4, 0, 30, 33, 100, 100, 126]  # of any block between two ranks
     draws = np.random.default_rng(size)
     plans = [draws.integers(0, most + 1, (size, size)) for most in largest]

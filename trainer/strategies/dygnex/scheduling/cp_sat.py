@@ -3,7 +3,12 @@
 import numpy as np
 from ortools.sat.python import cp_model
 
-from trainer.strategies.dygnex.scheduling.schedule import Problem, Schedule, SearchLimits, from_bins
+from freshet_graph.trainer.strategies.dygnex.scheduling.schedule import (
+    Problem,
+    Schedule,
+    SearchLimits,
+    from_bins,
+)
 
 UNITS = 1 << 30
 """Time is counted in whole units, so many for all groups and all α together."""

@@ -4,10 +4,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stream.arrays.kinds import Float64, Int64
-from stream.kernels import njit
-from trainer.strategies.dygnex.scheduling.paper import PAIR, paper
-from trainer.strategies.dygnex.scheduling.schedule import Problem, Schedule, from_bins, lower_bound_s
+from freshet_graph.stream.arrays.kinds import Float64, Int64
+from freshet_graph.stream.kernels import njit
+from freshet_graph.trainer.strategies.dygnex.scheduling.paper import PAIR, paper
+from freshet_graph.trainer.strategies.dygnex.scheduling.schedule import (
+    Problem,
+    Schedule,
+    from_bins,
+    lower_bound_s,
+)
 
 REACH = 48
 """Places tried for one item of the fullest bin, nearest in time first."""

@@ -4,8 +4,13 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
-from stream.arrays.kinds import Float64, Int64
-from trainer.strategies.dygnex.scheduling.schedule import Problem, Schedule, SearchLimits, from_bins
+from freshet_graph.stream.arrays.kinds import Float64, Int64
+from freshet_graph.trainer.strategies.dygnex.scheduling.schedule import (
+    Problem,
+    Schedule,
+    SearchLimits,
+    from_bins,
+)
 
 
 def solve(problem: Problem, limits: SearchLimits, first: Schedule, bound_s: float) -> tuple[Schedule, float]:

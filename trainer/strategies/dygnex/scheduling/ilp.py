@@ -7,8 +7,13 @@ published linearisation is needed. The number of iterations is free, so α count
 
 import importlib.util
 
-from trainer.strategies.dygnex.scheduling.greedy import greedy
-from trainer.strategies.dygnex.scheduling.schedule import Problem, Schedule, SearchLimits, lower_bound_s
+from freshet_graph.trainer.strategies.dygnex.scheduling.greedy import greedy
+from freshet_graph.trainer.strategies.dygnex.scheduling.schedule import (
+    Problem,
+    Schedule,
+    SearchLimits,
+    lower_bound_s,
+)
 
 TO_THE_END = 12
 """Groups up to which the gap is ignored: the best schedule is found as fast."""
@@ -32,9 +37,9 @@ def ilp(problem: Problem, limits: SearchLimits, solver: str | None = None) -> tu
     if solver is None:
         solver = "cp-sat" if importlib.util.find_spec("ortools") else "highs"
     if solver == "cp-sat":
-        from trainer.strategies.dygnex.scheduling.cp_sat import solve
+        from freshet_graph.trainer.strategies.dygnex.scheduling.cp_sat import solve
     else:
-        from trainer.strategies.dygnex.scheduling.highs import solve
+        from freshet_graph.trainer.strategies.dygnex.scheduling.highs import solve
     exact, proven_s = solve(problem, limits, first, bound_s)
     best = min(first, exact, key=lambda schedule: schedule.epoch_s)
     return best, min(max(bound_s, proven_s), best.epoch_s)

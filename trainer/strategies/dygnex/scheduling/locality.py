@@ -6,9 +6,9 @@ an epoch receives each snapshot of its groups once.
 
 import numpy as np
 
-from stream.arrays.kinds import Float64, Int64
-from stream.kernels import njit
-from trainer.strategies.dygnex.scheduling.schedule import Schedule
+from freshet_graph.stream.arrays.kinds import Float64, Int64
+from freshet_graph.stream.kernels import njit
+from freshet_graph.trainer.strategies.dygnex.scheduling.schedule import Schedule
 
 SLACK = 0.005
 """Share by which an epoch may become longer for fewer moves."""

@@ -6,9 +6,9 @@ G − 1 pairs. The first of equal candidates stays. α is ignored.
 
 import numpy as np
 
-from stream.arrays.kinds import Float64, Int64
-from stream.kernels import njit
-from trainer.strategies.dygnex.scheduling.schedule import Problem, Schedule, from_bins
+from freshet_graph.stream.arrays.kinds import Float64, Int64
+from freshet_graph.stream.kernels import njit
+from freshet_graph.trainer.strategies.dygnex.scheduling.schedule import Problem, Schedule, from_bins
 
 PAIR = 2
 """Groups on a GPU in an iteration, at most."""

@@ -4,9 +4,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stream.arrays.kinds import Float64, Int64
-from trainer.strategies.dygnex.scheduling.schedule import Problem, Schedule, SearchLimits, lower_bound_s
-from trainer.strategies.dygnex.scheduling.solve import ALGORITHMS
+from freshet_graph.stream.arrays.kinds import Float64, Int64
+from freshet_graph.trainer.strategies.dygnex.scheduling.schedule import (
+    Problem,
+    Schedule,
+    SearchLimits,
+    lower_bound_s,
+)
+from freshet_graph.trainer.strategies.dygnex.scheduling.solve import ALGORITHMS
 
 SEARCHED = 2_000
 """Most random exchanges of a solver. Each pass is planned, and a pass may take half a second."""

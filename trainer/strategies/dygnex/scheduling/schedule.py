@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stream.arrays.kinds import Float64, Int64
-from stream.kernels import njit
+from freshet_graph.stream.arrays.kinds import Float64, Int64
+from freshet_graph.stream.kernels import njit
 
 
 @dataclass(frozen=True, slots=True)

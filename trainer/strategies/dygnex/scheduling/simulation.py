@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from schemas.errors import system_call
-from stream.arrays.kinds import Float64
-from trainer.strategies.dygnex.scheduling.schedule import Problem, SearchLimits
-from trainer.strategies.dygnex.scheduling.solve import solve
+from freshet_graph.schemas.errors import system_call
+from freshet_graph.stream.arrays.kinds import Float64
+from freshet_graph.trainer.strategies.dygnex.scheduling.schedule import Problem, SearchLimits
+from freshet_graph.trainer.strategies.dygnex.scheduling.solve import solve
 
 _INK, _FAINT = "#1f2933", "#9aa5b1"
 _COLOURS = {

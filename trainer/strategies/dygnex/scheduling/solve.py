@@ -7,13 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from stream.nearest import did_you_mean
-from stream.service.failure import Failure
-from trainer.strategies.dygnex.scheduling.greedy import greedy
-from trainer.strategies.dygnex.scheduling.ilp import ilp
-from trainer.strategies.dygnex.scheduling.locality import keep_runs, moved
-from trainer.strategies.dygnex.scheduling.paper import paper, psg, psg_sorted
-from trainer.strategies.dygnex.scheduling.schedule import Problem, Schedule, SearchLimits, lower_bound_s
+from freshet_graph.stream.nearest import did_you_mean
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.trainer.strategies.dygnex.scheduling.greedy import greedy
+from freshet_graph.trainer.strategies.dygnex.scheduling.ilp import ilp
+from freshet_graph.trainer.strategies.dygnex.scheduling.locality import keep_runs, moved
+from freshet_graph.trainer.strategies.dygnex.scheduling.paper import paper, psg, psg_sorted
+from freshet_graph.trainer.strategies.dygnex.scheduling.schedule import (
+    Problem,
+    Schedule,
+    SearchLimits,
+    lower_bound_s,
+)
 
 Algorithm = Callable[[Problem, SearchLimits], tuple[Schedule, float]]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
-from stream.arrays.kinds import Float64, Int64
+from freshet_graph.stream.arrays.kinds import Float64, Int64
 
 
 @dataclass(frozen=True, slots=True)

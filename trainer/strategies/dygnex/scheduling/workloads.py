@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from stream.arrays.kinds import Float64
-from stream.service.failure import Failure
-from stream.store.lane.reader import LaneReader
-from stream.store.places.place import Place
-from trainer.strategies.dygnex.scheduling.time_model import TimeModel, group_sizes
+from freshet_graph.stream.arrays.kinds import Float64
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.places.place import Place
+from freshet_graph.trainer.strategies.dygnex.scheduling.time_model import TimeModel, group_sizes
 
 MADE_UP = ("linear", "lognormal")
 _LARGEST_S = 1e12
