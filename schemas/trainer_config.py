@@ -275,6 +275,14 @@ class TrainerConfig(Service):
         description="evaluate: snapshot length; null: a hundredth of the file's span without stray times.",
     )
     exports: Exports = Field(default_factory=Exports)
+    tracker: str | None = Field(
+        None, description="run: the experiment tracker that gets scores and checkpoints: mlflow. null: none."
+    )
+    tracker_params: dict[str, Any] = Field(
+        default_factory=dict,
+        description="The tracker's own parameters, such as {uri: http://127.0.0.1:5000}. freshet-trainer models TRACKER lists "
+        "them.",
+    )
     seed: int = Field(0, ge=0, le=10**18, description="Seed of weights, sampling and negatives.")
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="auto: CUDA if each rank has a device of its own, else the CPU."

@@ -91,6 +91,9 @@ class TrainerMetrics:
             "trainer_weights_event_timestamp_seconds", "Event time of the newest event in the weights"
         )
         self._events = counter("trainer_events", "Insert events by use", "use")
+        self._tracker_failures = counter(
+            "trainer_tracker_failures", "Attempts to reach the experiment tracker that failed"
+        )
         self._steps = histogram(
             "trainer_step_seconds", "A snapshot's phases", "phase", "rank", buckets=STEP_BUCKETS
         )
@@ -177,10 +180,17 @@ class TrainerMetrics:
         if self._rank != "0":
             return
         # Counters begin at zero: rate() and increase() do not see the first value of a series.
-        for counter in (self._restarts, self._nonfinite, self._events, self._excluded):
+        for counter in (
+            self._restarts,
+            self._nonfinite,
+            self._events,
+            self._excluded,
+            self._tracker_failures,
+        ):
             counter.clear()
         self._restarts.labels(name).inc(self._restarts_before)
         self._nonfinite.labels(name)
+        self._tracker_failures.labels(name)
         for use in ("trained", "discarded", "replayed", "state_only"):
             self._events.labels(name, use)
         for reason in ("late", "delete", "no_negative", "wrong_label"):
@@ -342,6 +352,10 @@ class TrainerMetrics:
             self._comm_seconds.labels(self._graph, op).observe(seconds)
         for kind, count in {**bytes_held, "rss": psutil.Process().memory_info().rss}.items():
             self._memory.labels(self._graph, self._rank, kind).set(count)
+
+    def tracker_failed(self) -> None:
+        """An attempt to reach the experiment tracker failed."""
+        self._tracker_failures.labels(self._graph).inc()
 
     def _declared(self, strategy: str, figure: TrainingFigure) -> Any:
         """The series of a strategy's figure."""

@@ -31,6 +31,7 @@ from freshet_graph.trainer.ranks import Ranks
 from freshet_graph.trainer.session.checkpoint import Checkpoints
 from freshet_graph.trainer.session.session import join_ranks
 from freshet_graph.trainer.shutdown import Shutdown, rank_dies_with_launcher
+from freshet_graph.trainer.tracking.tracking import Tracking
 
 log = structlog.get_logger()
 
@@ -102,7 +103,10 @@ def train(
                     f"the newest checkpoint in {config.checkpoint} is of snapshot number {trainer.sequence}, after number "
                     f"{follower.end_after} of --as-of. Choose another folder in the key checkpoint"
                 )
-            follow(trainer, follower)
+            with ExitStack() as tracked:
+                if config.tracker is not None and ranks.rank == 0:
+                    tracked.enter_context(Tracking(config, lane, metrics))
+                follow(trainer, follower)
         elif not shutdown.wanted:
             raise Failure(
                 f"after {until_idle_s:g} seconds still {progress.obstacle}, or start the stream service with that lane"

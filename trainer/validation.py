@@ -17,6 +17,7 @@ from freshet_graph.trainer.session.session import new_model
 from freshet_graph.trainer.strategies.cost_model import AUTO, CANDIDATES
 from freshet_graph.trainer.strategies.interface import STRATEGIES, require_together
 from freshet_graph.trainer.tasks.interface import TASKS
+from freshet_graph.trainer.tracking.interface import TRACKERS
 
 
 def candidates(config: TrainerConfig, ranks: int, lane: LaneHeader | None = None) -> list[str]:
@@ -56,6 +57,10 @@ def require_trainable(config: TrainerConfig, ranks: int = 1, lane: LaneHeader | 
     Raises:
         Failure: One is unknown or wrong, or they do not go together.
     """
+    if config.tracker is not None:
+        with _key("tracker"):
+            TRACKERS.find(config.tracker)
+        TRACKERS.options(config.tracker, config.tracker_params)
     with _key("model"):
         MODELS.find(config.model)
     if config.strategy == AUTO:

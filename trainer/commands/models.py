@@ -1,4 +1,4 @@
-"""``freshet-trainer models``: models, strategies and tasks with their parameters."""
+"""``freshet-trainer models``: models, strategies, tasks and trackers with their parameters."""
 
 import json as json_text
 from inspect import cleandoc
@@ -16,7 +16,7 @@ from freshet_graph.stream.service.example import described
 from freshet_graph.stream.service.failure import Failure
 from freshet_graph.stream.service.output import Json, finish, note, print_json
 
-KINDS = ("models", "strategies", "tasks")
+KINDS = ("models", "strategies", "tasks", "trackers")
 
 
 def models(
@@ -24,12 +24,12 @@ def models(
         str | None,
         typer.Argument(
             metavar="[NAME]",
-            help="Only the model, strategy or task of this name, its parameters with their meaning and bounds.",
+            help="Only the model, strategy, task or tracker of this name, its parameters with their meaning and bounds.",
         ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """List models, strategies and tasks with their parameters, and which go together.
+    """List models, strategies, tasks and experiment trackers with their parameters, and which go together.
 
     Example: freshet-trainer models vertex
     """
@@ -40,6 +40,7 @@ def _show(name: str | None, *, json: bool) -> None:
     from freshet_graph.trainer.models.interface import MODELS
     from freshet_graph.trainer.strategies.interface import STRATEGIES, strategies_for
     from freshet_graph.trainer.tasks.interface import TASKS
+    from freshet_graph.trainer.tracking.interface import TRACKERS
 
     listed: dict[str, Any] = {
         "models": [
@@ -67,19 +68,20 @@ def _show(name: str | None, *, json: bool) -> None:
         "tasks": [
             {"name": name, "asks": task.subject, **_about(task)} for name, task in sorted(TASKS.all().items())
         ],
-        "broken": MODELS.broken() | STRATEGIES.broken() | TASKS.broken(),
+        "trackers": [{"name": name, **_about(tracker)} for name, tracker in sorted(TRACKERS.all().items())],
+        "broken": MODELS.broken() | STRATEGIES.broken() | TASKS.broken() | TRACKERS.broken(),
     }
     if name is not None:
         known = [entry["name"] for kind in KINDS for entry in listed[kind]]
         if name not in known:
-            raise Failure(f"there is no model, strategy or task {name!r}{did_you_mean(name, known)}")
+            raise Failure(f"there is no model, strategy, task or tracker {name!r}{did_you_mean(name, known)}")
         for kind in KINDS:
             listed[kind] = [entry for entry in listed[kind] if entry["name"] == name]
     if json:
         print_json(listed)
         return
     show = Console(highlight=False)
-    registries: tuple[Registry[Any], ...] = (MODELS, STRATEGIES, TASKS)
+    registries: tuple[Registry[Any], ...] = (MODELS, STRATEGIES, TASKS, TRACKERS)
     for kind, registry in zip(KINDS, registries, strict=True):
         for entry in listed[kind]:
             options = registry.find(entry["name"]).Options if name else None
@@ -94,8 +96,10 @@ def _describe(show: Console, entry: dict[str, Any], options: type[Section] | Non
         what = f"model on {entry['kind']}s, for strategy {' or '.join(entry['strategies'])}"
     elif "trains" in entry:
         what = f"strategy, for models on {entry['trains']}s and {', '.join(entry['tasks'])}"
-    else:
+    elif "asks" in entry:
         what = f"task, about {entry['asks']}"
+    else:
+        what = "experiment tracker"
     parameters = f" {_inline(entry['params'])}" if options is None else f"\n{escape(described(options))}"
     show.print(f"[bold]{entry['name']}[/bold]  {what}")
     show.print(Padding(f"{entry['summary']}\nparameters:{parameters}\n", (0, 0, 0, 4)))
