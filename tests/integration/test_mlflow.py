@@ -44,7 +44,8 @@ class Server:
         self._process = subprocess.Popen(
             [
                 self._command, "server", "--host", "127.0.0.1", "--port", str(self.port), "--workers", "1",
-                "--backend-store-uri", f"sqlite:///{self._folder}/mlflow.db", "--artifacts-destination", str(self._folder / "artifacts"),
+                "--backend-store-uri", f"sqlite:///{self._folder}/mlflow.db",
+                "--artifacts-destination", str(self._folder / "artifacts"),
             ],
             env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"},
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
@@ -91,7 +92,9 @@ def test_a_run_is_whole_although_the_server_was_away_and_the_trainer_killed(
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
     def run(*arguments: str) -> subprocess.Popen:
-        return subprocess.Popen([*command, *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+        return subprocess.Popen(
+            [*command, *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
 
     first = run()  # without a server
     scores = tmp_path / "checkpoints" / "scores.jsonl"

@@ -1,9 +1,9 @@
 """A page about a model: what it was trained on and how, what it scores, how it is loaded."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
-from freshet_graph.schemas.events import US_PER_S
 from freshet_graph.trainer.continual.drift import weighted_mean
 from freshet_graph.trainer.tracking.interface import Run
 
@@ -63,3 +63,11 @@ def model_card(run: Run, lines: Sequence[dict[str, Any]], checkpoint: str) -> st
             "",
         ]
     )
+
+
+def _day(seconds: float) -> str:
+    """Of an event time; times of some files are no dates, and are seconds then."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).date().isoformat()
+    except (OverflowError, ValueError):
+        return f"{seconds:g} s"

@@ -49,14 +49,11 @@ class Tracking:
         config: The configuration, whose key ``tracker`` is set.
         lane: The lane that is learned.
         metrics: Failures are counted there.
-        every_s: See ``EVERY_S``.
     """
 
-    def __init__(
-        self, config: TrainerConfig, lane: LaneReader, metrics: TrainerMetrics, every_s: float = EVERY_S
-    ) -> None:
+    def __init__(self, config: TrainerConfig, lane: LaneReader, metrics: TrainerMetrics) -> None:
         assert config.tracker is not None
-        self._config, self._metrics, self._every_s = config, metrics, every_s
+        self._config, self._metrics = config, metrics
         self._name = config.tracker
         self._options = TRACKERS.options(config.tracker, config.tracker_params)
         self._run = run_of(config, lane)
@@ -86,7 +83,7 @@ class Tracking:
         self._thread.join(ENDING_S)
 
     def _follow(self) -> None:
-        pause_s = self._every_s
+        pause_s = EVERY_S
         while True:
             is_ending = self._ending.wait(pause_s)
             try:
@@ -98,7 +95,7 @@ class Tracking:
             else:
                 if self._failing:
                     log.info("the tracker answers again", tracker=self._name)
-                self._failing, pause_s = False, self._every_s
+                self._failing, pause_s = False, EVERY_S
             if is_ending:
                 return
 
