@@ -12,24 +12,26 @@ ENV PATH=/opt/freshet/bin:$PATH
 WORKDIR /src
 # Dependencies first: a change of our own code leaves this layer alone.
 COPY pyproject.toml constraints.txt README.md LICENSE ./
-RUN mkdir schemas stream trainer \
-    && touch schemas/__init__.py stream/__init__.py trainer/__init__.py \
-    && pip install -c constraints.txt . \
-    && pip uninstall --yes freshet
+RUN mkdir freshet_graph \
+    && touch freshet_graph/__init__.py \
+    && pip install -c constraints.txt '.[stream,trainer]' \
+    && pip uninstall --yes freshet-graph
+# Links to the three packages.
+COPY freshet_graph freshet_graph
 COPY schemas schemas
 COPY stream stream
 COPY trainer trainer
 RUN pip wheel --no-deps --wheel-dir /wheels . \
-    && pip install --no-deps /wheels/freshet-*.whl
+    && pip install --no-deps /wheels/freshet_graph-*.whl
 
 
 FROM python:3.11-slim-bookworm AS runtime
-# OpenMP for dgl and numba; nothing else of the system is needed.
+# OpenMP for torch and numba; nothing else of the system is needed.
 RUN apt-get update \
     && apt-get install -y --no-install-recommends libgomp1 \
     && rm -rf /var/lib/apt/lists/*
 # Kernels are compiled below and kept; the store and checkpoints live on volumes under /data.
-RUN mkdir -p /var/cache/freshet/numba /var/cache/freshet/matplotlib /data/store /data/checkpoints \
+RUN mkdir -p /var/cache/freshet/numba /data/store /data/checkpoints \
     && chown -R 10001:10001 /var/cache/freshet /data
 COPY --from=build /opt/freshet /opt/freshet
 ENV PATH=/opt/freshet/bin:$PATH \
@@ -37,7 +39,6 @@ ENV PATH=/opt/freshet/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     HOME=/data \
     NUMBA_CACHE_DIR=/var/cache/freshet/numba \
-    MPLCONFIGDIR=/var/cache/freshet/matplotlib \
     FRESHET_STREAM_METRICS__HOST=0.0.0.0 \
     FRESHET_TRAINER_METRICS__HOST=0.0.0.0
 USER 10001:10001

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from freshet_graph.stream.partition.comparison import Compared
 
 
-def partition_file(
+def partition(
     source: str | Path,
     algorithm: str,
     *,

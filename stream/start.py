@@ -26,13 +26,18 @@ def main() -> None:
     from freshet_graph.stream.service.collector import collect_rarely
 
     collect_rarely()
-    from freshet_graph.stream.cli import LOGGING, app
-    from freshet_graph.stream.service.command_line import run_application
+    try:
+        from freshet_graph.stream.cli import LOGGING, app
+        from freshet_graph.stream.service.command_line import run_application
+    except ModuleNotFoundError as error:
+        from freshet_graph.stream.optional import missing_extra
+
+        sys.exit(f"error: {missing_extra('freshet-stream', error, 'stream')}")
 
     if heeded:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        run_application(app, logging=LOGGING)
+        run_application(app, logging=LOGGING, extra="stream")
     except SystemExit as end:
         if _threads_at_work():
             sys.stdout.flush()

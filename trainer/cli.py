@@ -29,7 +29,7 @@ def main() -> None:
     the product's time. OpenMP reads this once, when torch is loaded; ranks inherit it.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    run_application(app, logging=LOGGING)
+    run_application(app, logging=LOGGING, extra="trainer")
 
 
 if __name__ == "__main__":  # each rank of a launch

@@ -12,6 +12,7 @@ from rich.table import Table
 from freshet_graph.schemas.errors import system_call
 from freshet_graph.schemas.quality import FIGURES, FigureDisplay
 from freshet_graph.stream.commands.options import AsOfMoment, Params, parameters
+from freshet_graph.stream.optional import package
 from freshet_graph.stream.service.failure import Failure
 from freshet_graph.stream.service.logs import configure_logs
 from freshet_graph.stream.service.output import Columns, Debug, Json, finish, note, print_json, print_table
@@ -135,11 +136,11 @@ def partition(
 
 
 def _partitioned(file: str, algorithm: str, **how: Any) -> "OfflineResult":
+    from freshet_graph.stream import offline
     from freshet_graph.stream.commands.progress import counting
-    from freshet_graph.stream.offline import partition_file
 
     with counting("partitioned {:,} of {:,} events") as progress:
-        return partition_file(file, algorithm, **how, progress=progress)
+        return offline.partition(file, algorithm, **how, progress=progress)
 
 
 def _compare(file: str, **how: Any) -> "list[Compared]":
@@ -201,8 +202,7 @@ def _print_comparison(title: str, compared: "list[Compared]") -> None:
 
 def _draw_comparison(title: str, compared: "list[Compared]", path: Path) -> None:
     """Draw the comparison as bars, a PNG."""
-    import matplotlib as mpl
-
+    mpl = package("matplotlib", "a drawing")
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 

@@ -3,16 +3,16 @@
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
 
 from freshet_graph.stream.arrays.kinds import Bool, Words
+from freshet_graph.stream.kernels import intrinsic
 
 
 @intrinsic
 def lowest_bit(_typing: Any, word: Any) -> Any:
     """``lowest_bit(word)``: index of the lowest set bit of a uint64 other than 0, int64."""
+    from llvmlite import ir
+    from numba.core import types
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], ir.IntType(1)(1))
@@ -23,6 +23,7 @@ def lowest_bit(_typing: Any, word: Any) -> Any:
 @intrinsic
 def count_bits(_typing: Any, word: Any) -> Any:
     """``count_bits(word)``: number of set bits of a uint64, int64."""
+    from numba.core import types
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.ctpop(arguments[0])

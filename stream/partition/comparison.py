@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from freshet_graph.schemas.errors import MissingLibraryError
 from freshet_graph.stream.nearest import did_you_mean
 from freshet_graph.stream.partition.interface import (
     Kind,
@@ -85,7 +86,7 @@ def compare(
                 node_features=node_features,
                 progress=progress,
             )
-        except PartitionError as error:
+        except (PartitionError, MissingLibraryError) as error:
             compared.append(Compared(name, kind, None, str(error)))
         else:
             compared.append(Compared(name, kind, result.figures, None))

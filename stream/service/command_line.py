@@ -6,7 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from freshet_graph.schemas.errors import one_line
 from freshet_graph.schemas.version import version
+from freshet_graph.stream.optional import missing_extra
 from freshet_graph.stream.service.failure import FAILED, complain
 from freshet_graph.stream.service.json_lines import lines_are_json, take_to_json_lines
 
@@ -40,17 +42,21 @@ def application(name: str, about: str, *commands: Callable[..., Any]) -> typer.T
     return app
 
 
-def run_application(app: typer.Typer, *, logging: Collection[str]) -> None:
+def run_application(app: typer.Typer, *, logging: Collection[str], extra: str) -> None:
     """Run the command of this process, and exit with its code.
 
     Args:
         app: All commands.
         logging: Commands whose standard error is a log, which is all JSON lines unless it is a terminal.
+        extra: The extra of the distribution that brings what the commands need.
     """
     if sys.argv[1:2] and sys.argv[1] in logging:
         take_to_json_lines()
     try:
         app()
+    except ModuleNotFoundError as error:
+        complain(one_line(missing_extra(f"freshet-{extra} {' '.join(sys.argv[1:2])}", error, extra)))
+        sys.exit(FAILED)
     except Exception as error:
         if not lines_are_json():
             raise

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from freshet_graph.schemas.events import Op
 from freshet_graph.stream.arrays.kinds import Bool, Float32, Int64
-from freshet_graph.stream.kernels import njit
+from freshet_graph.stream.kernels import njit, or_plain
 from freshet_graph.stream.kernels.node_sets import distinct
 
 
@@ -102,6 +102,14 @@ class NodeFeatures:
         return start, offsets, values
 
 
+def _write_plain(table: Float32, node: Int64, start: Int64, offsets: Int64, values: Float32) -> None:
+    """``_write`` by NumPy, which promises that of a value that is set twice the last one stays."""
+    length = np.diff(offsets)
+    column = np.repeat(start - offsets[:-1], length) + np.arange(offsets[0], offsets[-1])
+    table[np.repeat(node, length), column] = values[offsets[0] : offsets[-1]]
+
+
+@or_plain(_write_plain)
 @njit(cache=True, nogil=True)
 def _write(table: Float32, node: Int64, start: Int64, offsets: Int64, values: Float32) -> None:
     for i in range(len(node)):

@@ -2,9 +2,7 @@
 
 from typing import Any
 
-from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
+from freshet_graph.stream.kernels import intrinsic
 
 AHEAD = 24
 """Edges between a prefetch and its use: longer than a cache miss, shorter than a line stays in the cache."""
@@ -13,6 +11,8 @@ AHEAD = 24
 @intrinsic
 def prefetch(_typing: Any, array: Any, index: Any) -> Any:
     """``prefetch(array, index)``: fetch the line of ``array[index]`` for writing; a 1-d contiguous array."""
+    from llvmlite import ir
+    from numba.core import types
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         data = context.make_array(array)(context, builder, arguments[0]).data

@@ -6,12 +6,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
 from freshet_graph.stream.arrays.kinds import Bool, Int32, Int64, UInt8, UInt64
-from freshet_graph.stream.kernels import njit, read_only
+from freshet_graph.stream.kernels import intrinsic, njit, read_only
 
 _V0, _V1 = np.uint64(0x736F6D6570736575), np.uint64(0x646F72616E646F6D)
 _V2, _V3 = np.uint64(0x6C7967656E657261), np.uint64(0x7465646279746573)
@@ -27,6 +24,8 @@ def new_key() -> UInt64:
 @intrinsic
 def load_word(_typing: Any, data: Any, offset: Any) -> Any:
     """The eight bytes of a uint8 array from ``offset`` on, as a little-endian uint64; the caller checks the bounds."""
+    from numba import types
+    from numba.core import cgutils
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])

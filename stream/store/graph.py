@@ -1,17 +1,17 @@
 """A snapshot as a graph of pandas, NetworkX, DGL or PyG, for notebooks and other trainers."""
 
-import importlib
 from dataclasses import dataclass
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from freshet_graph.schemas.errors import MissingLibraryError
+from freshet_graph.schemas.events import Op
 from freshet_graph.schemas.store import LaneManifest, SealedSnapshot
-from freshet_graph.stream.arrays.kinds import Float32, Int32, Int64
-from freshet_graph.stream.snapshots.graph import LiveGraph
+from freshet_graph.stream.arrays.kinds import Bool, Float32, Int32, Int64
+from freshet_graph.stream.optional import package
+from freshet_graph.stream.snapshots.node_features import NodeFeatures
+from freshet_graph.stream.snapshots.pairs import pair_keys, split_keys
 from freshet_graph.stream.store.as_of import AsOf
 from freshet_graph.stream.store.errors import RetainedError
 from freshet_graph.stream.store.files.records import Numbered
@@ -75,7 +75,7 @@ class SnapshotGraph:
         Raises:
             MissingLibraryError: pandas isn't installed.
         """
-        pandas = package("pandas", "to_pandas")
+        pandas = package("pandas", "to_pandas()")
         when = {"tau": self.tau, "t": pandas.Timestamp(self.end_us, unit="us", tz="UTC").as_unit("us")}
         ids = self.ids.to_pandas()
         nodes = pandas.DataFrame({**when, "node": np.arange(self.num_nodes), "id": ids})
@@ -97,7 +97,7 @@ class SnapshotGraph:
         Raises:
             MissingLibraryError: networkx isn't installed.
         """
-        graph = package("networkx", "to_networkx").DiGraph(tau=self.tau, end_us=self.end_us)
+        graph = package("networkx", "to_networkx()").DiGraph(tau=self.tau, end_us=self.end_us)
         ids = self.ids.to_pylist()
         for node, name in enumerate(ids):
             graph.add_node(name, node=node)
@@ -121,7 +121,7 @@ class SnapshotGraph:
         Raises:
             MissingLibraryError: dgl or torch isn't installed.
         """
-        dgl, torch = package("dgl", "to_dgl"), package("torch", "to_dgl")
+        dgl, torch = package("dgl", "to_dgl()", "'freshet-graph[dgl]'"), package("torch", "to_dgl()")
         graph = dgl.graph((torch.from_numpy(self.src), torch.from_numpy(self.dst)), num_nodes=self.num_nodes)
         graph.edata["weight"] = torch.from_numpy(self.weight)
         if self.features.shape[1]:
@@ -140,7 +140,7 @@ class SnapshotGraph:
         Raises:
             MissingLibraryError: torch_geometric or torch isn't installed.
         """
-        data, torch = package("torch_geometric.data", "to_pyg"), package("torch", "to_pyg")
+        data, torch = package("torch_geometric.data", "to_pyg()"), package("torch", "to_pyg()")
         more = {"x": torch.from_numpy(self.features)} if self.features.shape[1] else {}
         if self.owner is not None:
             more["owner"] = torch.from_numpy(self.owner)
@@ -207,39 +207,86 @@ def _number(
     raise RetainedError(f"{of} has no snapshot of that time or before; {has}")
 
 
+class LatestInserts:
+    """The live pairs of a log without an edge life: those whose last event is an insert, with its weight.
+
+    Events are merged into the sorted pairs when they are as many, so each costs O(log pairs), amortised.
+    """
+
+    def __init__(self) -> None:
+        self._keys: Int64 = np.empty(0, np.int64)
+        self._weight: Float32 = np.empty(0, np.float32)
+        self._waiting: list[tuple[Int64, Float32, Bool]] = []
+        self._count = 0
+
+    def add(self, events: pa.Table) -> None:
+        """Take the edge events of the next snapshot, ``log_event_schema`` in log order."""
+        op, src, dst, weight = (events[name].to_numpy() for name in ("op", "src_node", "dst_node", "weight"))
+        edges = op != Op.NODE
+        self._waiting.append((pair_keys(src[edges], dst[edges]), weight[edges], op[edges] == Op.INSERT))
+        self._count += len(self._waiting[-1][0])
+        if self._count > max(_MERGED_EVENTS, len(self._keys)):
+            self._merge()
+
+    def pairs(self) -> tuple[Int64, Float32]:
+        """Keys of the live pairs, int64 (E,) ascending, and their weights, float32 (E,)."""
+        self._merge()
+        return self._keys, self._weight
+
+    def _merge(self) -> None:
+        live = (self._keys, self._weight, np.ones(len(self._keys), np.bool_))
+        keys, weight, inserted = (
+            np.concatenate(columns) for columns in zip(live, *self._waiting, strict=True)
+        )
+        order = np.argsort(keys, kind="stable")
+        keys = keys[order]
+        last = np.append(keys[1:] != keys[:-1], True)[: len(keys)]
+        last &= inserted[order]
+        self._keys, self._weight = keys[last], weight[order][last]
+        self._waiting, self._count = [], 0
+
+
+_MERGED_EVENTS = 1 << 20
+
+
 def _from_log(store: str | Place, as_of: AsOf | None) -> SnapshotGraph:
     log = LogReader(store)
     number = _number(log, as_of, log.snapshots, str(store))
     header = log.header
-    graph = LiveGraph(node_features=header.node_features, segments=header.segments)
-    base = log.base()
-    for tau, events in groups(base, None) if base is not None else ():
-        graph.apply(tau, events)
-    for snapshot in log.snapshots[: number + 1]:
-        graph.apply(snapshot.tau, log.events(snapshot.tau))
     last = log.snapshots[number]
-    pairs = graph.pairs()
-    features = np.zeros((last.num_nodes, header.node_features), np.float32)
-    known = min(last.num_nodes, graph.num_nodes)  # perhaps no kept event names the newest ids
-    features[:known] = graph.features(np.arange(known, dtype=np.int64))
+    latest, features = LatestInserts(), NodeFeatures(header.node_features, header.segments)
+    features.grow(last.num_nodes)
+    base = log.base()
+    for _, events in groups(base, None) if base is not None else ():
+        latest.add(events)
+        features.apply(events)
+    for snapshot in log.snapshots[: number + 1]:
+        events = log.events(snapshot.tau)
+        latest.add(events)
+        features.apply(events)
+    keys, weight = latest.pairs()
+    src, dst = split_keys(keys)
     return SnapshotGraph(
         tau=last.tau,
         end_us=(last.tau + 1) * header.interval_us,
         ids=log.external_ids()[: last.num_nodes].combine_chunks(),
-        src=pairs.src,
-        dst=pairs.dst,
-        weight=pairs.weight.copy(),
-        features=features,
+        src=src,
+        dst=dst,
+        weight=weight,
+        features=features.values[: last.num_nodes],
     )
 
 
 def _from_lane(store: str | Place, name: str, window: int, as_of: AsOf | None) -> list[SnapshotGraph]:
     lane = LaneReader(store, name)
     number = _number(lane.log, as_of, lane.manifests, f"lane {name} of {store}")
-    view = WindowView(lane, window)
-    view.advance(lane.manifests[number])
+    if window < 1:
+        raise ValueError(f"a window holds at least one snapshot, found {window}")
+    view = WindowView(lane, 1)  # advanced, so that no snapshot needs the values which later ones replace
     ids, graphs = lane.log.external_ids().combine_chunks(), []
-    for tau in view.taus:
+    for at in range(max(lane.manifests.first, number - window + 1), number + 1):
+        view.advance(lane.manifests[at])
+        (tau,) = view.taus
         src, dst, weight = view.pairs(tau)
         owner = view.owner(tau)
         graphs.append(
@@ -255,14 +302,3 @@ def _from_lane(store: str | Place, name: str, window: int, as_of: AsOf | None) -
             )
         )
     return graphs
-
-
-def package(name: str, wanted_by: str) -> ModuleType:
-    """Import an optional library; the error names the method that needs it."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        package = name.split(".", maxsplit=1)[0]
-        raise MissingLibraryError(
-            f"{wanted_by}() needs {package}, which can't be imported ({error}). Run pip install {package}"
-        ) from error

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from freshet_graph.stream.optional import package
 from freshet_graph.stream.store.as_of import AsOf
-from freshet_graph.stream.store.graph import Frames, SnapshotGraph, package, read_graph, read_graphs
+from freshet_graph.stream.store.graph import Frames, SnapshotGraph, read_graph, read_graphs
 from freshet_graph.stream.store.lane.layout import lane_names
 from freshet_graph.stream.store.log.reader import LogReader
 from freshet_graph.stream.store.places.place import Place, place_of
@@ -36,7 +37,7 @@ class Window:
     def to_pandas(self) -> Frames:
         """Nodes and edges of all snapshots, oldest first, distinguished by ``tau``: ΣN and ΣE rows."""
         frames = [graph.to_pandas() for graph in self.graphs]
-        concat = package("pandas", "to_pandas").concat
+        concat = package("pandas", "to_pandas()").concat
         return Frames(*(concat(tables, ignore_index=True) for tables in zip(*frames, strict=True)))
 
     def to_networkx(self) -> "list[networkx.DiGraph[Any]]":

@@ -54,7 +54,7 @@ def _be(command: Sequence[str], environment: Mapping[str, str]) -> None:
     else:
         from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 
-        from freshet_graph.trainer.cli import main
+        from freshet_graph.trainer.start import main
 
         SubprocessHandler._popen = _rank  # type: ignore[method-assign]
     main()

@@ -8,12 +8,9 @@ The words stay in registers between edges.
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
 
 from freshet_graph.stream.arrays.kinds import Int64
-from freshet_graph.stream.kernels import njit
+from freshet_graph.stream.kernels import intrinsic, njit
 
 Planes = tuple[np.uint64, np.uint64, np.uint64]
 """Bits 0, 1 and 2 of each part's level."""
@@ -34,6 +31,8 @@ _HALF = np.uint64(32)
 @intrinsic
 def choose(_typing: Any, condition: Any, one: Any, other: Any) -> Any:
     """``choose(condition, one, other)``: one of two integers, without an unpredictable branch."""
+    from llvmlite import ir
+    from numba.core import types
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         bit = context.cast(builder, arguments[0], signature.args[0], types.boolean)

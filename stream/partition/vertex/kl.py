@@ -7,6 +7,7 @@ from pydantic import Field
 
 from freshet_graph.schemas.section import Section
 from freshet_graph.stream.arrays.kinds import Int32, Int64
+from freshet_graph.stream.optional import package
 from freshet_graph.stream.partition.interface import PartitionError, PartitionerSetting, register
 from freshet_graph.stream.partition.vertex.base import VertexPartitioner, VertexPartitionerOptions
 from freshet_graph.stream.snapshots.delta import SnapshotDelta
@@ -51,7 +52,7 @@ class KernighanLin(VertexPartitioner):
                 f"kl takes {self.max_pairs} live pairs at most (parameter max_pairs), snapshot {delta.tau} has {pairs}. "
                 "Choose byte-lp, distdy or metis-layer, or raise max_pairs. The time grows with the pairs"
             )
-        import networkx as nx
+        nx = package("networkx", "the partitioner kl")
 
         starts, neighbours = delta.live_graph()
         row = np.repeat(np.arange(len(delta.live)), np.diff(starts))
@@ -66,7 +67,7 @@ class KernighanLin(VertexPartitioner):
         self, graph: "networkx.Graph[int]", nodes: Int64, before: Int32, owner: Int32, low: int, high: int
     ) -> None:
         """Give ``nodes`` parts in [low, high)."""
-        from networkx.algorithms.community import kernighan_lin_bisection
+        bisection = package("networkx.algorithms.community", "the partitioner kl").kernighan_lin_bisection
 
         if high - low == 1 or len(nodes) == 0:
             owner[nodes] = low
@@ -79,7 +80,7 @@ class KernighanLin(VertexPartitioner):
         left_first = nodes[np.lexsort((np.where(side > 0, -nodes, nodes), side))]
         left, right = left_first[:size], left_first[size:]
         if len(left) and len(right):
-            one, other = kernighan_lin_bisection(
+            one, other = bisection(
                 graph.subgraph(nodes.tolist()),
                 (set(left.tolist()), set(right.tolist())),
                 max_iter=self.max_iterations,

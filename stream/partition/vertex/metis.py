@@ -17,6 +17,7 @@ from pydantic import Field
 
 from freshet_graph.schemas.section import Section
 from freshet_graph.stream.arrays.kinds import Int32, Int64
+from freshet_graph.stream.optional import package
 from freshet_graph.stream.partition.interface import PartitionError, PartitionerSetting, register
 from freshet_graph.stream.partition.vertex.base import VertexPartitioner, VertexPartitionerOptions
 from freshet_graph.stream.partition.vertex.ldg import place_new
@@ -176,12 +177,12 @@ def relabel(before: Int32, after: Int32, parts: int) -> Int32:
     Returns:
         ``after`` under the best renaming, int32 (n,).
     """
-    from scipy.optimize import linear_sum_assignment
+    assignment = package("scipy.optimize", "METIS")
 
     old = before >= 0
     shared = np.bincount(after[old].astype(np.int64) * parts + before[old], minlength=parts * parts)
     name = np.empty(parts, np.int32)
-    rows, columns = linear_sum_assignment(shared.reshape(parts, parts), maximize=True)
+    rows, columns = assignment.linear_sum_assignment(shared.reshape(parts, parts), maximize=True)
     name[rows] = columns
     renamed: Int32 = name[after]
     return renamed

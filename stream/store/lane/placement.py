@@ -7,7 +7,7 @@ import numpy as np
 from freshet_graph.schemas.store import LaneHeader, LaneKind, Why
 from freshet_graph.stream.arrays.growing import Growing
 from freshet_graph.stream.arrays.kinds import Bool, Int8, Int32, Int64, Words
-from freshet_graph.stream.kernels import njit
+from freshet_graph.stream.kernels import njit, or_plain
 from freshet_graph.stream.kernels.bits import in_several
 
 _GONE, _NEW, _MOVED, _DEMOTED = int(Why.GONE), int(Why.NEW), int(Why.MOVED), int(Why.DEMOTED)
@@ -125,6 +125,36 @@ class Placement:
         return self._homes.nbytes + self._sets.nbytes
 
 
+def _apply_sets_plain(
+    node: Int64, part: Int32, why: Int8, home: Int32, masks: Words, parts: int
+) -> tuple[Int64, Int32, Int64, Int32]:
+    """``_apply_sets`` by NumPy, for readers of stores without numba: the first rows of all nodes, then the second ones."""
+    nodes, first = np.unique(node, return_index=True)
+    before = _bits(masks[nodes], parts)
+    turn = np.arange(len(node)) - np.repeat(first, np.diff(first, append=len(node)))
+    for number in range(turn.max(initial=-1) + 1):
+        rows = np.flatnonzero(turn == number)
+        v, p, reason = node[rows], part[rows], why[rows]
+        gone, demoted = reason == _GONE, reason == _DEMOTED
+        masks[v[gone]] = 0
+        home[v[gone]] = -1
+        bit = np.uint64(1) << (p & 63).astype(np.uint64)
+        masks[v[demoted], p[demoted] >> 6] &= ~bit[demoted]
+        stays = ~gone & ~demoted
+        masks[v[stays], p[stays] >> 6] |= bit[stays]
+        homes = (reason == _NEW) | (reason == _MOVED)
+        home[v[homes]] = p[homes]
+    after = _bits(masks[nodes], parts)
+    entered, left = np.nonzero(after & ~before), np.nonzero(before & ~after)
+    return nodes[entered[0]], entered[1].astype(np.int32), nodes[left[0]], left[1].astype(np.int32)
+
+
+def _bits(masks: Words, parts: int) -> Bool:
+    """Masks uint64 (n, words) as bool (n, parts)."""
+    return np.unpackbits(masks.view(np.uint8), axis=1, count=parts, bitorder="little").view(np.bool_)
+
+
+@or_plain(_apply_sets_plain)
 @njit(cache=True, nogil=True)
 def _apply_sets(node, part, why, home, masks, parts):  # type: ignore[no-untyped-def]  # compiled
     words = masks.shape[1]

@@ -319,7 +319,7 @@ def _profile() -> Any:
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ImportError:
         raise ObjectStoreError(
-            "AWS_PROFILE is set, but reading profiles needs boto3. Run pip install 'freshet[aws-profiles]', or give the "
+            "AWS_PROFILE is set, but reading profiles needs boto3. Run pip install 'freshet-graph[aws-profiles]', or give the "
             "credentials by AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         ) from None
     try:

@@ -18,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_graph.stream.arrays.kinds import Bool, Float32, Int32, Int64, UInt8
-from freshet_graph.stream.kernels import njit
+from freshet_graph.stream.kernels import njit, or_plain
 from freshet_graph.stream.kernels.bits import count_bits, lowest_bit
 from freshet_graph.stream.snapshots.node_features import segment_bounds
 from freshet_graph.stream.snapshots.prefetch import AHEAD, NODES_AHEAD, prefetch
 from freshet_graph.stream.store.lane.diff import segment_width
+from freshet_graph.stream.store.window import plain
 
 LINE_BYTES = 64
 
@@ -62,6 +63,7 @@ def run_columns(segments: int) -> int:
     return MASK + -(-segments // WORD)
 
 
+@or_plain(plain.write)
 @njit(cache=True, nogil=True)
 def write(slots, segment, values, bounds, table, run_count, undo):  # type: ignore[no-untyped-def]  # compiled
     """Set segments of rows (ascending by node); returns the runs of replaced segments, and their values."""
@@ -272,6 +274,7 @@ class Slots:
         self._undone.append((sequence, nodes.astype(np.int32), former))
 
 
+@or_plain(plain.look_up)
 @njit(cache=True, nogil=True)
 def look_up(node, sequence, of, begin, noted, slots):  # type: ignore[no-untyped-def]  # compiled
     """Set the slots of nodes: the slot that the first change after a snapshot replaced, or else the present one.
@@ -299,6 +302,7 @@ _LINE = 16
 """Float32 values per cache line."""
 
 
+@or_plain(plain.read)
 @njit(cache=True, nogil=True)
 def read(slots, since, begin, runs, bounds, table, values, small, out):  # type: ignore[no-untyped-def]  # compiled
     """Gather rows: each segment from the row's first run that has it and is numbered ``since`` or later, else from the table.

@@ -16,10 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_graph.stream.arrays.kinds import Bool, Float32, Int8, Int64, UInt8
-from freshet_graph.stream.kernels import njit
+from freshet_graph.stream.kernels import njit, or_plain
 from freshet_graph.stream.kernels.node_sets import distinct
+from freshet_graph.stream.store.window import plain
 
 
+@or_plain(plain.oldest)
 @njit(cache=True, nogil=True)
 def oldest(run, start, gone, keys, rows):  # type: ignore[no-untyped-def]  # compiled
     """Set ``rows[i]``, if it is −1, to the first row of ``keys[i]`` in the run that isn't gone; each row is taken once."""
@@ -35,6 +37,7 @@ def oldest(run, start, gone, keys, rows):  # type: ignore[no-untyped-def]  # com
             place += 1
 
 
+@or_plain(plain.newest)
 @njit(cache=True, nogil=True)
 def newest(run, start, gone, later, keys, rows):  # type: ignore[no-untyped-def]  # compiled
     """Set ``rows[i]``, if it is −1, to the last row of ``keys[i]`` in the run, unless it is gone.

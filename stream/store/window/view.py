@@ -109,7 +109,7 @@ class WindowView:
         if newest is None or manifest.sequence != newest + 1:
             self._rebuild(manifest.sequence)
         else:
-            self._step(manifest, undo=True)
+            self._step(manifest)
 
     @property
     def taus(self) -> list[int]:
@@ -312,13 +312,13 @@ class WindowView:
         none = np.empty(0, np.int64)
         self._snapshots = [_Snapshot(manifests[oldest], none, none.astype(np.int32))]
         for manifest in manifests[oldest + 1 : sequence + 1]:
-            self._step(manifest, undo=True)
+            self._step(manifest)
 
-    def _step(self, manifest: LaneManifest, *, undo: bool) -> None:
+    def _step(self, manifest: LaneManifest) -> None:
         changes = self._changes(manifest)
         if len(self._snapshots) == self.window:
             del self._snapshots[0]
-        transition = self._apply(manifest, changes, undo=undo)
+        transition = self._apply(manifest, changes, undo=self.window > 1)
         self._snapshots.append(_Snapshot(manifest, transition.rehomed, transition.former_home))
         oldest = self._snapshots[0].manifest.sequence
         self._features.forget(oldest)

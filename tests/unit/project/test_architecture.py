@@ -1,12 +1,14 @@
 """Services start light, and the folders are those of the map."""
 
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from lane_stream import lane, make_store
 
 import freshet_graph
 from freshet_graph.schemas.errors import FreshetError
@@ -38,7 +40,7 @@ PACKAGES = ("schemas", "stream", "trainer")
         ),
         # Nor does a reader of a store, or what partitions a file.
         (
-            "freshet_graph; freshet_graph.open_store; freshet_graph.partition_file",
+            "freshet_graph; freshet_graph.open_store; freshet_graph.partition",
             {"dgl", "torch", "apache_beam", "kafka", "confluent_kafka", "pandas", "networkx"},
         ),
         (
@@ -81,6 +83,66 @@ def test_what_programs_use_is_found_at_the_top_and_loaded_when_it_is_asked_for()
     assert [getattr(freshet_graph, name).__name__ for name in freshet_graph.__all__] == freshet_graph.__all__
     for package in PACKAGES:
         assert (ROOT / package / "py.typed").exists()
+
+
+OWN = """
+import schemas, stream, trainer
+from freshet_graph import open_store
+print(schemas.MINE, stream.MINE, trainer.MINE, open_store(sys.argv[1]).window("sep").graphs[0].num_nodes)
+"""
+
+
+def test_a_program_with_modules_named_as_our_packages_can_use_the_library(tmp_path: Path) -> None:
+    for name in PACKAGES:
+        (tmp_path / f"{name}.py").write_text("MINE = True\n")
+    (tmp_path / "program.py").write_text(f"import sys\n{OWN}")
+    store = make_store(tmp_path / "store", lane("sep"))
+    run = subprocess.run(
+        [sys.executable, tmp_path / "program.py", store], capture_output=True, text=True, check=True, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert run.stdout.split()[:3] == ["True"] * 3
+
+
+def test_nothing_imports_a_package_by_its_folder_alone() -> None:
+    """From the repository's root that would work by accident, and load a module twice under two names."""
+    files = subprocess.run(["git", "ls-files", "*.py", "*.md", "*.toml", "*.yaml", "*.sh", "Dockerfile"], cwd=ROOT,
+                           capture_output=True, text=True, check=True).stdout.split()  # fmt: skip
+    alone = re.compile(
+        r"\bfrom (schemas|stream|trainer)(\.\w+)* import\b|^\s*import (schemas|stream|trainer)\b|-m (stream|trainer)\.",
+        re.MULTILINE,
+    )
+    ours = [ROOT / file for file in files if ROOT / file != Path(__file__) and (ROOT / file).is_file()]
+    assert [file for file in ours if alone.search(file.read_text(encoding="utf-8"))] == []
+
+
+WITHOUT = """
+import sys
+for name in {without}:
+    sys.modules[name] = None
+from freshet_graph import open_store
+store = open_store(sys.argv[1])
+for lane in store.lanes:
+    for graph in store.window(lane, 3):
+        for column in (graph.src, graph.dst, graph.weight, graph.features, graph.owner):
+            print(hash(column.tobytes()), column.shape)
+graph = store.graph()
+for column in (graph.src, graph.dst, graph.weight, graph.features):
+    print(hash(column.tobytes()), column.shape)
+"""
+
+
+def test_windows_read_without_numba_are_those_of_the_kernels(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store", *map(lane, ("distdy", "hdrf", "sep")))
+    windows = [
+        subprocess.run(
+            [sys.executable, "-c", WITHOUT.format(without=without), store], capture_output=True, text=True, check=True, cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": "0"},
+        ).stdout
+        for without in ((), ("numba", "llvmlite", "torch", "apache_beam", "kafka", "scipy", "networkx", "yaml", "typer"))
+    ]  # fmt: skip
+    assert windows[0].count("\n") == 3 * 3 * 5 + 4
+    assert windows[0] == windows[1]
 
 
 def test_errors_for_callers_have_one_root() -> None:

@@ -7,6 +7,7 @@ published linearisation is needed. The number of iterations is free, so α count
 
 import importlib.util
 
+from freshet_graph.stream.optional import package
 from freshet_graph.trainer.strategies.dygnex.scheduling.greedy import greedy
 from freshet_graph.trainer.strategies.dygnex.scheduling.schedule import (
     Problem,
@@ -25,7 +26,7 @@ def ilp(problem: Problem, limits: SearchLimits, solver: str | None = None) -> tu
     """The best schedule found within the limits, and a lower bound in seconds.
 
     The greedy schedule is the start. It is the result if its gap is small enough or the model is too large for a solver.
-    ``solver`` is ``cp-sat`` or ``highs``; None: CP-SAT if it is installed.
+    ``solver`` is ``cp-sat`` or ``highs``; None: CP-SAT if it is installed, else SciPy's HiGHS.
     """
     first, bound_s = greedy(problem, limits.seed, limits.steps), lower_bound_s(problem)
     groups = len(problem.times_s)
@@ -39,6 +40,7 @@ def ilp(problem: Problem, limits: SearchLimits, solver: str | None = None) -> tu
     if solver == "cp-sat":
         from freshet_graph.trainer.strategies.dygnex.scheduling.cp_sat import solve
     else:
+        package("scipy", "the algorithm ilp", "'freshet-graph[ilp]'")
         from freshet_graph.trainer.strategies.dygnex.scheduling.highs import solve
     exact, proven_s = solve(problem, limits, first, bound_s)
     best = min(first, exact, key=lambda schedule: schedule.epoch_s)

@@ -6,6 +6,7 @@ from typing import Any
 
 from freshet_graph.schemas.errors import system_call
 from freshet_graph.stream.arrays.kinds import Float64
+from freshet_graph.stream.optional import package
 from freshet_graph.trainer.strategies.dygnex.scheduling.schedule import Problem, SearchLimits
 from freshet_graph.trainer.strategies.dygnex.scheduling.solve import solve
 
@@ -36,8 +37,7 @@ def simulate(
 
 def draw(points: Sequence[dict[str, Any]], title: str, path: Path) -> None:
     """Draw efficiency and imbalance over the number of GPUs, as in the paper's figure 5, a PNG."""
-    import matplotlib as mpl
-
+    mpl = package("matplotlib", "a drawing")
     mpl.use("Agg")
     import matplotlib.pyplot as plt
     from matplotlib.ticker import ScalarFormatter
