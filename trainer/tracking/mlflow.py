@@ -58,7 +58,7 @@ class MlflowTracker:
             from mlflow import MlflowClient
         except ImportError as error:
             raise Failure(
-                f"key tracker: mlflow is not installed ({error}). Run: pip install 'freshet[mlflow]'"
+                f"key tracker: mlflow is not installed ({error}). Run: pip install 'freshet-graph[mlflow]'"
             ) from None
         self._client: Any = MlflowClient(tracking_uri=options.uri)
         self._experiment = options.experiment
