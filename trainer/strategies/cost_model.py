@@ -1,4 +1,4 @@
-"""``strategy: auto``: predicted seconds of a pass under each strategy for snapshot models, and when to change.
+"""``strategy: auto``: predicted seconds of a pass under each strategy, and when to change.
 
 A pass over a snapshot takes, on the slowest of P ranks,
 
@@ -20,7 +20,13 @@ AUTO = "auto"
 """The name in configurations."""
 CANDIDATES = ("whole", "snapshot", "vertex", "sequential", "pac")
 """Those that it chooses among, if they can train the model; of equal costs the first. Others learn something else."""
-FAMILIES = {"whole": "whole", "snapshot": "whole", "vertex": "vertex"}
+FAMILIES = {
+    "whole": "whole",
+    "snapshot": "whole",
+    "vertex": "vertex",
+    "sequential": "sequential",
+    "pac": "pac",
+}
 """Strategies that run the same lines are measured together."""
 FIXED = 0.5
 """Share of a measured pass that does not grow with the graph: calls of operations, which are many in a small pass."""
@@ -135,7 +141,9 @@ class Cost:
 
 
 def volume(strategy: str, setup: Setup, load: Load) -> Volume:
-    """The volume of a pass under ``whole``, ``snapshot`` or ``vertex``."""
+    """The volume of a pass under one of ``CANDIDATES``."""
+    if strategy in ("sequential", "pac"):  # no choice is between them: waits are in measured passes
+        return Volume(load.events, 0, 0)
     return _of_parts(setup, load) if strategy == "vertex" else _of_snapshots(strategy, setup, load)
 
 
@@ -220,6 +228,19 @@ def cost(strategy: str, setup: Setup, load: Load, passes: Passes) -> Cost:
     if setup.ranks > 1:
         link_s = setup.alpha_s * of_pass.collectives + setup.beta_s * of_pass.sent_bytes
     return Cost(passes.seconds(strategy, of_pass.work), link_s, of_pass.held_bytes <= setup.free_bytes)
+
+
+def reason_for(chosen: str, predicted: Mapping[str, Cost], load: Load) -> str:
+    """Why a strategy is used, in a sentence."""
+    others = {name: of_pass for name, of_pass in predicted.items() if name != chosen}
+    sizes = f"λ is {load.foreign_parts:.2g}, and {load.active / max(load.nodes, 1):.0%} of the nodes have an edge in a snapshot"
+    if not others:
+        return f"{chosen} alone can train the model on these ranks. A pass is predicted to take {predicted[chosen]}"
+    least = min(others, key=lambda name: others[name].seconds)
+    compared = "; ".join(f"{name}: {of_pass}" for name, of_pass in predicted.items())
+    if predicted[chosen].seconds <= others[least].seconds:
+        return f"{chosen} is predicted to need least for a pass: {compared}. {sizes}"
+    return f"{chosen} stays, because {least} is predicted to need more than {GAIN:.0%} of its pass: {compared}. {sizes}"
 
 
 class Chooser:

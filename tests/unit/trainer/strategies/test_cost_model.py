@@ -12,8 +12,8 @@ from trainer_sessions import examples_of, learn, session_on
 from trainer_streams import make_lane, meetings
 
 from freshet_graph.stream.store.lane.reader import LaneReader
-from freshet_graph.trainer.continual.auto import load_of, setup_of
 from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.session.measurement import load_of, setup_of
 from freshet_graph.trainer.strategies.cost_model import (
     IN_A_ROW,
     LEAST_BETWEEN,
