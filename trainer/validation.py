@@ -115,13 +115,14 @@ def require_evaluable(config: TrainerConfig, ranks: int) -> None:
     Raises:
         Failure: As ``require_trainable``, or the partitioner or a parameter of it is unknown or wrong.
     """
-    if config.strategy == AUTO:
-        raise Failure(
-            f"key strategy: {AUTO} chooses while run follows a stream, and evaluate needs a name. Name one of "
-            f"{', '.join(candidates(config, ranks))}"
-        )
     require_trainable(config, ranks)
     parts = config.parts or ranks
+    if config.lane == AUTO:
+        if config.lane_params:
+            raise Failure(
+                f"key lane_params: lane {AUTO} has no parameters. Leave the key out, or name an algorithm"
+            )
+        return
     with _key("lane"):
         params = training_params(config.lane, config.lane_params, 0, 0)
         create_for_lane(config.lane, params, parts=parts, seed=config.seed, window=config.window)

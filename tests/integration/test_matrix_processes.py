@@ -82,7 +82,7 @@ def test_a_cell_tells_how_far_it_is_and_reads_columns_of_other_names(tmp_path: P
     matrix = Matrix.model_validate(
         {
             "data": [{"file": str(tmp_path / "e.tsv"), "columns": "src=user,dst=item,t=ts"}],
-            "models": [{"name": "tgn", "config": {"model": "tgn", "strategy": "sequential"}}],
+            "models": [{"name": "tgn", "config": {"model": "tgn", "strategy": "auto"}}],
             "config": {"interval_s": 20.0, "optimisation": {"epochs": 1}},
         }
     )
@@ -90,6 +90,8 @@ def test_a_cell_tells_how_far_it_is_and_reads_columns_of_other_names(tmp_path: P
     row = evaluated(cells(matrix)[0], told.append)
     assert row["error"] is None
     assert 0 < row["ap"] <= 1
+    choice = json.loads(row["choice"])
+    assert (choice["strategy"], *choice["predicted_s"]) == ("sequential", "sequential")
     assert told
     assert re.fullmatch(r"epoch 1 of 1, snapshot 1 of \d+", told[0])
 

@@ -339,6 +339,34 @@ def test_evaluate_on_two_ranks_tests_the_events_of_both(tmp_path: Path) -> None:
     assert found[1]["ap"] > 0.5
 
 
+@pytest.mark.parametrize(
+    ("model", "names"), [({}, {"snapshot", "vertex"}), ({"model": "tgn", "model_params": {"memory": 8}}, {"pac"})]
+)  # fmt: skip
+def test_two_ranks_agree_on_the_strategy_and_the_lane_of_an_evaluation(
+    model: dict, names: set[str], tmp_path: Path
+) -> None:
+    import pyarrow.parquet as pq
+
+    events = meetings(snapshots=10, a_snapshot=60, features=False)
+    table = events.select(["src", "dst", "op"]).append_column(
+        "t", [[t / 1e6 for t in events["t"].to_pylist()]]
+    )
+    pq.write_table(table, tmp_path / "events.parquet")
+    config = configure(tmp_path, interval_s=1.0, store=None, strategy="auto", lane="auto", **model)
+    arguments = "--data", str(tmp_path / "events.parquet"), "--ranks", "2", "--seeds", "2", "--json"
+    with started("evaluate", "--config", str(config), *arguments) as process:
+        out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, err
+    result, logs = json.loads(out), log_lines(err)
+    assert result["predicted_s"].keys() == names
+    assert result["strategy"] in names
+    (chosen,) = [entry for entry in logs if entry["event"] == "the strategy is chosen"]
+    (lane,) = [entry for entry in logs if entry["event"] == "the lane is chosen"]
+    assert (chosen["strategy"], chosen["reason"]) == (result["strategy"], result["reason"])
+    assert lane["lane"] == result["lane"]
+    assert [run["seed"] for run in result["runs"]] == [0, 1]
+
+
 def test_pac_learns_by_two_passes_over_the_training_part_whatever_comes_later(tmp_path: Path) -> None:
     """Two files that differ in who meets after the training part: each epoch on two ranks has the same loss and cut."""
     import pyarrow.parquet as pq

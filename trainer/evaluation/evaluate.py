@@ -35,6 +35,7 @@ from freshet_graph.stream.store.log.reader import LogReader
 from freshet_graph.stream.store.store_events import is_store, read_source
 from freshet_graph.trainer.data.examples import insert_events
 from freshet_graph.trainer.data.history import NO_EVENTS, Inserts
+from freshet_graph.trainer.evaluation.choice import best_lane, choose, lanes_of
 from freshet_graph.trainer.evaluation.classification import (
     event_labels,
     label_cautions,
@@ -51,6 +52,7 @@ from freshet_graph.trainer.scoring.metrics import Figures, flat_figures, warn_of
 from freshet_graph.trainer.scoring.predictions import Predictions
 from freshet_graph.trainer.session.session import Session
 from freshet_graph.trainer.session.snapshot_trainer import SnapshotTrainer
+from freshet_graph.trainer.strategies.cost_model import AUTO
 from freshet_graph.trainer.strategies.figures import declared_by, means_of, merged, shown
 from freshet_graph.trainer.strategies.interface import StepReport
 from freshet_graph.trainer.tasks.interface import (
@@ -150,25 +152,26 @@ class Source:
 
 def build_store_of(
     config: TrainerConfig, source: Source, folder: str, parts: int, ranks: Ranks
-) -> tuple[Split, Int64] | None:
+) -> tuple[Split, Int64, str] | None:
     """Make a store of the data, on rank 0 while the others wait; a collective.
 
     Args:
-        config: Its ``lane`` is the algorithm of the store's one lane.
+        config: Its ``lane`` is the algorithm of the store's one lane; under ``auto`` there are several, and one is chosen.
         source: The data.
         folder: Of the new store.
         parts: Of the lane.
         ranks: All ranks.
 
     Returns:
-        The split, and dense ids of the masked nodes, int64. None on other ranks if rank 0 failed, which raises the error.
+        The split, dense ids of the masked nodes, int64, and the lane. None on other ranks if rank 0 failed, which raises the
+        error.
     """
     error: Exception | None = None
     said = ""
     if ranks.rank == 0:
         try:
-            split, masked = _build(config, source, folder, parts)
-            said = json.dumps([*split.borders, masked.tolist()])
+            split, masked, lane = _build(config, source, folder, parts, ranks.size)
+            said = json.dumps([*split.borders, masked.tolist(), lane])
         except Exception as caught:  # noqa: BLE001  raised below, after the others know
             error = caught
     said = ranks.text_from_first(said).strip()
@@ -176,12 +179,14 @@ def build_store_of(
         raise error
     if not said:
         return None
-    train_until, validate_until, nodes = json.loads(said)
-    return Split(train_until, validate_until), np.array(nodes, np.int64)
+    train_until, validate_until, nodes, chosen = json.loads(said)
+    return Split(train_until, validate_until), np.array(nodes, np.int64), chosen
 
 
-def _build(config: TrainerConfig, source: Source, folder: str, parts: int) -> tuple[Split, Int64]:
-    """The store's log and its one lane; see ``build_store_of``."""
+def _build(
+    config: TrainerConfig, source: Source, folder: str, parts: int, ranks: int
+) -> tuple[Split, Int64, str]:
+    """The store's log and its lanes; see ``build_store_of``."""
     about_nodes = TASKS.find(config.task).subject == "nodes"
     read = read_source(str(source.data), source.as_of, source.columns)
     interval_us = round(config.interval_s * US_PER_S) if config.interval_s else None
@@ -198,18 +203,23 @@ def _build(config: TrainerConfig, source: Source, folder: str, parts: int) -> tu
     # tasks about nodes have questions in every snapshot, whatever its number of events
     split = split or split_by_time(snapshot_ends(log), source.shares, "snapshots")
     begin_us = pc.min(events["t"]).as_py()
-    lane = Lane(
-        name=config.lane,
-        algorithm=config.lane,
-        parts=parts,
-        window=config.window,
-        edge_life=config.edge_life,
-        seed=config.seed,
-        params=training_params(config.lane, config.lane_params, begin_us, math.floor(split.train_until_us)),
-    )
-    with LaneWriter(folder, lane) as writer:
-        writer.catch_up()
-    return split, np.flatnonzero(pc.is_in(log.external_ids(), hidden).to_numpy())
+    names = lanes_of(config, parts)
+    for name in names:
+        lane = Lane(
+            name=name,
+            algorithm=name,
+            parts=parts,
+            window=config.window,
+            edge_life=config.edge_life,
+            seed=config.seed,
+            params=training_params(name, config.lane_params, begin_us, math.floor(split.train_until_us)),
+        )
+        with LaneWriter(folder, lane) as writer:
+            writer.catch_up()
+    chosen = names[0]
+    if len(names) > 1:
+        chosen = best_lane(config, [LaneReader(folder, name) for name in names], split, ranks)
+    return split, np.flatnonzero(pc.is_in(log.external_ids(), hidden).to_numpy()), chosen
 
 
 def all_inserts(log: LogReader) -> Inserts:
@@ -289,7 +299,8 @@ def evaluate(
     those to learn from, over the destinations of the training split.
 
     Args:
-        config: ``interval_s``, ``parts``, ``model``, ``optimisation`` … as for training.
+        config: ``interval_s``, ``parts``, ``model``, ``optimisation`` … as for training. ``auto`` as ``lane`` or ``strategy``
+            is chosen once, by the training split.
         data: Parquet, CSV or TSV; or a store's folder or address, whose events up to ``as_of`` are read like a file's, with
             late ones at their own time.
         ranks: All ranks, on one machine; None: this process is the only one.
@@ -327,7 +338,9 @@ def evaluate(
         )
         if built is None:
             return None
-        split, masked = built
+        split, masked, lane_name = built
+        of_lane = {"lane": lane_name} if config.lane == AUTO else {}
+        config = config.model_copy(update={"lane": lane_name})
         lane = LaneReader(folder, config.lane)
         cautions: list[dict[str, Any]] = []
         labels = event_labels(lane) if classifies(task) else None
@@ -341,13 +354,21 @@ def evaluate(
             protocol = OfflineProtocol(lane, inserts, split, 0, stored, masked)
             predictions = evaluate_scores(ForeignScores(scores), protocol, ranks, config.history_moment)
             return _foreign(scores, predictions, lane, inserts)
+
+        def run_of(config: TrainerConfig, seed: int) -> _Run:
+            links = OfflineProtocol(lane, inserts, split, seed, stored, masked) if is_split(task) else None
+            return _Run(config, lane, ranks, split, seed, links, labels)
+
+        of_choice: dict[str, Any] = {}
+        if config.strategy == AUTO:
+            choice = choose(config, lane, ranks, split, lambda named: run_of(named, named.seed).session)
+            config, of_choice = choice.config, choice.shown
         runs = []
         for seed in range(config.seed, config.seed + seeds):
-            links = OfflineProtocol(lane, inserts, split, seed, stored, masked) if is_split(task) else None
-            run = _Run(config, lane, ranks, split, seed, links, labels)
+            run = run_of(config, seed)
             runs.append(run.figures())
             cautions = cautions or run.cautions
-        no_negative = links.no_negative if links is not None else {}
+        no_negative = run.no_negative
         tested = int(np.count_nonzero(split.test(inserts.visible_us)))
     if ranks.rank != 0:
         return None
@@ -367,6 +388,8 @@ def evaluate(
     return {
         "model": config.model,
         "strategy": config.strategy,
+        **of_lane,
+        **of_choice,
         "ranks": ranks.size,
         "epochs": float(np.mean([run["epochs"] for run in runs])),
         **_summary(runs),
@@ -397,6 +420,7 @@ class _Run:
     ) -> None:
         self.config, self.lane, self.ranks = config, lane, ranks
         self.split, self.seed, self.labels = split, seed, labels
+        self.no_negative = links.no_negative if links is not None else {}
         task: Any = create_task(config, lane)
         task = task if links is None else task.offline(links)
         self.session = Session(config, lane, ranks, seed=seed, task=task)

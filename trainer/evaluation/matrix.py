@@ -44,6 +44,7 @@ from freshet_graph.trainer.evaluation.progress import LogFollower
 from freshet_graph.trainer.evaluation.split import parse_shares
 from freshet_graph.trainer.scoring.metrics import warn_of
 from freshet_graph.trainer.shutdown import WITH_PARENT
+from freshet_graph.trainer.strategies.cost_model import AUTO
 from freshet_graph.trainer.validation import require_evaluable
 
 Format = Literal["text", "markdown", "latex"]
@@ -254,6 +255,9 @@ ABOUT = {
 CAUTIONS = {"cautions": pa.string()}
 """Of an evaluation's result, as JSON; null without any, and absent from older files."""
 
+CHOICE = {"choice": pa.string()}
+"""Strategy and lane under ``auto``, predicted seconds and reason, as JSON; null where both are named."""
+
 SETTLED = {"model", "strategy", "ranks", "seeds", "runs"}
 """Keys of an evaluation's result that a row holds in another form."""
 
@@ -455,6 +459,7 @@ def evaluated(cell: Cell, progress: Callable[[str], None]) -> dict[str, Any]:
         "seconds": time.monotonic() - began,
         "error": None,
         "cautions": None,
+        "choice": None,
     }
     if process.returncode != 0:
         ended = f"the evaluation ended with exit code {process.returncode}"
@@ -462,6 +467,9 @@ def evaluated(cell: Cell, progress: Callable[[str], None]) -> dict[str, Any]:
     result = json.loads(printed)
     if "cautions" in result:
         row["cautions"] = json.dumps(result["cautions"])
+    if AUTO in (cell.config.strategy, cell.config.lane):
+        keys = ("strategy", "lane", "predicted_s", "reason")
+        row["choice"] = json.dumps({key: result[key] for key in keys if key in result})
     figures = {key: value for key, value in result.items() if key not in SETTLED}
     return {**row, **{key: float(value) for key, value in figures.items() if isinstance(value, int | float)}}
 
@@ -487,7 +495,7 @@ def read_results(path: Path) -> list[dict[str, Any]]:
 
 def write_results(path: Path, rows: list[dict[str, Any]]) -> None:
     """Write all rows, with a column for every figure of any row; the file is always whole, the old one or the new one."""
-    about = {**ABOUT, **CAUTIONS}
+    about = {**ABOUT, **CAUTIONS, **CHOICE}
     figures = sorted({key for row in rows for key in row} - IDENTITY.keys() - about.keys())
     schema = pa.schema([*IDENTITY.items(), *((name, pa.float64()) for name in figures), *about.items()])
     temporary = path.with_name(path.name + ".tmp")

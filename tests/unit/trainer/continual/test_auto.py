@@ -27,7 +27,7 @@ from freshet_graph.trainer.session.measurement import measured_link
 from freshet_graph.trainer.session.session import Session
 from freshet_graph.trainer.session.snapshot_trainer import SnapshotTrainer
 from freshet_graph.trainer.strategies.cost_model import Cost
-from freshet_graph.trainer.validation import candidates, require_evaluable
+from freshet_graph.trainer.validation import candidates
 
 SNAPSHOTS = 9
 
@@ -166,5 +166,3 @@ def test_refusals_name_the_key(tmp_path: Path) -> None:
         candidates(config_for(tmp_path, strategy="auto", strategy_params={"steps": 2}), 1)
     with pytest.raises(Failure, match=r"dcrnn convolves states.*Choose strategy whole"):
         candidates(config_for(tmp_path, strategy="auto", model="dcrnn"), 2)
-    with pytest.raises(Failure, match=r"evaluate needs a name\. Name one of whole, snapshot, vertex"):
-        require_evaluable(config_for(tmp_path, strategy="auto"), 1)
