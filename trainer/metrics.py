@@ -152,6 +152,11 @@ class TrainerMetrics:
         self._strategy = gauge(
             "trainer_strategy_info", "1, labelled with the strategy that trains", "strategy"
         )
+        self._predicted = gauge(
+            "trainer_predicted_seconds",
+            "Predicted seconds of a pass over the newest snapshot, under strategy: auto",
+            "strategy",
+        )
         names = CANDIDATES if config.strategy == AUTO else (config.strategy,)
         declared = {figure: name for name in names for figure in declared_by(STRATEGIES.find(name))}
         self._figures = {figure: self._declared(name, figure) for figure, name in declared.items()}
@@ -211,10 +216,13 @@ class TrainerMetrics:
         for gauge in (self._unscored, self._below):
             gauge.labels(self._graph).set(0)
 
-    def strategy(self, name: str) -> None:
-        """The strategy that trains, on rank 0."""
+    def strategy(self, name: str, predicted_s: Mapping[str, float]) -> None:
+        """The strategy that trains, and predicted seconds by strategy under ``auto``, on rank 0."""
         self._strategy.clear()
         self._strategy.labels(self._graph, name).set(1)
+        self._predicted.clear()
+        for strategy, seconds in predicted_s.items():
+            self._predicted.labels(self._graph, strategy).set(seconds)
 
     def waiting(self, *, yes: bool) -> None:
         """Whether there is nothing to train right now."""

@@ -126,6 +126,7 @@ def result(config: TrainerConfig, *, since: float) -> dict[str, Any]:
     every = ScoreFile(config.checkpoint).lines()
     lines = [line for line in every if line["wall_time"] >= since]
     return {
+        **_chosen(config, every),
         "snapshots": len(lines),
         "steps": sum(line["steps"] for line in lines),
         "events": sum(line["events"] for line in lines),
@@ -138,6 +139,18 @@ def result(config: TrainerConfig, *, since: float) -> dict[str, Any]:
         "last_tau": lines[-1]["tau"] if lines else None,
         "total_snapshots": len(every),
         **_cautions(lines),
+    }
+
+
+def _chosen(config: TrainerConfig, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Lane and strategy of the newest line; under ``auto`` also predicted seconds, and why it was chosen."""
+    newest = lines[-1] if lines else {}
+    reasons = [line["reason"] for line in lines if "reason" in line]
+    return {
+        "lane": config.lane,
+        "strategy": newest.get("strategy", config.strategy),
+        **({"predicted_s": newest["predicted_s"]} if "predicted_s" in newest else {}),
+        **({"reason": reasons[-1]} if reasons else {}),
     }
 
 

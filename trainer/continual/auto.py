@@ -123,16 +123,16 @@ class AutoStrategy:
             self._measured(session.config.strategy, slowest_s(self._ranks, compute_s))
         self._learned += 1
 
+    @property
+    def predicted_s(self) -> dict[str, float]:
+        """Predicted seconds of a pass over the newest snapshot, by strategy, of those that fit into memory."""
+        return {name: of_pass.seconds for name, of_pass in self.predicted.items() if of_pass.fits}
+
     def line(self) -> dict[str, Any]:
         """Keys of the snapshot's line in the score file."""
-        shown = {"strategy": self._chooser.current}
-        if not self.predicted:
-            return shown
         return {
-            **shown,
-            "predicted_s": {
-                name: of_pass.seconds for name, of_pass in self.predicted.items() if of_pass.fits
-            },
+            "strategy": self._chooser.current,
+            **({"predicted_s": self.predicted_s} if self.predicted else {}),
             **({} if self.reason is None else {"reason": self.reason}),
         }
 

@@ -101,8 +101,8 @@ class Trainer:
         self.snapshot_trainer = SnapshotTrainer(self.session, self._saving.due)
         self.checkpoints = Checkpoints(config.checkpoint, config.keep_checkpoints)
         self.scores = ScoreFile(config.checkpoint)
-        self._show_strategy()
         self._resume()
+        self._show_strategy()
         exported = config.exports.embeddings or config.exports.scores
         self._exporter = Exporter(config, lane, ranks) if exported else None
         lines = self.scores.lines() if ranks.rank == 0 else ()
@@ -120,6 +120,7 @@ class Trainer:
         if self._auto is not None:
             with phases("choose"):
                 self._continue_with(self._auto.at_border(self.session, manifest))
+                self._show_strategy()
         turn = self.pace.turn_for(manifest.num_events)
         self.session.strategy.resize(turn.batch)
         step.passes = self._passes(manifest.sequence, turn.passes)
@@ -224,11 +225,11 @@ class Trainer:
         if session is not self.session:
             self.session = session
             self.snapshot_trainer.continue_with(session)
-            self._show_strategy()
 
     def _show_strategy(self) -> None:
         if self.ranks.rank == 0:
-            self.metrics.strategy(self.session.config.strategy)
+            predicted_s = {} if self._auto is None else self._auto.predicted_s
+            self.metrics.strategy(self.session.config.strategy, predicted_s)
 
     def _skip_to(self, sequence: int) -> int:
         """Remember the events of snapshots that are left out; the model never learns them."""
