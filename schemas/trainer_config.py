@@ -192,8 +192,8 @@ class TrainerConfig(Service):
     )
     lane: Name = Field(
         "sep",
-        description="Lane to train on; auto, for run: the one of the store that costs least. evaluate: the algorithm that "
-        "partitions the file.",
+        description="Lane to train on. evaluate: the algorithm that partitions the file. auto: the lane of the store, or of a few "
+        "algorithms, that costs least.",
     )
     parts: int | None = Field(None, ge=1, description="evaluate: parts of the partition; null: one per rank.")
     lane_params: dict[str, Any] = Field(
@@ -224,7 +224,7 @@ class TrainerConfig(Service):
     strategy: str = Field(
         "sequential",
         description="How ranks share the work. Event models: sequential on one rank, pac on several; snapshot models: vertex, "
-        "whole, snapshot, group or hybrid. auto, for run: the one with the least predicted seconds, measured as it goes.",
+        "whole, snapshot, group or hybrid. auto: the one with the least predicted seconds, by what is measured here.",
     )
     strategy_params: dict[str, Any] = Field(
         default_factory=dict,

@@ -6,6 +6,7 @@ from freshet_graph.stream.service.command_line import application, run_applicati
 from freshet_graph.trainer.commands.config import config
 from freshet_graph.trainer.commands.evaluate import evaluate
 from freshet_graph.trainer.commands.export import export
+from freshet_graph.trainer.commands.inspect import inspect
 from freshet_graph.trainer.commands.models import models
 from freshet_graph.trainer.commands.run import run
 from freshet_graph.trainer.commands.schedule import schedule
@@ -18,7 +19,7 @@ LOGGING = ("run", "evaluate", "export")
 app = application(
     "freshet-trainer",
     "Continuous training of temporal graph neural networks on a store that the stream service writes.",
-    *(run, evaluate, export, models, schedule, simulate, config, warm),
+    *(run, evaluate, export, inspect, models, schedule, simulate, config, warm),
 )
 
 

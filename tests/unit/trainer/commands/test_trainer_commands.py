@@ -46,6 +46,8 @@ def test_run_prints_its_keys_and_goes_on_where_it_stopped(tmp_path: Path) -> Non
     assert first["checkpoint"] == str(tmp_path / "checkpoints" / f"{5:016d}.pt")
     code, second, _ = invoke("run", "--config", file, "--until-idle", "0.1")
     assert (code, second["snapshots"], second["total_snapshots"]) == (0, 0, 6)
+    code, learned, _ = invoke("inspect", "--config", file)
+    assert (code, learned) == (0, first)
     path = Path(first["checkpoint"])
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
@@ -53,6 +55,13 @@ def test_run_prints_its_keys_and_goes_on_where_it_stopped(tmp_path: Path) -> Non
     for command in (("run", "--until-idle", "0.1"), ("export", "--out", str(tmp_path / "vectors.arrow"))):
         code, _, error = invoke(*command, "--config", file)
         assert (code, f"checkpoint {path} is damaged" in error) == (1, True), error
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_inspect_of_a_folder_without_a_run_says_what_to_do(tmp_path: Path) -> None:
+    file = write(tmp_path, store=str(tmp_path / "store"))
+    code, _, error = invoke("inspect", "--config", file)
+    assert (code, "has no snapshot of a run. Start freshet-trainer run" in error) == (1, True), error
 
 
 @pytest.mark.usefixtures("clean_environment")

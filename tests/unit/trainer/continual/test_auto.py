@@ -85,7 +85,8 @@ def test_it_changes_at_a_border_and_learns_what_a_session_with_these_weights_lea
     assert line["predicted_s"] == {"whole": 2.0, "snapshot": 2.0, "vertex": 1.0}
     series = generate_latest(trainer.metrics.registry).decode()
     assert 'freshet_trainer_strategy_info{graph="meetings",strategy="vertex"} 1.0' in series
-    assert 'strategy="whole"' not in series
+    assert 'strategy_info{graph="meetings",strategy="whole"}' not in series
+    assert 'freshet_trainer_predicted_seconds{graph="meetings",strategy="whole"} 2.0' in series
 
 
 def test_a_run_that_does_not_change_gives_the_numbers_of_one_that_names_the_strategy(

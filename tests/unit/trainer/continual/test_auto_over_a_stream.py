@@ -155,6 +155,7 @@ def test_by_the_real_clock_it_says_what_it_chose_and_changes_at_most_once_in_twe
     assert (result["lane"], result["strategy"]) == ("hash", strategies[-1])
     assert result["predicted_s"].keys() == {"whole", "snapshot", "vertex"}
     assert result["reason"].startswith(strategies[-1])
+    assert invoke("inspect", "--config", str(tmp_path / "trainer.yaml"))[1] == result
     assert [line["sequence"] for line in lines(config) if "reason" in line] == sorted(
         {BEFORE, *(sequence for sequence, _ in changes)}
     )
