@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import structlog
-import torch
 
 from freshet_graph.schemas.store import LaneManifest
 from freshet_graph.schemas.trainer_config import TrainerConfig
@@ -113,16 +112,14 @@ def choose(
     passes = Passes()
     setup: Setup | None = None
     loads: list[Load] = []
-    devices = [ranks.device] if ranks.device.type == "cuda" else []
     for name in {FAMILIES[name]: name for name in reversed(names)}.values():
-        with torch.random.fork_rng(devices):
-            session = session_of(with_strategy(config, name))
-            if setup is None:
-                setup = setup_of(session)
-                loads = [load for one in snapshots if (load := load_of(session, one)) is not None]
-            for work, seconds in _measured(session, snapshots, setup, split):
-                passes.add(name, seconds, work)
-            session.close()
+        session = session_of(with_strategy(config, name))  # seeds its draws, as those of the repetitions do
+        if setup is None:
+            setup = setup_of(session)
+            loads = [load for one in snapshots if (load := load_of(session, one)) is not None]
+        for work, seconds in _measured(session, snapshots, setup, split):
+            passes.add(name, seconds, work)
+        session.close()
     predicted: dict[str, Cost] = {}
     if setup is not None and all(passes.knows(name) for name in names):
         for name in names:

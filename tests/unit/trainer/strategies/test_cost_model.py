@@ -23,6 +23,7 @@ from freshet_graph.trainer.strategies.cost_model import (
     Passes,
     Setup,
     cost,
+    reason_for,
     volume,
 )
 
@@ -150,6 +151,20 @@ def test_a_stream_whose_lambda_crosses_over_half_way_changes_once() -> None:
     chooser = Chooser(["vertex", "snapshot"])
     assert followed(chooser, [few] * 60 + [many] * 60, noise, setup) == [60 + IN_A_ROW - 1]
     assert chooser.current == "snapshot"
+
+
+def test_the_reason_is_a_sentence_with_the_numbers_that_decided() -> None:
+    costs = {"whole": Cost(2.0, 0.0), "vertex": Cost(1.5, 0.25)}
+    sizes = "λ is 0.5, and 67% of the nodes have an edge in a snapshot"
+    compared = "whole: 2 s, 2 computing and 0 on the link; vertex: 1.75 s, 1.5 computing and 0.25 on the link"
+    least = reason_for("vertex", costs, LOAD)
+    assert least == f"vertex is predicted to need least for a pass: {compared}. {sizes}"
+    stays = reason_for("whole", costs | {"vertex": Cost(1.9, 0.0)}, LOAD)
+    assert stays.startswith(
+        "whole stays, because vertex is predicted to need more than 90% of its pass: whole: 2 s"
+    )
+    alone = reason_for("pac", {"pac": Cost(2.0, 0.0)}, LOAD)
+    assert alone.startswith("pac alone can train the model on these ranks. A pass is predicted to take 2 s")
 
 
 @pytest.mark.parametrize("seed", range(5))
