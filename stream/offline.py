@@ -1,6 +1,6 @@
 """A file or a store through partitioners, for the command and for other programs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +63,7 @@ def partition(
 
 def compare_file(
     source: str | Path,
+    names: Sequence[str] | None,
     *,
     parts: int,
     interval_s: float | None,
@@ -75,13 +76,15 @@ def compare_file(
     begun: Callable[[str], None],
     progress: Callable[[int, int], None],
 ) -> "list[Compared]":
-    """Run every partitioner on the same snapshots, as ``freshet_graph.stream.partition.comparison.compare`` does."""
-    from freshet_graph.stream.partition.comparison import compare
+    """Run several partitioners, or all, on the same snapshots; see ``partition_file`` and ``comparison.compare``."""
+    from freshet_graph.stream.partition.comparison import compare, require_known
 
     check_parts("every partitioner", parts)  # refuses before the file is read
+    require_known(names, params)
     read = read_source(str(source), as_of, columns)
     return compare(
         read.events,
+        names,
         parts=parts,
         interval_us=None if interval_s is None else round(interval_s * US_PER_S),
         num_slices=snapshots,

@@ -1,6 +1,7 @@
-"""``freshet-stream partition``: a file through any partitioner or all of them, as figures, a table and a picture."""
+"""``freshet-stream partition``: a file through one, several or all partitioners, as figures, a table and a picture."""
 
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ from freshet_graph.stream.optional import package
 from freshet_graph.stream.service.failure import Failure
 from freshet_graph.stream.service.logs import configure_logs
 from freshet_graph.stream.service.output import Columns, Debug, Json, finish, note, print_json, print_table
+from freshet_graph.stream.service.written_table import TableForm, WrittenForm, written_table
 
 if TYPE_CHECKING:  # matplotlib is loaded only once there is something to draw
     from matplotlib.axes import Axes
@@ -31,6 +33,9 @@ _LONGEST_INTERVAL_S = 9e12
 _SHOWN = FIGURES | {"seconds": FigureDisplay(column=("s", ",.2f"), panel="Seconds in all")}
 _COLUMNS = [(*shown.column, name, shown.scale) for name, shown in _SHOWN.items() if shown.column is not None]
 _PANELS = [(name, shown.scale, shown.panel) for name, shown in _SHOWN.items() if shown.panel is not None]
+_HEADER = ["algorithm", "kind", *(heading for heading, *_ in _COLUMNS)]
+_WORDS = 2
+"""Columns of words; the others are numbers."""
 _COLOURS = {"vertex": "#2f6f9f", "edge": "#c8713a"}
 _INK, _FAINT = "#1f2933", "#9aa5b1"
 
@@ -48,7 +53,8 @@ def partition(
         str,
         typer.Option(
             "--algorithm",
-            help="A partitioner, such as distdy, sep or hash; all: every one, in one table. An unknown name lists them.",
+            help="A partitioner, such as distdy, sep or hash; several with commas, or all, in one table. An unknown name "
+            "lists them.",
         ),
     ],
     parts: Annotated[int, typer.Option("--parts", help="K, the number of parts.")],
@@ -76,9 +82,17 @@ def partition(
     plot: Annotated[
         Path | None,
         typer.Option(
-            "--plot", help="With all: the PNG to write. Default: FILE's name with -partitioners.png, here."
+            "--plot",
+            help="With several: the PNG to write. Default with all: FILE's name with -partitioners.png, here.",
         ),
     ] = None,
+    form: Annotated[
+        TableForm,
+        typer.Option(
+            "--format",
+            help="Format of the printed table; csv has all figures, unrounded. --json takes precedence.",
+        ),
+    ] = "text",
     as_of: AsOfMoment = None,
     columns: Columns = None,
     json: Json = False,
@@ -95,10 +109,12 @@ def partition(
             f"--interval must be from a microsecond to {_LONGEST_INTERVAL_S:.0e} seconds, found {interval}"
         )
 
-    if algorithm == _ALL and out is not None:
-        raise typer.BadParameter("--out takes the parts of one algorithm; with all there is --plot")
-    if algorithm != _ALL and plot is not None:
-        raise typer.BadParameter("--plot goes with --algorithm all")
+    names = list(dict.fromkeys(algorithm.split(",")))
+    several = algorithm == _ALL or len(names) > 1
+    if several and out is not None:
+        raise typer.BadParameter("--out takes the parts of one algorithm; with several there is --plot")
+    if not several and plot is not None:
+        raise typer.BadParameter("--plot goes with several algorithms, or --algorithm all")
 
     def body() -> None:
         from freshet_graph.stream.store.places.place import place_of
@@ -108,18 +124,25 @@ def partition(
         params = parameters(param)
         cut = {"interval_s": interval, "snapshots": snapshots, "as_of": as_of, "columns": columns}
         how: dict[str, Any] = {"parts": parts, "window": window, "seed": seed, "params": params}
-        if algorithm == _ALL:
-            picture = _writable("--plot", plot or Path(f"{Path(source.name).stem}-partitioners.png"))
-            title, compared = f"{source.name} in {parts} parts", _compare(file, **cut, **how)
-            _draw_comparison(title, compared, picture)
+        if several:
+            picture = plot
+            if algorithm == _ALL and plot is None:
+                picture = Path(f"{Path(source.name).stem}-partitioners.png")
+            if picture is not None:
+                _require_writable("--plot", picture)
+            compared = _compare(file, None if algorithm == _ALL else names, **cut, **how)
+            title = f"{source.name} in {parts} parts"
+            if picture is not None:
+                _draw_comparison(title, compared, picture)
             if json:
-                print_json({**_comparison(compared), "plot": str(picture)})
-            else:
-                _print_comparison(title, compared)
+                print_json({**_comparison(algorithm, compared), "plot": picture and str(picture)})
+                return
+            _print_comparison(title, compared, form)
+            if picture is not None:
                 note(f"drawn in {picture}")
             return
         if out is not None:
-            _writable("--out", out)
+            _require_writable("--out", out)
         result = _partitioned(file, algorithm, **cut, **how)
         if out is not None:
             import pyarrow.parquet as pq
@@ -128,9 +151,11 @@ def partition(
                 pq.write_table(result.placement, out)
         if json:
             print_json(result.figures)
-            return
-        shown = {key: value for key, value in result.figures.items() if key != "snapshot_seconds"}
-        print_table(f"{source.name} by {algorithm}", shown)
+        elif form != "text":
+            typer.echo(_written([result.figures], [], form))
+        else:
+            shown = {key: value for key, value in result.figures.items() if key != "snapshot_seconds"}
+            print_table(f"{source.name} by {algorithm}", shown)
 
     finish(body, debug=debug)
 
@@ -143,7 +168,7 @@ def _partitioned(file: str, algorithm: str, **how: Any) -> "OfflineResult":
         return offline.partition(file, algorithm, **how, progress=progress)
 
 
-def _compare(file: str, **how: Any) -> "list[Compared]":
+def _compare(file: str, names: list[str] | None, **how: Any) -> "list[Compared]":
     from freshet_graph.stream.commands.progress import Display, StatusLine
     from freshet_graph.stream.offline import compare_file
 
@@ -158,22 +183,21 @@ def _compare(file: str, **how: Any) -> "list[Compared]":
         done, events = finished, of
 
     with Display(lambda: StatusLine(f"{running}: partitioned {done:,} of {events:,} events")):
-        return compare_file(file, **how, begun=begun, progress=progress)
+        return compare_file(file, names, **how, begun=begun, progress=progress)
 
 
-def _writable(option: str, path: Path) -> Path:
-    """A file to write at the end, checked before hours of work."""
+def _require_writable(option: str, path: Path) -> None:
+    """Check a file that is written at the end, before hours of work."""
     if path.is_dir() or not path.parent.is_dir():
         raise Failure(f"{option} {path}: it must be a file in a folder that exists")
-    return path
 
 
-def _comparison(compared: "list[Compared]") -> dict[str, Any]:
+def _comparison(algorithm: str, compared: "list[Compared]") -> dict[str, Any]:
     """The comparison as one object: shared figures, then each partitioner's figures or its refusal."""
     figures = [c.figures for c in compared if c.figures is not None]
     shared = ("parts", "nodes", "edges", "snapshots")
     return {
-        "algorithm": "all",
+        "algorithm": algorithm,
         **{key: figures[0][key] if figures else None for key in shared},
         "algorithms": [
             {"algorithm": c.algorithm, "kind": c.kind, "error": c.refusal} if c.figures is None else c.figures
@@ -182,22 +206,39 @@ def _comparison(compared: "list[Compared]") -> dict[str, Any]:
     }
 
 
-def _print_comparison(title: str, compared: "list[Compared]") -> None:
+def _print_comparison(title: str, compared: "list[Compared]", form: TableForm) -> None:
     """Print one table on standard output, vertex partitioners first, the lowest cut first; refusals below it."""
+    refused = [one for one in compared if one.refusal is not None]
+    rows = [one.figures for one in _ordered(compared) if one.figures is not None]
+    if form != "text":
+        typer.echo(_written(rows, refused, form))
+        if form != "csv":  # which has a column for them
+            for one in refused:
+                note(f"{one.algorithm}: {one.refusal}")
+        return
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("algorithm", no_wrap=True)
-    table.add_column("kind", no_wrap=True)
-    for name, *_ in _COLUMNS:
-        table.add_column(name, justify="right", no_wrap=True)
-    for one in _ordered(compared):
-        assert one.figures is not None
-        cells = (_cell(one.figures[key], scale, form) for _, form, key, scale in _COLUMNS)
-        table.add_row(one.algorithm, one.kind, *cells)
+    for number, name in enumerate(_HEADER):
+        table.add_column(name, justify="left" if number < _WORDS else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*_cells(row))
     console = Console()
     console.print(table)
-    for one in compared:
-        if one.refusal is not None:
-            console.print(f"{one.algorithm}: {one.refusal}", highlight=False, markup=False)
+    for one in refused:
+        console.print(f"{one.algorithm}: {one.refusal}", highlight=False, markup=False)
+
+
+def _written(rows: Sequence[Mapping[str, Any]], refused: "Sequence[Compared]", form: WrittenForm) -> str:
+    """Figures as a table for another program; of the forms only CSV has a row for a refusal."""
+    if form != "csv":
+        return written_table(_HEADER, [_cells(row) for row in rows], form, left=_WORDS)
+    refusals = [{"algorithm": one.algorithm, "kind": one.kind, "error": one.refusal} for one in refused]
+    every = [*rows, *refusals]
+    columns = list(dict.fromkeys(key for row in every for key in row if key != "snapshot_seconds"))
+    columns = [*(key for key in columns if key != "error"), "error"]
+    values = [[row.get(key) for key in columns] for row in every]
+    return written_table(
+        columns, [["" if _absent(value) else str(value) for value in row] for row in values], form
+    )
 
 
 def _draw_comparison(title: str, compared: "list[Compared]", path: Path) -> None:
@@ -268,5 +309,15 @@ def _number(value: float | None, scale: float) -> float:
     return 0.0 if value is None or math.isnan(value) else scale * value
 
 
-def _cell(value: float | None, scale: float, form: str) -> str:
-    return "–" if value is None or math.isnan(value) else format(scale * value, form)
+def _cells(figures: Mapping[str, Any]) -> list[str]:
+    """A row of the table."""
+    numbers = ((figures[key], scale, form) for _, form, key, scale in _COLUMNS)
+    return [
+        figures["algorithm"],
+        figures["kind"],
+        *("–" if _absent(value) else format(scale * value, form) for value, scale, form in numbers),
+    ]
+
+
+def _absent(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))

@@ -1,6 +1,6 @@
-"""Run one file through every partitioner, for ``freshet-stream partition --algorithm all``."""
+"""Run one file through several partitioners, for ``freshet-stream partition --algorithm a,b`` and ``all``."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,7 @@ import pyarrow as pa
 from freshet_graph.schemas.errors import MissingLibraryError
 from freshet_graph.stream.nearest import did_you_mean
 from freshet_graph.stream.partition.interface import (
+    PARTITIONERS,
     Kind,
     PartitionError,
     algorithms,
@@ -36,8 +37,23 @@ class Compared:
     refusal: str | None
 
 
+def require_known(names: Sequence[str] | None, params: Mapping[str, Any]) -> None:
+    """Check names of partitioners, None for all, and that each parameter is one of theirs.
+
+    Raises:
+        PartitionError: A name is unknown, or no named partitioner takes a parameter.
+    """
+    known = algorithms() if names is None else {name: PARTITIONERS.find(name) for name in names}
+    taken = {key for partitioner in known.values() for key in partitioner.Options.model_fields}
+    for key in params:
+        if key not in taken:
+            whose = "no partitioner" if names is None else f"none of {', '.join(names)}"
+            raise PartitionError(f"{whose} takes {key}{did_you_mean(key, taken)}")
+
+
 def compare(
     events: pa.Table,
+    names: Sequence[str] | None = None,
     *,
     parts: int,
     interval_us: int | None = None,
@@ -49,10 +65,11 @@ def compare(
     begun: Callable[[str], None] = lambda algorithm: None,
     progress: Callable[[int], None] = lambda events: None,
 ) -> list[Compared]:
-    """Run every partitioner on the same snapshots, vertex partitioners first.
+    """Run several partitioners on the same snapshots.
 
     Args:
         events: Canonical events.
+        names: Theirs, in the order of the result; None: all, vertex partitioners first.
         parts: K.
         interval_us: Length of a snapshot.
         num_slices: Or their number.
@@ -64,15 +81,12 @@ def compare(
         progress: Called with the number of events done.
     """
     check_parts("every partitioner", parts)
+    require_known(names, params or {})
     known = algorithms()
     takes = {name: set(partitioner.Options.model_fields) for name, partitioner in known.items()}
-    for key in params or {}:
-        if not any(key in parameters for parameters in takes.values()):
-            raise PartitionError(
-                f"no partitioner takes {key}{did_you_mean(key, set().union(*takes.values()))}"
-            )
+    order = sorted(known, key=lambda name: (known[name].kind != "vertex", name)) if names is None else names
     compared: list[Compared] = []
-    for name in sorted(known, key=lambda name: (known[name].kind != "vertex", name)):
+    for name in order:
         kind = known[name].kind
         begun(name)
         chosen = {key: value for key, value in (params or {}).items() if key in takes[name]}
@@ -90,5 +104,5 @@ def compare(
             compared.append(Compared(name, kind, None, str(error)))
         else:
             compared.append(Compared(name, kind, result.figures, None))
-    broken = sorted(broken_algorithms().items())
+    broken = sorted(broken_algorithms().items()) if names is None else []
     return [*compared, *(Compared(name, None, None, why) for name, why in broken)]

@@ -7,7 +7,6 @@ the others, and peak memory is its own. After each cell the whole file is writte
 import hashlib
 import json
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -38,6 +37,7 @@ from freshet_graph.stream.service.failure import Failure
 from freshet_graph.stream.service.json_lines import last_error
 from freshet_graph.stream.service.output import notes
 from freshet_graph.stream.service.scratch import WITHIN, scratch_folder
+from freshet_graph.stream.service.written_table import TableForm, written_table
 from freshet_graph.stream.store.files.sweep import new_writer_id
 from freshet_graph.stream.store.places.durable import FolderLock, sync_file, sync_folder
 from freshet_graph.trainer.evaluation.progress import LogFollower
@@ -46,8 +46,6 @@ from freshet_graph.trainer.scoring.metrics import warn_of
 from freshet_graph.trainer.shutdown import WITH_PARENT
 from freshet_graph.trainer.strategies.cost_model import AUTO
 from freshet_graph.trainer.validation import require_evaluable
-
-Format = Literal["text", "markdown", "latex"]
 
 FIGURES = ("ap", "macro_f1", "auroc", "mse")
 """Default figures: the first that a cell has."""
@@ -62,7 +60,6 @@ _Place = tuple[str, str, int]
 """Data, lane, ranks."""
 
 _NO_FIGURES = {"model", "lane", "ranks", "seed", "data", "seconds"}
-_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +163,10 @@ def as_dicts(table_entries: Sequence[Entry]) -> list[dict[str, Any]]:
     return [asdict(entry) for entry in table_entries]
 
 
-def render(table_entries: Sequence[Entry], form: Format) -> str:
+def render(table_entries: Sequence[Entry], form: TableForm) -> str:
     """The table of one figure: a row per model (with lane and ranks if there are several), a column per data set.
 
-    ``form`` is text for a terminal, markdown, or latex (a tabular with the rules of booktabs).
+    ``form`` is text for a terminal, or as in ``written_table``.
     """
     data = _short([entry.data for entry in table_entries])
     several = [
@@ -183,16 +180,8 @@ def render(table_entries: Sequence[Entry], form: Format) -> str:
     lines = [
         [name, *(cells[one].shown() if one in cells else "–" for one in data)] for name, cells in rows.items()
     ]
-    if form == "markdown":
-        rule = ["---", *["---:"] * len(data)]
-        escaped = ([cell.replace("|", r"\|") for cell in line] for line in (header, rule, *lines))
-        return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
-    if form == "latex":
-        body = [" & ".join(map(_latex, line)) + r" \\" for line in (header, *lines)]
-        return "\n".join(
-            [rf"\begin{{tabular}}{{l{'r' * len(data)}}}", r"\toprule", body[0], r"\midrule", *body[1:],
-             r"\bottomrule", r"\end{tabular}"]
-        )  # fmt: skip
+    if form != "text":
+        return written_table(header, lines, form)
     table = Table(*header)
     for line in lines:
         table.add_row(*line)
@@ -220,13 +209,6 @@ def _short(files: Sequence[str]) -> dict[str, str]:
     """Names of files without folder and ending, if they are still distinct."""
     names = {file: Path(file).name.split(".")[0] for file in files}
     return names if len(set(names.values())) == len(names) else {file: file for file in names}
-
-
-def _latex(text: str) -> str:
-    escaped = re.sub(
-        r"[&%$#_{}]", lambda match: f"\\{match[0]}", re.sub(r"[\\~^]", lambda match: _LATEX[match[0]], text)
-    )
-    return escaped.replace(" ± ", r" $\pm$ ").replace("–", "--")
 
 
 log = structlog.get_logger()

@@ -1,5 +1,7 @@
-"""`partition --algorithm all`: one table, one object, one picture; who refuses says why."""
+"""`partition` by several partitioners: one table, one object, one picture; a partitioner that refuses says why."""
 
+import csv
+import io
 import json
 
 import numpy as np
@@ -34,8 +36,8 @@ def file(tmp_path, monkeypatch):
     return tmp_path / "events.parquet"
 
 
-def call(*arguments):
-    return CliRunner().invoke(app, [str(a) for a in (*arguments, "--algorithm", "all")])
+def call(*arguments, algorithm="all"):
+    return CliRunner().invoke(app, [str(a) for a in (*arguments, "--algorithm", algorithm)])
 
 
 def test_every_partitioner_is_in_the_object_with_its_figures_or_why_not(file):
@@ -98,6 +100,61 @@ def test_what_no_partitioner_can_do_is_one_sentence(file, arguments, sentence):
     assert result.exit_code == 1
     assert sentence in result.stderr
     assert result.stdout == ""
+
+
+def test_named_partitioners_have_an_object_each_in_the_order_of_their_names(file, tmp_path):
+    cut = ("--parts", 3, "--snapshots", 4)
+    params = ("--param", "max_pairs=5", "--param", "hubs=0.5")
+    result = call(file, *cut, *params, "--json", algorithm="sep,kl,hash,sep")
+    assert result.exit_code == 0, result.output
+    printed = json.loads(result.stdout)
+    assert printed["algorithm"] == "sep,kl,hash,sep"
+    assert printed["plot"] is None
+    assert [one["algorithm"] for one in printed["algorithms"]] == ["sep", "kl", "hash"]
+    assert "error" in printed["algorithms"][1]
+    alone = json.loads(call(file, *cut, "--param", "hubs=0.5", "--json", algorithm="sep").stdout)
+    same = {key: value for key, value in alone.items() if "seconds" not in key and key != "edges_per_s"}
+    assert same == {key: printed["algorithms"][0][key] for key in same}
+    assert list(tmp_path.glob("*.png")) == [], "a picture of named ones is drawn if it is asked for"
+    drawn = call(file, *cut, "--plot", "two.png", algorithm="hash,sep")
+    assert drawn.exit_code == 0, drawn.output
+    assert (tmp_path / "two.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_table_is_written_for_papers_and_for_programs(file):
+    cut = (file, "--parts", 3, "--snapshots", 4)
+    arguments = (*cut, "--param", "max_pairs=5")
+    markdown = call(*arguments, "--format", "markdown", algorithm="hash,kl,sep")
+    assert markdown.exit_code == 0, markdown.output
+    heading, rule, *rows = markdown.stdout.splitlines()
+    assert heading.startswith("| algorithm | kind | cut % |")
+    assert rule.startswith("| --- | --- | ---: |")
+    assert [row.split(" | ")[0] for row in rows] == ["| hash", "| sep"]
+    assert "kl: kl takes 5 live pairs at most" in markdown.stderr
+    latex = call(*cut, "--format", "latex", algorithm="sep-two-pass").stdout.splitlines()
+    assert latex[0].startswith(r"\begin{tabular}{llr")
+    assert latex[-1] == r"\end{tabular}"
+    assert latex[2].startswith(r"algorithm & kind & cut \% &")
+    assert latex[4].startswith("sep-two-pass & edge & ")
+    text = call(*arguments, "--format", "csv", algorithm="hash,kl").stdout
+    by_name = {row["algorithm"]: row for row in csv.DictReader(io.StringIO(text))}
+    exact = json.loads(call(*arguments, "--json", algorithm="hash,kl").stdout)["algorithms"][0]
+    assert float(by_name["hash"]["cut"]) == exact["cut"]
+    assert by_name["hash"]["error"] == by_name["kl"]["cut"] == ""
+    assert by_name["kl"]["error"].startswith("kl takes 5 live pairs")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "param", "sentence"),
+    [
+        ("hash,sepp", "hubs=0.1", "did you mean sep?"),
+        ("hash,ldg", "hubs=0.1", "error: none of hash, ldg takes hubs"),
+    ],
+)
+def test_names_and_parameters_are_checked_before_the_file_is_read(algorithm, param, sentence):
+    result = call("absent.parquet", "--parts", 2, "--param", param, algorithm=algorithm)
+    assert result.exit_code == 1
+    assert sentence in result.stderr.lower()
 
 
 def test_options_of_one_algorithm_and_of_all_are_not_mixed(file, tmp_path):
