@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from freshet_graph.stream.offline import partition
     from freshet_graph.stream.store.opened import open_store
     from freshet_graph.trainer.evaluation.evaluate import evaluate
-    from freshet_graph.trainer.exports.embeddings import load_embeddings
+    from freshet_graph.trainer.exports.embeddings import load_embeddings, load_scores
     from freshet_graph.trainer.exports.predictor import Predictor
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Predictor",
     "evaluate",
     "load_embeddings",
+    "load_scores",
     "open_store",
     "partition",
     "replay_file",

@@ -1,6 +1,7 @@
-"""``freshet-stream backfill``: a new log begins with files of past events; ``run`` continues from Kafka."""
+"""``freshet-stream backfill``: a new log begins with files, or another log's events; ``run`` continues from Kafka."""
 
 import re
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -13,16 +14,18 @@ from freshet_graph.stream.commands.config import require_parts
 from freshet_graph.stream.commands.progress import counting
 from freshet_graph.stream.service.config_file import load_config
 from freshet_graph.stream.service.failure import Failure
-from freshet_graph.stream.service.logs import configure_logs
+from freshet_graph.stream.service.logs import LogFormat, LogLevel, configure_logs
 from freshet_graph.stream.service.output import Columns, Debug, Json, finish, print_result
+from freshet_graph.stream.service.scratch import scratch_folder
 
 
 def backfill(
     files: Annotated[
-        list[Path],
+        list[str],
         typer.Argument(
             metavar="FILE",
-            help="Parquet, CSV or TSV with columns src, dst, t (seconds or RFC 3339) and optionally more.",
+            help="Parquet, CSV or TSV with columns src, dst, t (seconds or RFC 3339) and optionally more; or one store, whose "
+            "events are cut into the snapshots of the new configuration.",
         ),
     ],
     config_file: Annotated[Path, typer.Option("--config", help="The stream's configuration.")],
@@ -43,6 +46,8 @@ def backfill(
         ),
     ] = None,
     columns: Columns = None,
+    log_level: LogLevel = "info",
+    log_format: LogFormat = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -56,15 +61,29 @@ def backfill(
     def body() -> None:
         from freshet_graph.stream.decode.files import FileColumns
         from freshet_graph.stream.job.backfill import backfill as begin
+        from freshet_graph.stream.job.recut import log_as_file
+        from freshet_graph.stream.store.store_events import is_store
 
-        configure_logs(level="DEBUG" if debug else "INFO")
+        configure_logs(level=log_level, form=log_format, debug=debug)
         config = load_config(StreamConfig, config_file, require_parts)
-        with counting("{:,} of {:,} rows read, {:,} snapshots sealed, {:,.0f} rows per second") as progress:
+        paths, offsets = [Path(file) for file in files], dict(map(_place, offset or []))
+        with ExitStack() as stack:
+            if any(map(is_store, files)):
+                if len(files) > 1 or until is not None or offset or columns is not None:
+                    raise Failure(
+                        "a store is cut anew alone, from all of its events and on from its own offsets. Leave other files, "
+                        "--until, --offset and --columns out"
+                    )
+                path, offsets = log_as_file(files[0], config, stack.enter_context(scratch_folder("recut")))
+                paths = [path]
+            progress = stack.enter_context(
+                counting("{:,} of {:,} rows read, {:,} snapshots sealed, {:,.0f} rows per second")
+            )
             done = begin(
                 config,
-                files,
+                paths,
                 until_us=None if until is None else _time_us(until),
-                offsets=dict(map(_place, offset or [])),
+                offsets=offsets,
                 columns=FileColumns.parse(columns),
                 progress=progress,
             )

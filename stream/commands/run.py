@@ -20,7 +20,7 @@ from freshet_graph.stream.service.collector import calm_collector
 from freshet_graph.stream.service.config_file import load_config
 from freshet_graph.stream.service.endpoint import Endpoint
 from freshet_graph.stream.service.failure import Failure
-from freshet_graph.stream.service.logs import configure_logs
+from freshet_graph.stream.service.logs import LogFormat, LogLevel, configure_logs
 from freshet_graph.stream.service.memory import keep_memory
 from freshet_graph.stream.service.output import Debug, Json, finish, note, print_json, print_table
 
@@ -58,6 +58,8 @@ def run(
             help="If another process writes the store, wait until it is gone and take over, instead of failing.",
         ),
     ] = False,
+    log_level: LogLevel = "info",
+    log_format: LogFormat = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -68,7 +70,7 @@ def run(
     from freshet_graph.stream.store.log.refusals import as_rows
 
     def body() -> None:
-        configure_logs(level="DEBUG" if debug else "INFO")
+        configure_logs(level=log_level, form=log_format, debug=debug)
         config = load_config(StreamConfig, file, require_parts)  # before a broker is asked
         with ExitStack() as signals:  # as long as nothing is printed, so that a summary stays one
             result = run_job(config, until_idle_s=until_idle, standby=standby, debug=debug, signals=signals)

@@ -1,7 +1,7 @@
 """A service's application: its commands, the form of its standard error, and reports of defects."""
 
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +12,8 @@ from freshet_graph.stream.optional import missing_extra
 from freshet_graph.stream.service.failure import FAILED, complain
 from freshet_graph.stream.service.json_lines import lines_are_json, take_to_json_lines
 
+LOG_FORMAT = "--log-format"
+
 
 def application(name: str, about: str, *commands: Callable[..., Any]) -> typer.Typer:
     """The commands under one name, which also takes ``--version``."""
@@ -19,7 +21,6 @@ def application(name: str, about: str, *commands: Callable[..., Any]) -> typer.T
         name=name,
         help=about,
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
@@ -47,11 +48,12 @@ def run_application(app: typer.Typer, *, logging: Collection[str], extra: str) -
 
     Args:
         app: All commands.
-        logging: Commands whose standard error is a log, which is all JSON lines unless it is a terminal.
+        logging: Commands whose standard error is a log, which is all JSON lines unless it is a terminal, or --log-format is
+            text.
         extra: The extra of the distribution that brings what the commands need.
     """
     if sys.argv[1:2] and sys.argv[1] in logging:
-        take_to_json_lines()
+        take_to_json_lines(_log_form(sys.argv[2:]))
     try:
         app()
     except ModuleNotFoundError as error:
@@ -62,3 +64,13 @@ def run_application(app: typer.Typer, *, logging: Collection[str], extra: str) -
             raise
         complain(f"unexpected {type(error).__name__}: {error}", error)
         sys.exit(FAILED)
+
+
+def _log_form(arguments: Sequence[str]) -> str | None:
+    """The value of ``--log-format``, needed before options are parsed: their errors are lines, too."""
+    for here, following in zip(arguments, (*arguments[1:], ""), strict=True):
+        if here == LOG_FORMAT:
+            return following
+        if here.startswith(f"{LOG_FORMAT}="):
+            return here.partition("=")[2]
+    return None

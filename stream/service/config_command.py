@@ -1,6 +1,7 @@
 """Both services' ``config`` command."""
 
 from collections.abc import Callable
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ from freshet_graph.schemas.config import Service
 from freshet_graph.stream.service.config_file import load_config
 from freshet_graph.stream.service.example import example
 from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.service.json_schema import json_schema
 from freshet_graph.stream.service.output import Debug, Json, finish, print_json
 
 
@@ -20,7 +22,7 @@ def config_command(
     example_values: Callable[[], dict[str, Any]],
     check: Callable[[Any], None],
 ) -> Callable[..., None]:
-    """The command that prints the commented example, or the configuration in force for a file (secrets hidden).
+    """The command that prints the commented example, the JSON Schema, or the configuration in force for a file (secrets hidden).
 
     Args:
         service: ``stream`` or ``trainer``.
@@ -34,17 +36,29 @@ def config_command(
             Path | None, typer.Option("--config", help="A file to check; it is printed with all defaults.")
         ] = None,
         wants_example: Annotated[bool, typer.Option("--example", help="Print a commented example.")] = False,
+        wants_schema: Annotated[
+            bool,
+            typer.Option(
+                "--schema", help="Print the JSON Schema, by which editors complete and check the file."
+            ),
+        ] = False,
         json: Json = False,
         debug: Debug = False,
     ) -> None:
         def body() -> None:
             if wants_example:
                 text = example(kind, example_values(), title=f"Freshet {service} service")
+                text = f"# yaml-language-server: $schema={service}.schema.json\n{text}"
                 print_json({"example": text}) if json else print(text, end="")  # noqa: T201
+                return
+            if wants_schema:
+                schema = json_schema(kind, f"Freshet {service} service")
+                print_json(schema) if json else print(dumps(schema, indent=2, ensure_ascii=False))  # noqa: T201
                 return
             if file is None:
                 raise Failure(
-                    "nothing to print. Give --example for a commented example, or --config FILE to check a file"
+                    "nothing to print. Give --example for a commented example, --schema for its JSON Schema, or --config FILE to "
+                    "check a file"
                 )
             in_force = load_config(kind, file, check).model_dump(mode="json")
             print_json(in_force) if json else print(yaml.safe_dump(in_force, sort_keys=False), end="")  # noqa: T201
@@ -52,7 +66,8 @@ def config_command(
         finish(body, debug=debug)
 
     config.__doc__ = (
-        "Print a commented example configuration, or check a file and print it with all defaults (secrets hidden).\n\n"
+        "Print a commented example configuration or its JSON Schema, or check a file and print it with all defaults (secrets "
+        "hidden).\n\n"
         f"Example: freshet-{service} config --example > {service}.yaml"
     )
     return config

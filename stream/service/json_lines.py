@@ -94,10 +94,10 @@ def lines_are_json() -> bool:
     return isinstance(sys.stderr, JsonLines)
 
 
-def take_to_json_lines() -> None:
-    """Turn everything that Python writes to standard error into JSON lines, unless that is a terminal."""
+def take_to_json_lines(form: str | None = None) -> None:
+    """Turn everything that Python writes to standard error into JSON lines if ``form`` is json; None: unless it is a terminal."""
     plain = sys.stderr
-    if plain is None or plain.isatty():
+    if plain is None or (form != "json" and (form == "text" or plain.isatty())):
         return
     plain.flush()
     sys.stderr = lines = JsonLines(plain.fileno())

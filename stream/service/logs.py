@@ -1,25 +1,50 @@
-"""Structured logs on standard error: one line per event, JSON unless a person looks on."""
+"""Structured logs on standard error: one line per event, JSON unless a person looks on.
+
+Numbers are fields of a line, never inside its text. An event that people would rather read as a sentence also has that, as
+``for_people``; an empty one leaves the line out on a terminal.
+"""
 
 import logging
 import sys
+from typing import Annotated, Literal
 
 import structlog
+import typer
 
 from freshet_graph.stream.service.json_lines import lines_are_json
 
+LogForm = Literal["json", "text"]
+LogLevel = Annotated[
+    Literal["debug", "info", "warning", "error"],
+    typer.Option("--log-level", help="Lowest level that is logged; --debug logs all."),
+]
+LogFormat = Annotated[
+    LogForm | None,
+    typer.Option(
+        "--log-format",
+        help="Form of the log on standard error. Default: text on a terminal, elsewhere JSON lines.",
+    ),
+]
 
-def configure_logs(*, level: str = "INFO", as_json: bool | None = None) -> None:
+FOR_PEOPLE = "for_people"
+
+
+def configure_logs(
+    *, level: str = "INFO", as_json: bool | None = None, form: LogForm | None = None, debug: bool = False
+) -> None:
     """Set up logging of a command; libraries never call this.
 
     Python's own logging takes the same way, and so do warnings if lines are JSON.
 
     Args:
         level: Lowest level shown.
-        as_json: JSON lines; False: plain sentences, of commands without a log; None: JSON lines unless standard error is a
-            terminal.
+        as_json: JSON lines; False: plain sentences, of commands without a log; None: as ``form`` says.
+        form: JSON lines, or lines for people; None: JSON lines unless standard error is a terminal.
+        debug: Show all levels.
     """
     as_sentences = as_json is False
-    as_json = not sys.stderr.isatty() if as_json is None else as_json
+    if as_json is None:
+        as_json = form == "json" or (form is None and not sys.stderr.isatty())
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -36,9 +61,8 @@ def configure_logs(*, level: str = "INFO", as_json: bool | None = None) -> None:
         if as_sentences
         else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), sort_keys=False)
     )
-    if not (as_json or as_sentences):
-        shared.append(_for_people)
-    numeric_level = logging.getLevelNamesMapping()[level]
+    shared.append(_without_sentence if as_json or as_sentences else _for_people)
+    numeric_level = logging.DEBUG if debug else logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(numeric_level),
@@ -54,11 +78,27 @@ def configure_logs(*, level: str = "INFO", as_json: bool | None = None) -> None:
         logging.captureWarnings(True)
 
 
+def _without_sentence(_: object, __: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    line.pop(FOR_PEOPLE, None)
+    return line
+
+
 def _for_people(_: object, __: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """A line without empty fields, and with short numbers; the end's figures are in the table below it."""
-    if line["event"] == "ended":
+    """A line without empty fields, and with short numbers, or its sentence; the end's figures are in the table below it."""
+    sentence = line.pop(FOR_PEOPLE, None)
+    if line["event"] == "ended" or sentence == "":
         raise structlog.DropEvent
+    if sentence is not None:
+        return {"event": sentence, "level": line["level"], "timestamp": line["timestamp"]}
     return {key: _short(value) for key, value in line.items() if value not in ([], {}, ())}
+
+
+def show_seconds(seconds: float) -> str:
+    """A duration in the largest unit of which it has two, such as 90 min."""
+    unit, length = next(
+        (one for one in (("d", 86_400), ("h", 3_600), ("min", 60)) if seconds >= 2 * one[1]), ("s", 1)
+    )
+    return f"{seconds / length:,.0f} {unit}"
 
 
 def _short(value: object) -> object:

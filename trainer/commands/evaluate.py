@@ -10,10 +10,10 @@ import typer
 from freshet_graph.schemas.trainer_config import TrainerConfig
 from freshet_graph.stream.service.config_file import load_config
 from freshet_graph.stream.service.failure import FAILED
-from freshet_graph.stream.service.logs import configure_logs
+from freshet_graph.stream.service.logs import LogFormat, LogLevel, configure_logs
 from freshet_graph.stream.service.output import Columns, Debug, Json, finish, note, print_json, print_table
 from freshet_graph.trainer.commands.ranks import AsOfMoment, RankCount, in_ranks
-from freshet_graph.trainer.launch import RankRange
+from freshet_graph.trainer.launch import RankRange, launched
 from freshet_graph.trainer.shutdown import WITH_PARENT, end_with_parent
 
 
@@ -48,6 +48,36 @@ def evaluate(
             "--scores",
             metavar="FILE",
             help="Judge another model by its scores (Parquet or CSV) for the test events and --negatives.",
+        ),
+    ] = None,
+    scores_out: Annotated[
+        Path | None,
+        typer.Option(
+            "--scores-out",
+            metavar="FILE",
+            help="Write a row per test event with the model's own scores: Parquet, or CSV by its name. --scores reads it.",
+        ),
+    ] = None,
+    per_snapshot: Annotated[
+        Path | None,
+        typer.Option(
+            "--per-snapshot",
+            metavar="FILE",
+            help="Write a row per test snapshot with figures and baselines: Parquet.",
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot", metavar="FILE.png", help="Draw the figure and its baselines per test snapshot."
+        ),
+    ] = None,
+    model_out: Annotated[
+        Path | None,
+        typer.Option(
+            "--model-out",
+            metavar="FOLDER",
+            help="Leave the first seed's model there, with its store and configuration, for Predictor, export and run.",
         ),
     ] = None,
     masked_nodes: Annotated[
@@ -85,6 +115,8 @@ def evaluate(
     as_of: AsOfMoment = None,
     columns: Columns = None,
     ranks: RankCount = None,
+    log_level: LogLevel = "info",
+    log_format: LogFormat = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -94,9 +126,11 @@ def evaluate(
     """
 
     def body() -> int | None:
+        from freshet_graph.trainer.evaluation.details import Details
+        from freshet_graph.trainer.evaluation.left_model import require_no_model
         from freshet_graph.trainer.validation import require_evaluable
 
-        configure_logs(level="DEBUG" if debug else "INFO")
+        configure_logs(level=log_level, form=log_format, debug=debug)
         if WITH_PARENT in os.environ:
             end_with_parent()
         if matrix is not None and out is not None:
@@ -104,6 +138,10 @@ def evaluate(
             print_json(outcome) if json else _print_matrix(outcome, form)
             return FAILED if outcome["failed"] else None
         assert file is not None and data is not None, "checked below"
+        details = Details(per_snapshot, plot, scores_out)
+        details.require_writable()
+        if model_out is not None and not launched():
+            require_no_model(model_out)
         number = ranks or int(os.environ.get("WORLD_SIZE", "1"))
         config = load_config(
             TrainerConfig, file, lambda loaded: require_evaluable(loaded, number)
@@ -115,6 +153,8 @@ def evaluate(
             "scores": scores,
             "columns": columns,
             "masked_nodes": masked_nodes,
+            "details": details,
+            "model_out": model_out,
         }
         result = in_ranks(
             None if ranks is None else RankRange(ranks, ranks),
@@ -131,8 +171,14 @@ def evaluate(
         raise typer.BadParameter("--format and --figure go with --matrix")
     if matrix is not None and (out is None or file is not None or data is not None):
         raise typer.BadParameter("--matrix needs --out FILE, and has --config and --data in its file")
-    if matrix is not None and masked_nodes:
-        raise typer.BadParameter("--masked-nodes goes with --config and --data")
+    if matrix is not None and (masked_nodes or scores_out or per_snapshot or plot):
+        raise typer.BadParameter(
+            "--masked-nodes, --scores-out, --per-snapshot and --plot go with --config and --data"
+        )
+    if scores is not None and scores_out is not None:
+        raise typer.BadParameter(
+            "--scores-out has the scores of a model that is trained, and --scores trains none"
+        )
     finish(body, debug=debug)
 
 

@@ -8,7 +8,7 @@ import typer
 from freshet_graph.schemas.trainer_config import TrainerConfig
 from freshet_graph.stream.service.config_file import load_config
 from freshet_graph.stream.service.failure import Failure
-from freshet_graph.stream.service.logs import configure_logs
+from freshet_graph.stream.service.logs import LogFormat, LogLevel, configure_logs
 from freshet_graph.stream.service.output import Debug, Json, finish, print_json, print_table
 from freshet_graph.trainer.commands.ranks import ConfigFile
 from freshet_graph.trainer.commands.whole_file import whole_file
@@ -29,6 +29,17 @@ def export(
     nodes_file: Annotated[
         Path | None, typer.Option("--nodes-file", help="The same from a file, one per line.")
     ] = None,
+    as_of: Annotated[
+        str | None,
+        typer.Option(
+            "--as-of",
+            metavar="MOMENT",
+            help="After this snapshot (18262), time (2024-05-01T12:00, UTC) or second (@1714564800), by the newest checkpoint "
+            "up to it.",
+        ),
+    ] = None,
+    log_level: LogLevel = "info",
+    log_format: LogFormat = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -40,11 +51,11 @@ def export(
     def body() -> None:
         from freshet_graph.trainer.validation import require_trainable
 
-        configure_logs(level="DEBUG" if debug else "INFO")
+        configure_logs(level=log_level, form=log_format, debug=debug)
         config = load_config(TrainerConfig, file, require_trainable)
         if out.suffix not in (".arrow", ".parquet"):
             raise Failure(f"--out must end in .arrow or .parquet, found {out}")
-        result = _export(config, out, _wanted(nodes, nodes_file))
+        result = _export(config, out, _wanted(nodes, nodes_file), as_of)
         print_json(result) if json else print_table(f"{config.model} after {result['checkpoint']}", result)
 
     finish(body, debug=debug)
@@ -64,10 +75,10 @@ def _wanted(nodes: str | None, nodes_file: Path | None) -> list[str] | None:
     return None if nodes is None else [node.strip() for node in nodes.split(",")]
 
 
-def _export(config: TrainerConfig, out: Path, nodes: list[str] | None) -> dict[str, Any]:
+def _export(config: TrainerConfig, out: Path, nodes: list[str] | None, as_of: str | None) -> dict[str, Any]:
     from freshet_graph.trainer.exports.predictor import Predictor
 
-    predictor = Predictor(config)
+    predictor = Predictor(config, as_of)
     about = {"model": config.model, "tau": str(predictor.tau), "sequence": str(predictor.sequence)}
     table = predictor.embeddings(nodes).replace_schema_metadata(about)
     with whole_file(out) as temporary:

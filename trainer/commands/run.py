@@ -9,7 +9,7 @@ import typer
 from freshet_graph.schemas.trainer_config import TrainerConfig
 from freshet_graph.stream.service.config_file import load_config
 from freshet_graph.stream.service.failure import Failure
-from freshet_graph.stream.service.logs import configure_logs
+from freshet_graph.stream.service.logs import LogFormat, LogLevel, configure_logs
 from freshet_graph.stream.service.output import Debug, Json, finish, print_json, print_table
 from freshet_graph.trainer.commands.ranks import AsOfMoment, ConfigFile, RankNumbers, in_ranks
 
@@ -27,6 +27,8 @@ def run(
     ] = None,
     as_of: AsOfMoment = None,
     ranks: RankNumbers = None,
+    log_level: LogLevel = "info",
+    log_format: LogFormat = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -38,7 +40,7 @@ def run(
     def body() -> None:
         from freshet_graph.trainer.validation import require_trainable
 
-        configure_logs(level="DEBUG" if debug else "INFO")
+        configure_logs(level=log_level, form=log_format, debug=debug)
 
         def check(config: TrainerConfig) -> None:
             if config.store is None:

@@ -17,7 +17,7 @@ from freshet_graph.trainer.continual.auto import AutoStrategy
 from freshet_graph.trainer.continual.drift import DriftWatch
 from freshet_graph.trainer.continual.follower import Follower
 from freshet_graph.trainer.continual.forgetting import Forgotten, forget_beyond
-from freshet_graph.trainer.continual.journal import ScoreFile, SnapshotStep, observe, write_line
+from freshet_graph.trainer.continual.journal import Remaining, ScoreFile, SnapshotStep, observe, write_line
 from freshet_graph.trainer.continual.pace import LoadPolicy, Pace
 from freshet_graph.trainer.exports.exporter import Exporter, ExportGate, version_of
 from freshet_graph.trainer.learning.soundness import is_sound
@@ -110,6 +110,7 @@ class Trainer:
         self._gate = ExportGate(config.exports.hold, task.selection_metric, task.baseline, lines)
         self._drift = DriftWatch(config.drift, task.selection_metric, lines)
         self._held_reason: str | None = None
+        self._remaining = Remaining()
 
     def step(self, manifest: LaneManifest) -> None:
         """Predict one snapshot, then train on it: no event is learned before its prediction."""
@@ -158,6 +159,7 @@ class Trainer:
                         training | choice,
                         **self._event_span(manifest),
                         lag=self._lag(self.sequence),
+                        remaining=self._remaining,
                     )
             if self.snapshot_trainer.checkpoint_due:
                 self.save()
@@ -192,7 +194,7 @@ class Trainer:
         with _written(f"checkpoint in {self.config.checkpoint}"):
             self.scores.sync()  # a checkpoint has all lines up to its own
             path = self.checkpoints.save(self.sequence, state)
-        log.info("checkpoint", path=str(path), sequence=self.sequence, tau=manifest.tau)
+        log.info("checkpoint", path=str(path), sequence=self.sequence, tau=manifest.tau, for_people="")
         self.metrics.checkpointed()
 
     def _resume(self) -> None:

@@ -2,7 +2,8 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,9 +12,11 @@ from typing import Any
 import structlog
 
 from freshet_graph.schemas.errors import system_call
+from freshet_graph.schemas.events import show_time
 from freshet_graph.schemas.store import LaneManifest
 from freshet_graph.stream.service.failure import Failure
 from freshet_graph.stream.service.heartbeat import beat
+from freshet_graph.stream.service.logs import show_seconds
 from freshet_graph.stream.store.places.durable import sync_file, sync_folder
 from freshet_graph.trainer.continual.drift import DRIFTED, Sliding
 from freshet_graph.trainer.continual.forgetting import Forgotten
@@ -114,6 +117,27 @@ class Phases:
 
 log = structlog.get_logger()
 
+_SHOWN = {
+    "ap": ("recency", "recency_popularity", "edgebank", "random"),
+    "auroc": ("activity", "random"),
+    "macro_f1": ("last_label", "majority", "random"),
+    "mse": ("age_persistence", "persistence", "zero", "random"),
+}
+"""Figures in a line for people, and the baselines beside each."""
+
+
+class Remaining:
+    """Seconds until the trainer has caught up with its lane, from the mean of the last snapshots."""
+
+    def __init__(self) -> None:
+        self._seconds: deque[float] = deque(maxlen=20)
+
+    def after(self, seconds: float, lag: int) -> float:
+        """Seconds left, once a snapshot took ``seconds`` and ``lag`` are to come."""
+        self._seconds.append(seconds)
+        return lag * sum(self._seconds) / len(self._seconds)
+
+
 LOGGED = (
     "sequence",
     "tau",
@@ -176,6 +200,7 @@ def write_line(
     newest_us: int,
     oldest_us: int,
     lag: int,
+    remaining: Remaining,
 ) -> None:
     """On rank 0: the snapshot's line.
 
@@ -186,6 +211,7 @@ def write_line(
         newest_us: Time of its newest event.
         oldest_us: Of its oldest one that is not late.
         lag: Snapshots of the lane that are not trained yet.
+        remaining: Of this process.
 
     Raises:
         Failure: A figure of the strategy has a key of every line.
@@ -242,7 +268,22 @@ def write_line(
             for key in LOGGED
             if key in line
         },
+        for_people=_sentence(line, newest_us, remaining.after(sum(step.phases.seconds.values()), lag)),
     )
+
+
+def _sentence(line: Mapping[str, Any], newest_us: int, left_s: float) -> str:
+    number = line["sequence"] + 1
+    parts = [f"{show_time(newest_us)[:19]}  snapshot {number:,} of {number + line['lag']:,}"]
+    for metric, baselines in _SHOWN.items():
+        if metric in line:
+            beside = [f"{one} {line[key]:.3f}" for one in baselines if (key := f"{one}_{metric}") in line]
+            parts.append(f"{metric} {line[metric]:.3f}" + (f" ({', '.join(beside)})" if beside else ""))
+    if "loss" in line:
+        parts.append(f"loss {line['loss']:.3f}")
+    if line["lag"]:
+        parts.append(f"{show_seconds(left_s)} left")
+    return "  ".join(parts)
 
 
 def observe(

@@ -14,15 +14,16 @@ from typing import Any
 import numpy as np
 import structlog
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from freshet_graph.stream.arrays.kinds import Int64
+from freshet_graph.stream.arrays.kinds import Float64, Int64
 from freshet_graph.stream.service.failure import Failure
 from freshet_graph.stream.store.lane.reader import LaneReader
 from freshet_graph.trainer.data.history import Encounter
 from freshet_graph.trainer.evaluation.split import Split
 from freshet_graph.trainer.models.interface import Model
-from freshet_graph.trainer.scoring.metrics import auroc, cautions
+from freshet_graph.trainer.scoring.metrics import Figures, auroc, cautions
 from freshet_graph.trainer.session.session import Session
 from freshet_graph.trainer.tasks.edge_classification import (
     AUROCS,
@@ -87,12 +88,49 @@ class LabelledEvents:
         encounters: float32 (n, len(Encounter)), just before each event.
         label: int64 (n,), 0 or 1.
         time_us: int64 (n,).
+        tau: int64 (n,), snapshot of each event.
+        event: int64 (n,), its place among the snapshot's inserts.
     """
 
     embeddings: list[Tensor]
     encounters: Tensor
     label: Int64
     time_us: Int64
+    tau: Int64
+    event: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotLabels:
+    """Scores of a test snapshot's labelled events; an ``Evaluation`` without predictions of links.
+
+    Attributes:
+        tau: Snapshot.
+        scores: float64 (n,) of each scorer, by its name.
+        label: int64 (n,), 0 or 1.
+        event: int64 (n,), place of each event among the snapshot's inserts.
+    """
+
+    tau: int
+    scores: dict[str, Float64]
+    label: Int64
+    event: Int64
+
+    @property
+    def scored(self) -> int:
+        """See ``Evaluation.scored``."""
+        return len(self.label)
+
+    def rows(self) -> dict[str, NDArray[Any]]:
+        """See ``Evaluation.rows``."""
+        scores = {f"{scorer}_score".removeprefix("model_"): values for scorer, values in self.scores.items()}
+        return {"event": self.event, "label": self.label, **scores}
+
+    def figures(self) -> Figures:
+        """See ``Evaluation.figures``."""
+        every = np.ones(len(self.label), np.bool_)
+        aurocs = {scorer: auroc(values, self.label, every) for scorer, values in self.scores.items()}
+        return {("auroc", "all", scorer): value for scorer, value in aurocs.items() if value is not None}
 
 
 def embedded_sources(
@@ -110,7 +148,7 @@ def embedded_sources(
         On rank 0 the events of all ranks, elsewhere this rank's.
     """
     embeddings: list[list[Tensor]] = [[] for _ in models]
-    encounters, source_labels, times = [], [], []
+    encounters, source_labels, times, taus, events = [], [], [], [], []
     for examples in snapshots:
         label = labels[examples.tau]
         queries = examples.positive.select(label[examples.positive.event] >= 0)
@@ -122,17 +160,21 @@ def embedded_sources(
         event = first_ranks(torch.from_numpy(queries.event), queries.event, session.ranks).numpy()
         source_labels.append(label[event])
         times.append(examples.times[event])
+        taus.append(np.full(len(event), examples.tau))
+        events.append(event)
     return LabelledEvents(
         [torch.cat(parts) for parts in embeddings],
         torch.cat(encounters),
         np.concatenate(source_labels),
         np.concatenate(times),
+        np.concatenate(taus),
+        np.concatenate(events),
     )
 
 
 def classify(
     events: LabelledEvents, which: int, split: Split, settings: Classifier, *, history: bool, seed: int
-) -> dict[str, float]:
+) -> tuple[dict[str, float], Float64]:
     """Learn the training events' labels from one model's embeddings, pick by validation, judge by the test.
 
     Args:
@@ -144,7 +186,8 @@ def classify(
         seed: Of weights, order and dropout.
 
     Returns:
-        ``auroc`` and ``validation_auroc``, which is absent if the validation events have labels of one kind only.
+        ``auroc`` and ``validation_auroc``, which is absent if the validation events have labels of one kind only; and the
+        scores of all events, float64 (n,).
     """
     z, label = events.embeddings[which], torch.from_numpy(events.label).float()
     train = np.flatnonzero(split.train(events.time_us))
@@ -153,6 +196,7 @@ def classify(
         classifier = EventClassifier(z.shape[1], history=history)
         optimiser = torch.optim.Adam(classifier.parameters(), lr=settings.learning_rate)
         best: dict[str, float] = {}
+        best_scores = np.zeros(0)
         for _ in range(settings.epochs):
             order = torch.from_numpy(train)[torch.randperm(len(train))]
             batches = torch.split(order, settings.batch_size)
@@ -167,14 +211,14 @@ def classify(
             if validation is None and "validation_auroc" in best:
                 continue
             if validation is None or validation > best.get("validation_auroc", -1.0):
-                best = aurocs  # without a figure to pick by, the last epoch
-    return best
+                best, best_scores = aurocs, scores  # without a figure to pick by, the last epoch
+    return best, best_scores
 
 
-def activity_auroc(events: LabelledEvents, split: Split) -> float | None:
-    """The baseline that learns nothing: the fewer events a source has had, the likelier it is labelled."""
+def activity(events: LabelledEvents) -> Float64:
+    """Scores (n,) of the baseline that learns nothing: the fewer events a source has had, the likelier it is labelled."""
     had = events.encounters[:, [Encounter.SRC_OUT_COUNT, Encounter.SRC_IN_COUNT]].sum(dim=1).numpy()
-    return auroc(-had.astype(np.float64), events.label, split.test(events.time_us))
+    return -had.astype(np.float64)
 
 
 def label_figures(
@@ -184,7 +228,7 @@ def label_figures(
     split: Split,
     settings: Classifier,
     seed: int,
-) -> dict[str, float]:
+) -> tuple[dict[str, float], list[SnapshotLabels]]:
     """Figures of a session's trained model and of the baselines.
 
     Args:
@@ -197,25 +241,38 @@ def label_figures(
 
     Returns:
         On rank 0 ``auroc``, ``validation_auroc``, ``random_auroc`` and ``activity_auroc``, without those that cannot be
-        computed.
+        computed; and the scores of the test, by snapshot.
     """
     models = {"model": session.model, "random": session.untrained}
     session.strategy.rewind()
     events = embedded_sources(session, list(models.values()), snapshots(), labels)
     if session.ranks.rank != 0:
-        return {}
+        return {}, []
     figures: dict[str, float] = {}
+    scores: dict[str, Float64] = {}
     for which, (scorer, model) in enumerate(models.items()):
         history = sees_encounters(model)
-        aurocs = classify(events, which, split, settings, history=history, seed=seed)
         prefix = "" if scorer == "model" else f"{scorer}_"
+        aurocs, scores[scorer] = classify(events, which, split, settings, history=history, seed=seed)
         figures |= {
             f"{prefix}{name}": value for name, value in aurocs.items() if not prefix or name == "auroc"
         }
-    baseline = activity_auroc(events, split)
+    scores["activity"] = activity(events)
+    test = split.test(events.time_us)
+    baseline = auroc(scores["activity"], events.label, test)
     if baseline is not None:
         figures["activity_auroc"] = baseline
     parts = {"train": split.train, "validation": split.validate, "test": split.test}
     counts = {name: int(events.label[part(events.time_us)].sum()) for name, part in parts.items()}
     log.info("labels", events=len(events.label), **counts)
-    return figures
+    by_snapshot = [
+        SnapshotLabels(
+            int(tau),
+            {scorer: values[here] for scorer, values in scores.items()},
+            events.label[here],
+            events.event[here],
+        )
+        for tau in np.unique(events.tau[test])
+        if len(here := np.flatnonzero(test & (events.tau == tau)))
+    ]
+    return figures, by_snapshot

@@ -42,14 +42,16 @@ from freshet_graph.trainer.evaluation.classification import (
     label_figures,
     require_both_kinds,
 )
+from freshet_graph.trainer.evaluation.details import Details, JudgedSnapshot
 from freshet_graph.trainer.evaluation.foreign_scores import ForeignScores, evaluate_scores
+from freshet_graph.trainer.evaluation.left_model import CONFIG, leave_model, require_no_model
 from freshet_graph.trainer.evaluation.progress import Progress
 from freshet_graph.trainer.evaluation.protocol import OfflineProtocol
 from freshet_graph.trainer.evaluation.split import Split, draw_masked, split_by_time, without_training_of
 from freshet_graph.trainer.evaluation.stored_negatives import StoredNegatives, write_negatives
 from freshet_graph.trainer.ranks import Ranks
 from freshet_graph.trainer.scoring.metrics import Figures, flat_figures, warn_of
-from freshet_graph.trainer.scoring.predictions import Predictions
+from freshet_graph.trainer.scoring.predictions import Predictions, join
 from freshet_graph.trainer.session.session import Session
 from freshet_graph.trainer.session.snapshot_trainer import SnapshotTrainer
 from freshet_graph.trainer.strategies.cost_model import AUTO
@@ -290,6 +292,8 @@ def evaluate(
     scores: str | None = None,
     columns: str | None = None,
     masked_nodes: float = 0.0,
+    details: Details | None = None,
+    model_out: Path | None = None,
 ) -> dict[str, Any] | None:
     """Evaluate the configured model on a file of events; a collective.
 
@@ -313,12 +317,17 @@ def evaluate(
             and nothing is trained.
         columns: The file's names of an event's columns, as in the option ``--columns``; None: the standard names.
         masked_nodes: Share of the nodes, in [0, 1), that are hidden from training; drawn once, from ``seed``.
+        details: Files to write on rank 0; None: none.
+        model_out: New or empty folder, in which the first seed's model is left for ``Predictor``; None: nowhere.
 
     Returns:
         On rank 0 the keys of docs/cli.md, means over seeds, ``<figure>_spread`` (standard deviation) with more than one
         seed, and ``runs``, one entry per seed, without figures that cannot be computed. Elsewhere None.
     """
-    ranks = ranks or Ranks()
+    ranks, details = ranks or Ranks(), details or Details()
+    details.require_writable()
+    if model_out is not None and ranks.rank == 0:
+        require_no_model(model_out)
     require_evaluable(config, ranks.size)  # before a large file is partitioned
     if scores is not None and negatives is None:
         raise Failure("--scores needs --negatives FILE, whose negatives were scored")
@@ -352,8 +361,10 @@ def evaluate(
         stored = _stored(negatives, lane, inserts, split, config.seed, ranks) if negatives else None
         if scores is not None:
             protocol = OfflineProtocol(lane, inserts, split, 0, stored, masked)
-            predictions = evaluate_scores(ForeignScores(scores), protocol, ranks, config.history_moment)
-            return _foreign(scores, predictions, lane, inserts)
+            judged = evaluate_scores(ForeignScores(scores), protocol, ranks, config.history_moment)
+            details.take(None, judged, named_figures)
+            details.write(lane, inserts, "ap", f"{Path(scores).stem} on {Path(data).name}, test")
+            return _foreign(scores, join([part for _, part in judged]), lane, inserts)
 
         def run_of(config: TrainerConfig, seed: int) -> _Run:
             links = OfflineProtocol(lane, inserts, split, seed, stored, masked) if is_split(task) else None
@@ -366,8 +377,17 @@ def evaluate(
         runs = []
         for seed in range(config.seed, config.seed + seeds):
             run = run_of(config, seed)
+            if details.scores_out is not None and hasattr(run.session.task, "keeps_rows"):
+                run.session.task.keeps_rows = True
+            run.keeps_chosen = model_out is not None and seed == config.seed
             runs.append(run.figures())
             cautions = cautions or run.cautions
+            details.take(seed, run.judged, named_figures)
+            if model_out is not None and run.chosen is not None:
+                leave_model(model_out, config, folder, lane, ranks, run.chosen, split)
+        if ranks.rank == 0:
+            metric = run.metric if labels is None else LABEL_FIGURES[0]
+            details.write(lane, inserts, metric, f"{config.model} on {Path(data).name}, test")
         no_negative = run.no_negative
         tested = int(np.count_nonzero(split.test(inserts.visible_us)))
     if ranks.rank != 0:
@@ -400,6 +420,7 @@ def evaluate(
         "snapshots": len(lane.manifests),
         "events": len(inserts),
         **({"no_negative": no_negative} if no_negative else {}),
+        **({} if model_out is None else {"model_config": str(model_out / CONFIG)}),
         "runs": runs,
         **({"cautions": cautions} if cautions else {}),
     }
@@ -429,6 +450,13 @@ class _Run:
         self.reports: list[StepReport] = []
         self.graph_bytes = self.mapped_bytes = 0  # the most so far
         self.cautions: list[dict[str, Any]] = []  # about the last figures, which are those of the test
+        self.keeps_chosen = False
+        self.chosen: tuple[dict[str, Any], dict[str, Any]] | None = (
+            None  # weights and strategy before the test
+        )
+        self.judged: list[
+            tuple[int, JudgedSnapshot]
+        ] = []  # τ and evaluation of each test snapshot, on rank 0
         self.progress = Progress(
             shown=ranks.rank == 0, seed=seed, epochs=config.optimisation.passes, snapshots=len(lane.manifests)
         )
@@ -447,7 +475,19 @@ class _Run:
             score = self._agree(validation)
             if self.ranks.rank == 0:
                 shown = self._validated(score)
-                log.info("epoch", seed=self.seed, epoch=epoch, **learned, discarded=discarded, **shown)
+                figures = ", ".join(f"{name} {value:.4f}" for name, value in {**shown, **learned}.items())
+                sentence = (
+                    f"seed {self.seed}, epoch {epoch + 1} of {self.config.optimisation.passes}: {figures}"
+                )
+                log.info(
+                    "epoch",
+                    seed=self.seed,
+                    epoch=epoch,
+                    **learned,
+                    discarded=discarded,
+                    **shown,
+                    for_people=sentence,
+                )
             if score > best or best == NONE:  # without a validation figure, the last epoch
                 best, chosen = score, epoch
                 weights, state = self._copy()
@@ -455,6 +495,7 @@ class _Run:
                 break
         self.snapshot_trainer.require_learned()
         self._put_back(weights, state)
+        self.chosen = self._copy() if self.keeps_chosen else None
         return {
             "seed": self.seed,
             **self._test_figures(),
@@ -479,11 +520,13 @@ class _Run:
     def _test_figures(self) -> dict[str, float]:
         """Figures of the test by their names in the result."""
         if self.labels is None:
-            test = self._test()
-            others = {key: value for key, value in test.items() if key[0] not in METRICS}
-            return {name: test[key] for name, key in TABLE.items() if key in test} | flat_figures(others)
+            return named_figures(self._test())
         settings = TASKS.options(self.config.task, self.config.task_params)
-        return label_figures(self.session, self._rest, self.labels, self.split, settings, self.seed)
+        figures, labels = label_figures(
+            self.session, self._rest, self.labels, self.split, settings, self.seed
+        )
+        self.judged = [(part.tau, part) for part in labels]
+        return figures
 
     def _validated(self, score: float) -> dict[str, float]:
         """The figure of validation by its name; empty without one."""
@@ -539,11 +582,15 @@ class _Run:
 
     def _test(self) -> Figures:
         evaluations = [
-            self._evaluate(examples.of_events(self.split.test(examples.times)), baselines=True)
+            (
+                examples.tau,
+                self._evaluate(examples.of_events(self.split.test(examples.times)), baselines=True),
+            )
             for examples in self._rest()
             if self.split.test(examples.times).any()
         ]
-        return self._figures(evaluations)
+        self.judged = [(tau, part) for tau, part in evaluations if part is not None]
+        return self._figures([part for _, part in evaluations])
 
     def _evaluate(self, examples: Any, *, baselines: bool) -> Evaluation | None:
         """Predict; without baselines only the figures for validation."""
@@ -595,6 +642,12 @@ def _stored(
     if refused:
         raise Failure(refused)
     return StoredNegatives(path, lane, inserts, split)
+
+
+def named_figures(figures: Figures) -> dict[str, float]:
+    """Figures by their names in results; those of other tasks than the built-in ones are all there."""
+    others = {key: value for key, value in figures.items() if key[0] not in METRICS}
+    return {name: figures[key] for name, key in TABLE.items() if key in figures} | flat_figures(others)
 
 
 def _foreign(path: str, predictions: Predictions, lane: LaneReader, inserts: Inserts) -> dict[str, Any]:

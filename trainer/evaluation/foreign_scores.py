@@ -13,7 +13,7 @@ from freshet_graph.trainer.data.history import Moment
 from freshet_graph.trainer.evaluation.protocol import OfflineProtocol
 from freshet_graph.trainer.evaluation.stored_negatives import read_given, whole_numbers
 from freshet_graph.trainer.ranks import Ranks
-from freshet_graph.trainer.scoring.predictions import Predictions, join, scored_queries, side_by_side
+from freshet_graph.trainer.scoring.predictions import Predictions, scored_queries, side_by_side
 
 REQUIRED = ("event", "score", "random_score")
 OPTIONAL = ("historical_score", "candidate_scores")
@@ -141,8 +141,8 @@ class ForeignScores:
 
 def evaluate_scores(
     scores: ForeignScores, protocol: OfflineProtocol, ranks: Ranks, moment: Moment = "batch"
-) -> Predictions:
-    """Predictions of the test events by a file's scores, beside the baselines.
+) -> list[tuple[int, Predictions]]:
+    """τ and predictions of each test snapshot by a file's scores, beside the baselines.
 
     The baselines know the past up to ``moment``. The column of random weights is NaN, so its figures are absent. So are those
     of historical negatives and of ranks if the file has no scores of these.
@@ -155,17 +155,16 @@ def evaluate_scores(
     for examples in protocol.every_snapshot(moment):
         tested = protocol.split.test(examples.inserts.visible_us)
         if tested.any():
-            by_snapshot.append(
-                _snapshot_predictions(scores, examples.of_events(tested), begin, protocol.test_span_s, ranks)
-            )
+            tested_examples = examples.of_events(tested)
+            part = _snapshot_predictions(scores, tested_examples, begin, protocol.test_span_s, ranks)
+            by_snapshot.append((examples.tau, part))
         begin += len(examples.inserts)
-    predictions = join(by_snapshot)
-    if not predictions.opposed.any():
+    if not any(part.opposed.any() for _, part in by_snapshot):
         raise Failure(
             f"--scores {scores.path}: the negatives' file has no random negatives, so there is nothing to judge. The data "
             "needs sources that do not meet every destination at once"
         )
-    return predictions
+    return by_snapshot
 
 
 def _snapshot_predictions(

@@ -8,6 +8,8 @@ from typing import IO, Any
 
 import structlog
 
+from freshet_graph.stream.service.logs import show_seconds
+
 SHOWN_EVERY_S = 5.0
 """Often enough for a person, and few lines for a log."""
 
@@ -28,13 +30,24 @@ class Progress:
 
     def __init__(self, *, shown: bool, seed: int, epochs: int, snapshots: int) -> None:
         self._shown, self._about = shown, {"seed": seed, "epochs": epochs, "snapshots": snapshots}
-        self._next_s = time.monotonic()
+        self._began_s = self._next_s = time.monotonic()
 
     def snapshot_done(self, epoch: int, snapshot: int) -> None:
         """A snapshot of an epoch is done; both count from 0, and epoch ``epochs`` is the test."""
         if self._shown and time.monotonic() >= self._next_s:
             self._next_s = time.monotonic() + SHOWN_EVERY_S
-            log.info(EVENT, epoch=epoch, snapshot=snapshot + 1, **self._about)
+            line = {"epoch": epoch, "snapshot": snapshot + 1, **self._about}
+            log.info(
+                EVENT,
+                **line,
+                for_people=f"seed {self._about['seed']}, {shown(line)}, {self._left(line)} left",
+            )
+
+    def _left(self, line: dict[str, int]) -> str:
+        """The time of the passes to come, if no epoch is left out."""
+        done = line["epoch"] + line["snapshot"] / line["snapshots"]
+        left_s = (time.monotonic() - self._began_s) * (line["epochs"] + 1 - done) / done
+        return f"at most {show_seconds(left_s)}"
 
 
 def shown(line: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The newest embedding of every node, from all exports."""
+"""What trainers exported, for other programs: the newest embedding of every node, and the scores of all events."""
 
 import numpy as np
 import pyarrow as pa
@@ -50,3 +50,38 @@ def load_embeddings(store: str | Place, name: str) -> pa.Table:
             "the exports by its exports.name or lane"
         )
     return pa.concat_tables([table.unify_dictionaries() for table in tables])
+
+
+def load_scores(store: str | Place, name: str) -> pa.Table:
+    """Combine exports: the scores of all events whose exports are kept.
+
+    Args:
+        store: Folder or address of the store.
+        name: Of the exports: ``exports.name``, by default the lane's name.
+
+    Returns:
+        The snapshot as ``tau``, int64, and the columns of an export's scores (docs/exports.md), oldest snapshots first. A
+        snapshot that was exported again has its newest scores only.
+
+    Raises:
+        Failure: No scores are exported under this name.
+        StoreError: A file is damaged.
+    """
+    reader = ExportReader(store, name)
+    by_tau: dict[int, pa.Table] = {}
+    for commit in reversed(reader.commits):
+        if commit.tau in by_tau:
+            continue
+        try:
+            table = reader.table(commit, "scores")
+        except RetainedError:
+            continue  # just removed, like those before it
+        if table is not None:
+            tau = pa.array(np.full(len(table), commit.tau))
+            by_tau[commit.tau] = table.add_column(0, "tau", tau)
+    if not by_tau:
+        raise Failure(
+            f"{reader.root} has no scores. Set exports: {{scores: true}} in the trainer's configuration, and name the exports "
+            "by its exports.name or lane"
+        )
+    return pa.concat_tables([by_tau[tau] for tau in sorted(by_tau)]).unify_dictionaries()

@@ -35,25 +35,28 @@ _FAR_US = 2.0**62
 class Predictor:
     """The newest checkpoint of a configuration, read only: a trainer may keep running.
 
-    It knows the stream up to the checkpoint's snapshot. Make a new predictor to know more. Any number of threads may ask;
-    they are answered one after the other.
+    It knows the stream up to the checkpoint's snapshot, or up to a moment of the past. Make a new predictor to know more. Any
+    number of threads may ask; they are answered one after the other.
 
     Attributes:
         checkpoint: The file.
-        tau: Its snapshot.
+        tau: The last snapshot that it knows.
         sequence: The snapshot's number in the lane.
         version: Of the weights, as exports have it.
     """
 
-    def __init__(self, config: TrainerConfig | str | Path) -> None:
+    def __init__(self, config: TrainerConfig | str | Path, as_of: str | None = None) -> None:
         """Load a checkpoint, of any number of ranks, into this process alone.
 
         Args:
             config: The trainer's configuration, or its file.
+            as_of: The last snapshot to know: a snapshot (18262), time (2024-05-01T12:00, UTC) or second (@1714564800). The
+                newest checkpoint up to it is taken, and passes over the later snapshots up to it without learning. So no
+                weight depends on a later event. None: the newest checkpoint's snapshot.
 
         Raises:
             Failure: There is no store or checkpoint, they do not go together, or the checkpoint has other content.
-            StoreError: The store cannot be read.
+            StoreError: The store cannot be read, or not so far back.
         """
         if not isinstance(config, TrainerConfig):
             config = load_config(TrainerConfig, Path(config), require_trainable)
@@ -65,7 +68,13 @@ class Predictor:
         lane = LaneReader(config.store, name)
         ranks = join_ranks(config)
         require_trainable(config)  # says more than a checkpoint of another configuration does
-        newest = newest_checkpoint(config, lane)
+        last = None if as_of is None else min(lane.log.count(AsOf.parse(as_of)), len(lane.manifests)) - 1
+        newest = newest_checkpoint(config, lane, last)
+        if newest is None and as_of is not None:
+            raise Failure(
+                f"{config.checkpoint} has no checkpoint as old as {as_of}. Ask about a later moment, or keep more of them "
+                "with the key keep_checkpoints"
+            )
         if newest is None:
             raise Failure(f"{config.checkpoint} has no checkpoint. Train with freshet-trainer run first")
         self.checkpoint, state = newest
@@ -76,7 +85,9 @@ class Predictor:
         self._session.model.eval()
         self._asking = threading.Lock()  # an answer passes through states of model, names and history
         self._lane, self._ranks = lane, ranks
-        self.sequence = int(state["sequence"])
+        self.sequence = int(state["sequence"]) if last is None else last
+        for number in range(int(state["sequence"]) + 1, self.sequence + 1):
+            self._session.pass_over(lane.manifests[number])
         manifest = lane.manifests[self.sequence]
         self.tau = manifest.tau
         self.version = version_of(self._session.model)

@@ -159,8 +159,7 @@ def cautions(label: NDArray[np.int64], *figures: str) -> list[dict[str, Any]]:
 def warn_of(caution: Mapping[str, Any], **where: object) -> None:
     """Log a warning about one of ``cautions``."""
     log.warning(
-        f"an AUROC is from fewer than {FEW_LABELS} events of a label, so each of them may move it by a tenth or more",
-        **caution, **where,
+        "an AUROC is from so few events of a label that each of them may move it by a tenth or more", **caution, **where,
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Predictions of a model and of the baselines, side by side, and their figures."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,8 @@ class Predictions:
         sampled: bool (n,): random weights predicted the event, too; otherwise their columns are NaN.
         opposed: bool (n,): the event has a negative; the others are in no figure.
         masked: bool (n,): an end of the event was hidden from training.
+        historical_event: int64 (h,), places of the events with a historical negative.
+        ranked_event: int64 (r,), places of the ranked events.
     """
 
     positive: Float64
@@ -51,6 +53,8 @@ class Predictions:
     sampled: Bool
     opposed: Bool
     masked: Bool
+    historical_event: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    ranked_event: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
 
     @property
     def scored(self) -> int:
@@ -66,6 +70,20 @@ class Predictions:
     def cautions(self) -> list[dict[str, Any]]:
         """See ``Evaluation.cautions``."""
         return []
+
+    def rows(self) -> dict[str, NDArray[Any]]:
+        """The model's scores of one snapshot's events, a row per event; see ``Evaluation.rows``."""
+        historical, rank = np.full((2, self.scored), np.nan)
+        historical[np.searchsorted(self.event, self.historical_event)] = self.historical_negative[:, 0]
+        rank[np.searchsorted(self.event, self.ranked_event)] = self.ranks[:, 0]
+        return {
+            "event": self.event,
+            "score": self.positive[:, 0],
+            "random_score": self.negative[:, 0],
+            "historical_score": historical,
+            "rank": rank,
+            "inductive": self.fresh,
+        }
 
     def figures(self) -> Figures:
         """All figures by (metric, subset, scorer)."""
@@ -214,6 +232,8 @@ def side_by_side(
         event=event,
         sampled=examples.in_sample[event],
         masked=np.zeros(len(event), np.bool_) if examples.masked is None else examples.masked[event],
+        historical_event=old,
+        ranked_event=ranked,
     )
 
 

@@ -131,14 +131,19 @@ class Checkpoints:
         """File of the newest checkpoint; None without one."""
         return next(reversed(self._paths()), None)
 
-    def newest(self) -> tuple[Path, dict[str, Any]] | None:
+    def newest(self, until: int | None = None) -> tuple[Path, dict[str, Any]] | None:
         """The newest checkpoint, arrays as tensors on the CPU; None without one.
+
+        Args:
+            until: Number of the last snapshot that it may be after; None: any.
 
         Raises:
             Failure: The file is damaged or of another format; the sentence names it.
             OSError: The disk refuses, or there is not enough memory, which says nothing about the file.
         """
-        path = self.newest_path()
+        path = next(
+            (path for path in reversed(self._paths()) if until is None or int(path.stem) <= until), None
+        )
         if path is None:
             return None
         _require_checksum(path)
@@ -235,13 +240,15 @@ def lane_of_checkpoint(config: TrainerConfig) -> str | None:
     return None if newest is None else str(newest[1]["identity"]["lane"])
 
 
-def newest_checkpoint(config: TrainerConfig, lane: LaneReader) -> tuple[Path, dict[str, Any]] | None:
-    """The newest checkpoint of the configured folder; None without one.
+def newest_checkpoint(
+    config: TrainerConfig, lane: LaneReader, until: int | None = None
+) -> tuple[Path, dict[str, Any]] | None:
+    """The newest checkpoint of the configured folder, after snapshot number ``until`` at most; None without one.
 
     Raises:
         Failure: It is damaged, or of another configuration, lane or log; the sentence names the key.
     """
-    newest = Checkpoints(config.checkpoint, config.keep_checkpoints).newest()
+    newest = Checkpoints(config.checkpoint, config.keep_checkpoints).newest(until)
     if newest is None:
         return None
     path, state = newest

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, Protocol
 
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from freshet_graph.schemas.section import Section
@@ -148,6 +149,10 @@ class Evaluation(Protocol):
 
     def figures(self) -> Figures:
         """All figures."""
+        ...
+
+    def rows(self) -> dict[str, NDArray[Any]]:
+        """Columns of scores, a row per item of one snapshot, named by ``event``, the place among its inserts, or by ``node``."""
         ...
 
 

@@ -62,11 +62,13 @@ class ClassScores:
         scores: float64 (n, len(SCORERS), K); NaN where a scorer did not predict.
         label: int64 (n,).
         unlabelled: bool (n,), whether the node had no label before the snapshot.
+        node: int64 (n,).
     """
 
     scores: Float64
     label: Int64
     unlabelled: Bool
+    node: Int64
 
     @property
     def scored(self) -> int:
@@ -84,6 +86,16 @@ class ClassScores:
         if self.scores.shape[2] > 2:
             return []
         return cautions(self.label, "auroc", *(f"{scorer}_auroc" for scorer in SCORERS[1:]))
+
+    def rows(self) -> dict[str, NDArray[Any]]:
+        """See ``Evaluation.rows``: the predicted class of each scorer."""
+        predicted = self.scores.argmax(axis=2)
+        return {
+            "node": self.node,
+            "label": self.label,
+            **{f"{scorer}_class": predicted[:, column] for column, scorer in enumerate(SCORERS)},
+            "inductive": self.unlabelled,
+        }
 
     def figures(self) -> Figures:
         """See ``Evaluation.figures``: those of ``classification``, of all nodes and of those without a label before."""
@@ -223,7 +235,8 @@ class NodeClassification:
         if ranks.rank != 0:
             return None
         all_scores = rows[:, 3:].reshape(len(rows), len(SCORERS), self._options.classes)
-        return ClassScores(all_scores, rows[:, 1].astype(np.int64), rows[:, 2].astype(np.bool_))
+        node, label = rows[:, :2].astype(np.int64).T
+        return ClassScores(all_scores, label, rows[:, 2].astype(np.bool_), node)
 
     def join(self, parts: Sequence[ClassScores]) -> ClassScores:
         """See ``Task.join``."""
@@ -231,6 +244,7 @@ class NodeClassification:
             np.concatenate([part.scores for part in parts]),
             np.concatenate([part.label for part in parts]),
             np.concatenate([part.unlabelled for part in parts]),
+            np.concatenate([part.node for part in parts]),
         )
 
     def state(self) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from freshet_graph.trainer.data.views import EventsView
 from freshet_graph.trainer.models.interface import Head, Model
 from freshet_graph.trainer.ranks import Ranks
 from freshet_graph.trainer.scoring.metrics import Figures
+from freshet_graph.trainer.scoring.predictions import gather
 from freshet_graph.trainer.tasks.interface import TASKS, QueryAnswering, Reduction, Subject
 from freshet_graph.trainer.tasks.nodes import NodeExamples, NodeQueries
 
@@ -130,10 +131,12 @@ class NodeErrors:
     Attributes:
         sums: float64 (len(SCORERS),); NaN where a scorer did not predict.
         count: Nodes.
+        predicted: float64 (count, 2 + len(SCORERS)): node, target, and predictions; None: they were not kept.
     """
 
     sums: Float64
     count: int
+    predicted: Float64 | None = None
 
     @property
     def scored(self) -> int:
@@ -149,6 +152,13 @@ class NodeErrors:
     def cautions(self) -> list[dict[str, Any]]:
         """See ``Evaluation.cautions``."""
         return []
+
+    def rows(self) -> dict[str, NDArray[Any]]:
+        """See ``Evaluation.rows``: the target, and each scorer's prediction."""
+        assert self.predicted is not None, "NodeRegression.keeps_rows"
+        node, target, *columns = self.predicted.T
+        predictions = {f"{scorer}_value": column for scorer, column in zip(SCORERS, columns, strict=True)}
+        return {"node": node.astype(np.int64), "target": target, **predictions}
 
     def figures(self) -> Figures:
         """See ``Evaluation.figures``: ``mse`` of each scorer."""
@@ -213,6 +223,8 @@ class NodeRegression:
     baseline: ClassVar[str] = "age_persistence"
     head: Head = NodeRegressor
     history: ClassVar[None] = None
+    keeps_rows = False
+    """Whether evaluations have ``rows``. Otherwise only sums cross ranks."""
 
     def __init__(self, config: TrainerConfig, lane: LaneReader, options: Target) -> None:
         self._target = options
@@ -287,11 +299,12 @@ class NodeRegression:
         if untrained is not None:
             (predicted["random"],) = strategy.answer(untrained, [queries])
         none = np.full(len(truth), np.nan)
-        errors = [
-            float(((predicted.get(scorer, none).astype(np.float64) - truth) ** 2).sum()) for scorer in SCORERS
-        ]
-        *sums, count = ranks.total([*errors, len(truth)])
-        return NodeErrors(np.array(sums), int(count)) if ranks.rank == 0 else None
+        columns = [predicted.get(scorer, none).astype(np.float64) for scorer in SCORERS]
+        *sums, count = ranks.total([*(float(((one - truth) ** 2).sum()) for one in columns), len(truth)])
+        rows = None
+        if self.keeps_rows:
+            (rows,) = gather([np.column_stack([queries.node, truth, *columns])], ranks)
+        return NodeErrors(np.array(sums), int(count), rows) if ranks.rank == 0 else None
 
     def join(self, parts: Sequence[NodeErrors]) -> NodeErrors:
         """See ``Task.join``."""

@@ -131,8 +131,10 @@ class GroupStrategy(WholeStrategy):
         idle = self._ranks.size - min(step, self.needs.example_sets)
         if idle > 0 and self._ranks.rank == 0:
             log.warning(
-                f"Strategy group has {self._ranks.size} ranks, and a step has {self._ranks.size - idle} groups at most, so "
-                f"{idle} of them only wait. Start fewer ranks, or raise the key horizon and groups_per_step"
+                "strategy group has more ranks than a step has groups, and the others only wait. Start fewer ranks, or raise the "
+                "keys horizon and groups_per_step",
+                ranks=self._ranks.size,
+                groups=self._ranks.size - idle,
             )
 
     @classmethod

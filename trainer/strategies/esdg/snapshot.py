@@ -101,8 +101,10 @@ class SnapshotStrategy(WholeStrategy):
         idle = (self._mesh.across.size - self._horizon) * self._mesh.within.size
         if idle > 0 and self._ranks.rank == 0:
             log.warning(
-                f"strategy snapshot has {self._ranks.size} ranks for a horizon of {self._horizon} snapshots, so {idle} of "
-                f"them have none for the graph stages. Start at most {self._ranks.size - idle} ranks, or raise the key horizon"
+                "strategy snapshot has more ranks than its horizon has snapshots, and the others have none for the graph stages. "
+                "Start fewer ranks, or raise the key horizon",
+                ranks=self._ranks.size,
+                most=self._ranks.size - idle,
             )
 
     @classmethod

@@ -1,11 +1,13 @@
 """Configuration: errors name file and key, the example is valid, the environment overrides, secrets stay hidden."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from freshet_graph.schemas.config import Service, StreamConfig
@@ -16,6 +18,7 @@ from freshet_graph.stream.commands.options import parameters
 from freshet_graph.stream.service.config_file import load_config
 from freshet_graph.stream.service.example import example
 from freshet_graph.stream.service.failure import Failure
+from freshet_graph.trainer.cli import app as trainer_app
 from freshet_graph.trainer.validation import require_trainable
 
 SMALLEST = """
@@ -363,3 +366,27 @@ def test_config_without_a_wish_says_which_there_are() -> None:
     result = CliRunner().invoke(app, ["config"])
     assert result.exit_code == 1
     assert "--example" in result.stderr
+
+
+@pytest.mark.parametrize(("kind", "command"), [(StreamConfig, app), (TrainerConfig, trainer_app)])
+def test_the_schema_describes_every_key_with_the_default_that_it_has(
+    kind: type[Service], command: Any
+) -> None:
+    service = kind.__name__.removesuffix("Config").lower()
+    example_text = CliRunner().invoke(command, ["config", "--example"]).stdout
+    assert example_text.splitlines()[0] == f"# yaml-language-server: $schema={service}.schema.json"
+    schema = json.loads(CliRunner().invoke(command, ["config", "--schema"]).stdout)
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    for section in _sections(kind):
+        of_section = schema if section is kind else schema["$defs"][section.__name__]
+        assert of_section["additionalProperties"] is False
+        required = {name for name, field in section.model_fields.items() if field.is_required()}
+        assert set(of_section.get("required", ())) == required
+        assert of_section["type"] == ("object" if required or section is kind else ["object", "null"])
+        for name, field in section.model_fields.items():
+            key = of_section["properties"][name]
+            assert key["description"], name
+            if not field.is_required():
+                default = field.get_default(call_default_factory=True)
+                shown = default.model_dump(mode="json") if isinstance(default, BaseModel) else default
+                assert key["default"] == shown, name

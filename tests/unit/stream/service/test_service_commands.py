@@ -127,6 +127,19 @@ def test_arguments_are_shown_in_one_style(app: typer.Typer) -> None:
     assert {metavar.strip("[]") for metavar in shown.values()} <= {"FILE", "STORE", "NAME"}, shown
 
 
+@pytest.mark.parametrize(
+    ("command", "begun", "whole"),
+    [("freshet-stream", "part", "partition"), ("freshet-trainer", "eval", "evaluate")],
+)
+def test_a_shell_completes_commands(command: str, begun: str, whole: str) -> None:
+    asked = {
+        "COMP_WORDS": f"{command} {begun}",
+        "COMP_CWORD": "1",
+        f"_{command.upper().replace('-', '_')}_COMPLETE": "complete_bash",
+    }
+    assert run([command], environment={**os.environ, **asked}, timeout_s=60).stdout.split() == [whole]
+
+
 @pytest.mark.parametrize("command", ["freshet-stream", "freshet-trainer"])
 def test_a_wrong_option_is_exit_code_two_and_nothing_on_standard_output(command: str) -> None:
     done = run([command, "config", "--exmaple"], environment=os.environ, timeout_s=60)

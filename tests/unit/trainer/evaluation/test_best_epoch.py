@@ -98,7 +98,7 @@ def test_labels_are_judged_by_the_epoch_that_was_best_on_the_validation_events()
     rng = np.random.default_rng(0)
     events, known = 300, torch.from_numpy(rng.normal(size=(300, 4)).astype(np.float32))
     label = (known[:, 0].numpy() + rng.normal(size=events) > 0).astype(np.int64)
-    labelled = LabelledEvents([known], torch.zeros(events, 8), label, np.arange(events))
+    labelled = LabelledEvents([known], torch.zeros(events, 8), label, *[np.arange(events)] * 3)
     found = [
         classify(
             labelled,
@@ -107,7 +107,7 @@ def test_labels_are_judged_by_the_epoch_that_was_best_on_the_validation_events()
             Classifier(epochs=epochs, batch_size=20, learning_rate=0.003),
             history=False,
             seed=0,
-        )
+        )[0]
         for epochs in range(1, 9)
     ]
     validation = [figures["validation_auroc"] for figures in found]

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from freshet_graph.schemas.trainer_config import Optimisation, TrainerConfig
 from freshet_graph.stream.service.failure import Failure
 from freshet_graph.trainer.data.history import Encounter
-from freshet_graph.trainer.evaluation.classification import LabelledEvents, activity_auroc, classify
+from freshet_graph.trainer.evaluation.classification import LabelledEvents, activity, classify
 from freshet_graph.trainer.evaluation.evaluate import evaluate
 from freshet_graph.trainer.evaluation.split import Split
 from freshet_graph.trainer.ranks import Ranks
@@ -137,15 +137,14 @@ def labelled(label: np.ndarray) -> LabelledEvents:
     encounters = torch.zeros(count, len(Encounter))
     encounters[:, Encounter.SRC_OUT_COUNT] = torch.arange(count)
     z = torch.from_numpy(np.stack([label + 0.0, 1.0 - label], axis=1)).float()
-    return LabelledEvents([z], encounters, label, np.arange(count))
+    return LabelledEvents([z], encounters, label, *[np.arange(count)] * 3)
 
 
 def test_a_figure_of_one_kind_of_labels_is_absent() -> None:
     label = np.array([0, 1] * 20 + [0] * 10 + [0, 1] * 5)
     settings = Classifier(epochs=30, batch_size=5, learning_rate=0.01)
-    found = classify(labelled(label), 0, Split(39, 49), settings, history=False, seed=0)
-    assert found == {"auroc": 1.0}  # embeddings that tell, and no positive to pick by
-    assert activity_auroc(labelled(label), Split(39, 49)) == auroc(
-        -np.arange(60.0), label, np.arange(60) > 49
-    )
+    figures, scores = classify(labelled(label), 0, Split(39, 49), settings, history=False, seed=0)
+    assert figures == {"auroc": 1.0}  # embeddings that tell, and no positive to pick by
+    assert auroc(scores, label, np.arange(60) > 49) == 1.0
+    assert activity(labelled(label)).tolist() == (-np.arange(60.0)).tolist()
     assert auroc(np.full(60, np.nan), label, np.arange(60) > 0) is None

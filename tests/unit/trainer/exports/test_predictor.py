@@ -5,10 +5,13 @@ import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -23,7 +26,7 @@ from freshet_graph.schemas.errors import FreshetError
 from freshet_graph.stream.service.failure import Failure
 from freshet_graph.trainer.cli import app
 from freshet_graph.trainer.data.history import History, Inserts
-from freshet_graph.trainer.exports.embeddings import load_embeddings
+from freshet_graph.trainer.exports.embeddings import load_embeddings, load_scores
 from freshet_graph.trainer.exports.predictor import Predictor
 
 DOCS = Path(__file__).parents[4] / "docs"
@@ -301,3 +304,31 @@ def test_the_five_lines_of_the_documentation_run(
     printed = capsys.readouterr().out.splitlines()
     assert len(printed) == 10
     assert all(line.startswith("merchant:") for line in printed)
+
+
+def test_scores_of_all_exports_are_a_table_that_duckdb_reads_as_the_page_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_lane(tmp_path / "store", events=moved(meetings()))
+    config = config_for(tmp_path, **EVENT_MODEL)
+    run(config)
+    scores = load_scores(config.store, "hash")
+    commits = list(exports(config).commits)
+    assert [tau for tau, _ in groupby(scores["tau"].to_pylist())] == sorted({one.tau for one in commits})
+    for commit in commits:
+        exported = exports(config).table(commit, "scores")
+        loaded = scores.filter(pc.equal(scores["tau"], commit.tau)).drop_columns(["tau"])
+        assert loaded.to_pylist() == exported.to_pylist()
+
+    (tmp_path / "store" / "exports" / "sep").symlink_to(tmp_path / "store" / "exports" / "hash")
+    monkeypatch.chdir(tmp_path)
+    page = (DOCS / "exports.md").read_text(encoding="utf-8")
+    in_python = re.search(r"```python\n(import duckdb\n.*?)```", page, re.DOTALL)
+    in_shell = re.search(r"^python -c '(import duckdb.*)'$", page, re.MULTILINE)
+    expected = sorted(scores["score"].to_pylist())[:20]
+    for program in (in_python, in_shell):
+        shown: list[Any] = []
+        exec(program[1], {"print": lambda relation, shown=shown: shown.extend(relation.fetchall())})
+        assert [row[3] for row in shown] == expected
+    with pytest.raises(Failure, match=r"no scores\. Set exports"):
+        load_scores(config.store, "nothing")
