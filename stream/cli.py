@@ -7,6 +7,7 @@ from freshet_graph.stream.commands.inspect import inspect
 from freshet_graph.stream.commands.partition import partition
 from freshet_graph.stream.commands.plan import plan
 from freshet_graph.stream.commands.replay import replay
+from freshet_graph.stream.commands.resend import resend
 from freshet_graph.stream.commands.run import run
 from freshet_graph.stream.commands.savings import savings
 from freshet_graph.stream.commands.schema import schema
@@ -21,5 +22,20 @@ LOGGING = ("run", "backfill")
 app = application(
     "freshet-stream",
     "Live interactions in Kafka become snapshots, partitions and an additive store.",
-    *(run, backfill, replay, inspect, verify, compact, plan, partition, savings, synth, schema, config, warm),
+    *(
+        run,
+        backfill,
+        replay,
+        resend,
+        inspect,
+        verify,
+        compact,
+        plan,
+        partition,
+        savings,
+        synth,
+        schema,
+        config,
+        warm,
+    ),
 )

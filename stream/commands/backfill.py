@@ -71,7 +71,7 @@ def backfill(
             if any(map(is_store, files)):
                 if len(files) > 1 or until is not None or offset or columns is not None:
                     raise Failure(
-                        "a store is cut anew alone, from all of its events and on from its own offsets. Leave other files, "
+                        "a store is cut again as a whole, and reading continues from its own offsets. Leave other files, "
                         "--until, --offset and --columns out"
                     )
                 path, offsets = log_as_file(files[0], config, stack.enter_context(scratch_folder("recut")))

@@ -1,4 +1,4 @@
-"""A log cut anew: its own events, as a file of past events for a log with other snapshots."""
+"""The events of a log as a file of past events, for a new log with other snapshots."""
 
 from pathlib import Path
 

@@ -47,7 +47,7 @@ def _complete(
         done.add(section)
         inner = definitions[section.__name__]
         _complete(inner, section, definitions, done)
-        if not any(own.is_required() for own in section.model_fields.values()):
+        if not any(inner_field.is_required() for inner_field in section.model_fields.values()):
             inner["type"] = ["object", "null"]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from kafka import KafkaAdminClient, TopicPartition
+from log_lines import error_of
 from streaming import (
     DAY_US,
     T0,
@@ -22,6 +24,7 @@ from streaming import (
     run_job,
     send,
     settings,
+    started,
     triples,
     written,
 )
@@ -101,6 +104,53 @@ def test_history_and_an_overlapping_topic_make_the_whole_stream_once(kafka: str,
     again, _ = run_job(config)
     assert (again.events, again.late) == (0, 0)
     assert group_offsets(kafka, topic) == {(topic, 0): 401, (topic, 1): 400}
+
+
+def test_a_log_is_cut_again_from_its_own_events_and_reading_continues_from_its_offsets(
+    kafka: str, tmp_path: Path
+) -> None:
+    everything, first = events(), 900
+    topic, old = fresh_topic(kafka, partitions=2), tmp_path / "old"
+    for partition in (0, 1):
+        send(kafka, topic, messages(everything[partition:first:2]), partition=partition)
+    config = configuration(old, kafka, topic)
+    (tmp_path / "before").mkdir()
+    with started("run", "--config", written(tmp_path / "before", config), log=tmp_path / "log") as job:
+        deadline = time.monotonic() + 120
+        while not (old / "log" / "log.json").exists() or read_so_far(old) < first:
+            assert time.monotonic() < deadline, (tmp_path / "log").read_text()
+            time.sleep(0.1)
+        job.send_signal(signal.SIGTERM)
+    last = LogReader(old).last
+    assert last is not None and 0 < last.tail_events < first, (
+        "some snapshots are sealed, and the last ones are open"
+    )
+
+    hours = configuration(tmp_path / "new", kafka, topic, snapshots={"interval_s": 10_800})
+    told = result("backfill", old, "--config", written(tmp_path, hours))
+    assert (told["rows"], told["events"], told["refused"]) == (first, first, 0)
+    assert result("backfill", old, "--config", written(tmp_path, hours))["rows"] == first, (
+        "a repetition resumes"
+    )
+    for partition in (0, 1):
+        send(kafka, topic, messages(everything[first + partition :: 2]), partition=partition)
+    ran, _ = run_job(hours)
+    assert (ran.events, ran.refused) == (len(everything) - first, 0)
+    assert sorted(logged(tmp_path / "new")) == sorted(everything)
+    new = LogReader(tmp_path / "new")
+    assert new.header.interval_us == 10_800 * 1_000_000
+    for snapshot in new.snapshots:
+        taus = new.events(snapshot.tau)["t"].to_numpy() // new.header.interval_us
+        assert set(taus.tolist()) == {snapshot.tau}
+    assert verify_log(tmp_path / "new").problems == []
+    same = command("backfill", old, "--config", written(tmp_path, config))
+    assert (same.returncode, "is the store of the configuration" in error_of(same.stderr)) == (1, True)
+    both = command("backfill", old, "--until", "0", "--config", written(tmp_path, hours))
+    assert (both.returncode, "a store is cut again as a whole" in error_of(both.stderr)) == (1, True)
+
+
+def read_so_far(store: Path) -> int:
+    return sum(position.next for position in LogReader(store).positions.values())
 
 
 def group_offsets(kafka: str, group: str) -> dict[tuple[str, int], int]:

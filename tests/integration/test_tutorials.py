@@ -2,13 +2,15 @@
 
 import json
 import os
+import random
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from streaming import fresh_topic
+from streaming import fresh_topic, send
 
 pytestmark = pytest.mark.slow
 
@@ -87,3 +89,46 @@ def test_stolen_cards_stand_out_among_payments(kafka: str, tmp_path: Path) -> No
     stolen = re.search(r"(\d+) of 20 stolen payments are among the least likely 5 %", printed)
     assert stolen is not None, printed
     assert int(stolen[1]) >= 12
+
+
+@pytest.mark.integration
+def test_the_notebook_leads_from_a_topic_to_the_events_that_surprised_a_model(
+    kafka: str, tmp_path: Path
+) -> None:
+    topic, draw = fresh_topic(kafka), random.Random(3)
+    begin = datetime(2024, 1, 1, tzinfo=UTC)
+    payments = []
+    for number in range(1500):
+        card = draw.randrange(30)
+        merchant = {"id": 3 * (card % 5) + draw.randrange(3)}
+        at = begin + timedelta(minutes=number)
+        payment = {
+            "id": f"p{number}",
+            "card": {"id": card},
+            "merchant": merchant,
+            "created_at": at.isoformat(),
+        }
+        payments.append(json.dumps(payment).encode())
+    send(kafka, topic, payments)
+    notebook = json.loads((TUTORIALS / "your-topic.ipynb").read_text(encoding="utf-8"))
+    assert not any(cell.get("outputs") for cell in notebook["cells"]), "kept without outputs"
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    program = "\n".join(cells).replace("127.0.0.1:9092", kafka).replace('"payments"', f'"{topic}"')
+    program += "\nprint(json.dumps([result['ap'], result['random_ap'], len(late.nsmallest(10, 'score'))]))"
+    (tmp_path / "notebook.py").write_text(program, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "notebook.py"],
+        cwd=tmp_path,
+        env=os.environ
+        | {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+            "OMP_NUM_THREADS": "1",
+            "MPLBACKEND": "Agg",
+        },
+        capture_output=True, text=True, timeout=900, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    ap, random_ap, surprising = json.loads(done.stdout.splitlines()[-1])
+    assert ap > random_ap
+    assert surprising == 10
