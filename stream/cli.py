@@ -1,6 +1,7 @@
 """``freshet-stream``: every command by name. A command's module holds its options and its body."""
 
 from freshet_graph.stream.commands.backfill import backfill
+from freshet_graph.stream.commands.build import build
 from freshet_graph.stream.commands.compact import compact
 from freshet_graph.stream.commands.config import config
 from freshet_graph.stream.commands.inspect import inspect
@@ -25,6 +26,7 @@ app = application(
     *(
         run,
         backfill,
+        build,
         replay,
         resend,
         inspect,

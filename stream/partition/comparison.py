@@ -51,6 +51,13 @@ def require_known(names: Sequence[str] | None, params: Mapping[str, Any]) -> Non
             raise PartitionError(f"{whose} takes {key}{did_you_mean(key, taken)}")
 
 
+def chosen_params(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the parameters of several partitioners that one of them takes."""
+    return {
+        key: value for key, value in params.items() if key in PARTITIONERS.find(name).Options.model_fields
+    }
+
+
 def compare(
     events: pa.Table,
     names: Sequence[str] | None = None,
@@ -83,13 +90,12 @@ def compare(
     check_parts("every partitioner", parts)
     require_known(names, params or {})
     known = algorithms()
-    takes = {name: set(partitioner.Options.model_fields) for name, partitioner in known.items()}
     order = sorted(known, key=lambda name: (known[name].kind != "vertex", name)) if names is None else names
     compared: list[Compared] = []
     for name in order:
         kind = known[name].kind
         begun(name)
-        chosen = {key: value for key, value in (params or {}).items() if key in takes[name]}
+        chosen = chosen_params(name, params or {})
         try:
             result = partition_events(
                 events,

@@ -1,0 +1,92 @@
+"""``freshet-stream build``: a store from a file of events, without Kafka."""
+
+import time
+from typing import Annotated
+
+import typer
+
+from freshet_graph.schemas.config import Lane
+from freshet_graph.schemas.events import US_PER_S
+from freshet_graph.stream.commands.options import AsOfMoment, Params, parameters
+from freshet_graph.stream.service.logs import configure_logs
+from freshet_graph.stream.service.output import Columns, Debug, Json, finish, print_result
+
+
+def build(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="Parquet, CSV or TSV with columns src, dst, t (seconds or RFC 3339) and optionally more; or a store's "
+            "folder or address.",
+        ),
+    ],
+    store: Annotated[str, typer.Option("--store", help="Folder or address of the new store.")],
+    algorithm: Annotated[
+        str,
+        typer.Option(
+            "--algorithm",
+            help="Partitioners, with commas. Each has a lane of its name, for trainers to follow.",
+        ),
+    ] = "hash",
+    parts: Annotated[int, typer.Option("--parts", min=1, help="K, the number of parts of every lane.")] = 1,
+    interval: Annotated[
+        float | None,
+        typer.Option(
+            "--interval",
+            min=1e-6,
+            help="Length of a snapshot in seconds, aligned to the epoch. Default: a hundredth of the file's span.",
+        ),
+    ] = None,
+    param: Params = None,
+    window: Annotated[int, typer.Option("--window", min=1, help="w, snapshots that trainers look back.")] = 4,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the partitioners' draws.")] = 0,
+    as_of: AsOfMoment = None,
+    columns: Columns = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Build a store from a file: a log with all events, every snapshot sealed, and a lane per partitioner.
+
+    Example: freshet-stream build events.parquet --store ./store --algorithm distdy,sep --parts 4 --interval 86400
+    """
+
+    def body() -> None:
+        from freshet_graph.stream.partition.comparison import chosen_params, require_known
+        from freshet_graph.stream.partition.interface import create_for_lane
+        from freshet_graph.stream.store.from_file import build_store
+        from freshet_graph.stream.store.log.reader import LogReader
+        from freshet_graph.stream.store.store_events import read_source
+
+        configure_logs(level="WARNING", as_json=False)
+        names, params = list(dict.fromkeys(algorithm.split(","))), parameters(param)
+        require_known(names, params)
+        lanes = [
+            Lane(
+                name=name,
+                algorithm=name,
+                parts=parts,
+                window=window,
+                seed=seed,
+                params=chosen_params(name, params),
+            )
+            for name in names
+        ]
+        for lane in lanes:  # before hours of work
+            create_for_lane(lane.algorithm, lane.params, parts=parts, seed=seed, window=window)
+        began_s = time.monotonic()
+        interval_us = None if interval is None else round(interval * US_PER_S)
+        build_store(read_source(file, as_of, columns), store, interval_us=interval_us, lanes=lanes)
+        log = LogReader(store)
+        result = {
+            "store": store,
+            "interval_s": log.header.interval_us / US_PER_S,
+            "snapshots": len(log.snapshots),
+            "events": log.totals.events,
+            "nodes": len(log.external_ids()),
+            "lanes": names,
+            "seconds": time.monotonic() - began_s,
+        }
+        print_result(f"{file} in {store}", result, as_json=json)
+
+    finish(body, debug=debug)
