@@ -148,6 +148,19 @@ def test_every_configuration_that_is_shown_is_one_that_the_services_take() -> No
     assert wrong == {}
 
 
+@pytest.mark.usefixtures("clean_environment")
+@pytest.mark.parametrize(
+    "file", sorted((ROOT / "docs" / "results" / "tables").glob("*.yaml")), ids=lambda file: file.name
+)
+def test_the_matrix_of_a_table_can_be_run_and_names_its_page_and_commit(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    page = re.match(r"# (docs/results/[\w-]+\.md), .*commit [0-9a-f]{8}, \d{4}-\d\d-\d\d\.\n", text)
+    assert page is not None
+    assert f"tables/{file.name}" in (ROOT / page[1]).read_text(encoding="utf-8")
+    assert f"--matrix {file.name} --out" in text
+    require_valid(Matrix, yaml.safe_load(text), known=True)
+
+
 def require_valid(kind: type[Service], content: dict[str, Any], *, known: bool) -> None:
     config = kind.model_validate(completed(SMALLEST[kind], content))
     if isinstance(config, StreamConfig):
