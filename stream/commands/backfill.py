@@ -14,8 +14,16 @@ from freshet_graph.stream.commands.config import require_parts
 from freshet_graph.stream.commands.progress import counting
 from freshet_graph.stream.service.config_file import load_config
 from freshet_graph.stream.service.failure import Failure
-from freshet_graph.stream.service.logs import LogFormat, LogLevel, configure_logs
-from freshet_graph.stream.service.output import Columns, Debug, Json, finish, print_result
+from freshet_graph.stream.service.logs import configure_logs
+from freshet_graph.stream.service.output import (
+    Columns,
+    Debug,
+    Json,
+    LogFormat,
+    LogLevel,
+    finish,
+    print_result,
+)
 from freshet_graph.stream.service.scratch import scratch_folder
 
 

@@ -20,9 +20,18 @@ from freshet_graph.stream.service.collector import calm_collector
 from freshet_graph.stream.service.config_file import load_config
 from freshet_graph.stream.service.endpoint import Endpoint
 from freshet_graph.stream.service.failure import Failure
-from freshet_graph.stream.service.logs import LogFormat, LogLevel, configure_logs
+from freshet_graph.stream.service.logs import configure_logs
 from freshet_graph.stream.service.memory import keep_memory
-from freshet_graph.stream.service.output import Debug, Json, finish, note, print_json, print_table
+from freshet_graph.stream.service.output import (
+    Debug,
+    Json,
+    LogFormat,
+    LogLevel,
+    finish,
+    note,
+    print_json,
+    print_table,
+)
 
 if TYPE_CHECKING:
     from freshet_graph.stream.cluster.job import ClusterJob

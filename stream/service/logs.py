@@ -6,26 +6,13 @@ Numbers are fields of a line, never inside its text. An event that people would 
 
 import logging
 import sys
-from typing import Annotated, Literal
+from typing import Literal
 
 import structlog
-import typer
 
 from freshet_graph.stream.service.json_lines import lines_are_json
 
 LogForm = Literal["json", "text"]
-LogLevel = Annotated[
-    Literal["debug", "info", "warning", "error"],
-    typer.Option("--log-level", help="Lowest level that is logged; --debug logs all."),
-]
-LogFormat = Annotated[
-    LogForm | None,
-    typer.Option(
-        "--log-format",
-        help="Form of the log on standard error. Default: text on a terminal, elsewhere JSON lines.",
-    ),
-]
-
 FOR_PEOPLE = "for_people"
 
 

@@ -4,7 +4,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -13,9 +13,21 @@ from rich.text import Text
 
 from freshet_graph.stream.service.failure import run_command
 from freshet_graph.stream.service.json_lines import json_line, lines_are_json
+from freshet_graph.stream.service.logs import LogForm
 
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object on standard output.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
+LogLevel = Annotated[
+    Literal["debug", "info", "warning", "error"],
+    typer.Option("--log-level", help="Lowest level that is logged; --debug logs all."),
+]
+LogFormat = Annotated[
+    LogForm | None,
+    typer.Option(
+        "--log-format",
+        help="Form of the log on standard error. Default: text on a terminal, elsewhere JSON lines.",
+    ),
+]
 
 Store = Annotated[
     str, typer.Argument(help="Folder of the store, or its address: s3://bucket/prefix.", metavar="STORE")

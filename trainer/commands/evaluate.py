@@ -10,8 +10,18 @@ import typer
 from freshet_graph.schemas.trainer_config import TrainerConfig
 from freshet_graph.stream.service.config_file import load_config
 from freshet_graph.stream.service.failure import FAILED
-from freshet_graph.stream.service.logs import LogFormat, LogLevel, configure_logs
-from freshet_graph.stream.service.output import Columns, Debug, Json, finish, note, print_json, print_table
+from freshet_graph.stream.service.logs import configure_logs
+from freshet_graph.stream.service.output import (
+    Columns,
+    Debug,
+    Json,
+    LogFormat,
+    LogLevel,
+    finish,
+    note,
+    print_json,
+    print_table,
+)
 from freshet_graph.trainer.commands.ranks import AsOfMoment, RankCount, in_ranks
 from freshet_graph.trainer.launch import RankRange, launched
 from freshet_graph.trainer.shutdown import WITH_PARENT, end_with_parent

@@ -9,8 +9,16 @@ import typer
 from freshet_graph.schemas.trainer_config import TrainerConfig
 from freshet_graph.stream.service.config_file import load_config
 from freshet_graph.stream.service.failure import Failure
-from freshet_graph.stream.service.logs import LogFormat, LogLevel, configure_logs
-from freshet_graph.stream.service.output import Debug, Json, finish, print_json, print_table
+from freshet_graph.stream.service.logs import configure_logs
+from freshet_graph.stream.service.output import (
+    Debug,
+    Json,
+    LogFormat,
+    LogLevel,
+    finish,
+    print_json,
+    print_table,
+)
 from freshet_graph.trainer.commands.ranks import AsOfMoment, ConfigFile, RankNumbers, in_ranks
 
 

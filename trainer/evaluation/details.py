@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
+import structlog
 from numpy.typing import NDArray
 
 from freshet_graph.schemas.errors import system_call
@@ -24,6 +25,8 @@ from freshet_graph.trainer.scoring.metrics import Figures
 
 if TYPE_CHECKING:  # loaded only once there is something to draw
     from matplotlib.axes import Axes
+
+log = structlog.get_logger()
 
 _INK, _FAINT, _MODEL = "#1f2933", "#9aa5b1", "#2f6f9f"
 _OTHERS = ("#c8713a", "#5b8c5a", "#8a6bb1", "#b8a038", "#6b7b8c", "#a65a6a")
@@ -109,7 +112,10 @@ class Details:
         Raises:
             OSError: The disk refuses.
         """
-        for file in self._files.values():
+        for option, file in self._files.items():
+            if not (self._rows if file is self.scores_out else self._snapshots):
+                log.warning("not written, because the test judged nothing", option=option, file=str(file))
+                continue
             with system_call("write", file):
                 if file is self.per_snapshot:
                     pq.write_table(self._snapshot_table(lane), file)
