@@ -31,6 +31,7 @@ _HOMES = {
     "Predictor": "trainer.exports.predictor",
     "evaluate": "trainer.evaluation.evaluate",
     "load_embeddings": "trainer.exports.embeddings",
+    "load_scores": "trainer.exports.embeddings",
     "open_store": "stream.store.opened",
     "partition": "stream.offline",
     "replay_file": "stream.kafka.producer",

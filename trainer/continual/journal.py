@@ -274,7 +274,9 @@ def write_line(
 
 def _sentence(line: Mapping[str, Any], newest_us: int, left_s: float) -> str:
     number = line["sequence"] + 1
-    parts = [f"{show_time(newest_us)[:19]}  snapshot {number:,} of {number + line['lag']:,}"]
+    parts = [
+        f"{show_time(newest_us)[:19].replace('T', ' ')}  snapshot {number:,} of {number + line['lag']:,}"
+    ]
     for metric, baselines in _SHOWN.items():
         if metric in line:
             beside = [f"{one} {line[key]:.3f}" for one in baselines if (key := f"{one}_{metric}") in line]

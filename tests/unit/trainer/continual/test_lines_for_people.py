@@ -20,7 +20,7 @@ def test_a_line_has_date_number_figure_baselines_and_the_time_that_is_left(tmp_p
         r"recency \d\.\d{3}, recency_popularity \d\.\d{3}, edgebank \d\.\d{3}, random \d\.\d{3}",
     )
     line = (
-        rf"1970-01-01T00:00:0\d  snapshot 3 of 6  ap {figure} \({beside}\)  loss {figure}  \d+ (s|min) left"
+        rf"1970-01-01 00:00:0\d  snapshot 3 of 6  ap {figure} \({beside}\)  loss {figure}  \d+ (s|min) left"
     )
     assert re.fullmatch(line, sentences[2])
     assert len(sentences) == 6
