@@ -326,7 +326,7 @@ def evaluate(
     """
     ranks, details = ranks or Ranks(), details or Details()
     details.require_writable()
-    if model_out is not None and ranks.rank == 0:
+    if model_out is not None:
         require_no_model(model_out)
     require_evaluable(config, ranks.size)  # before a large file is partitioned
     if scores is not None and negatives is None:
