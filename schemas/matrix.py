@@ -6,16 +6,14 @@ from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from freshet_graph.schemas.config import Name, Service
+from freshet_graph.schemas.file_options import FileOptions
 from freshet_graph.schemas.section import Section
 
 
-class MatrixData(Section):
+class MatrixData(FileOptions):
     """A data set."""
 
-    file: str = Field(description="Parquet, CSV or TSV with columns src, dst, t (seconds or RFC 3339).")
-    columns: str | None = Field(
-        None, description="The file's names of an event's columns, as src=user,dst=item,t=ts; null: the same."
-    )
+    file: str = Field(description="With columns src, dst, t (seconds or RFC 3339).")
     negatives: str | None = Field(
         None, description="Judge by the negatives of this file, which is made if it is missing."
     )

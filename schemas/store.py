@@ -147,7 +147,11 @@ class HistoryRecord(Record):
     events: int | None = Field(None, description="Its events in the log, once it is read.")
     refused: int | None = Field(None, description="Its rows that were refused, once it is read.")
     columns: dict[str, str] = Field(
-        default_factory=dict, description="Names of an event's columns in the files, if they differ."
+        default_factory=dict,
+        description="In records without reading: names of an event's columns in the files, if they differ.",
+    )
+    reading: dict[str, str | bool] = Field(
+        default_factory=dict, description="Options that say how the files are read (--columns and others)."
     )
     surveyed: bool = Field(
         True, description="False: a backfill was begun with files of these names, and has not read them."

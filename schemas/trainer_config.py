@@ -192,8 +192,8 @@ class TrainerConfig(Service):
     )
     lane: Name = Field(
         "sep",
-        description="Lane to train on. evaluate: the algorithm that partitions the file. auto: the lane of the store, or of a few "
-        "algorithms, that costs least.",
+        description="Lane to train on. evaluate: the algorithm that partitions the file. auto: the lane of the store, or of "
+        "a few algorithms, that costs least.",
     )
     parts: int | None = Field(None, ge=1, description="evaluate: parts of the partition; null: one per rank.")
     lane_params: dict[str, Any] = Field(

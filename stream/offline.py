@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from freshet_graph.schemas.events import US_PER_S
+from freshet_graph.schemas.file_options import AS_EVENTS, FileOptions
 from freshet_graph.stream.partition.interface import check_parts, create
 from freshet_graph.stream.partition.offline import OfflineResult, partition_events
 from freshet_graph.stream.store.store_events import read_source
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def partition(
-    source: str | Path,
+    source: str | Path | Sequence[str],
     algorithm: str,
     *,
     parts: int,
@@ -24,13 +25,13 @@ def partition(
     window: int = 4,
     params: dict[str, Any] | None = None,
     as_of: str | None = None,
-    columns: str | None = None,
+    reading: FileOptions = AS_EVENTS,
     progress: Callable[[int, int], None] = lambda done, events: None,
 ) -> OfflineResult:
     """Partition a file or a store snapshot by snapshot and measure the partition, like ``freshet-stream partition``.
 
     Args:
-        source: A Parquet, CSV or TSV file, or a store's folder or address.
+        source: A file or several, or a store's folder or address.
         algorithm: A name of ``freshet_graph.stream.partition.interface.algorithms``.
         parts: K.
         interval_s: Length of a snapshot in seconds, aligned to the epoch.
@@ -39,7 +40,7 @@ def partition(
         window: w, snapshots that trainers look back.
         params: The algorithm's own parameters.
         as_of: Of a store: events up to this moment, as ``AsOf.parse`` takes it.
-        columns: The file's names of the columns, as the option ``--columns`` takes them.
+        reading: How files are read.
         progress: Called with the events done and all events, after every snapshot.
 
     Raises:
@@ -49,7 +50,7 @@ def partition(
     """
     chosen = params or {}
     partitioner = create(algorithm, chosen, parts=parts, seed=seed, window=window)  # before the file is read
-    read = read_source(str(source), as_of, columns)
+    read = read_source(_source(source), as_of, reading)
     return partition_events(
         read.events,
         partitioner,
@@ -62,7 +63,7 @@ def partition(
 
 
 def compare_file(
-    source: str | Path,
+    source: str | Path | Sequence[str],
     names: Sequence[str] | None,
     *,
     parts: int,
@@ -72,7 +73,7 @@ def compare_file(
     window: int,
     params: dict[str, Any],
     as_of: str | None,
-    columns: str | None,
+    reading: FileOptions,
     begun: Callable[[str], None],
     progress: Callable[[int, int], None],
 ) -> "list[Compared]":
@@ -81,7 +82,7 @@ def compare_file(
 
     check_parts("every partitioner", parts)  # refuses before the file is read
     require_known(names, params)
-    read = read_source(str(source), as_of, columns)
+    read = read_source(_source(source), as_of, reading)
     return compare(
         read.events,
         names,
@@ -95,3 +96,7 @@ def compare_file(
         begun=begun,
         progress=lambda done: progress(done, read.events.num_rows),
     )
+
+
+def _source(source: str | Path | Sequence[str]) -> str | Sequence[str]:
+    return str(source) if isinstance(source, Path) else source

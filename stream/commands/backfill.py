@@ -10,13 +10,14 @@ import typer
 
 from freshet_graph.schemas.config import StreamConfig
 from freshet_graph.schemas.events import EARLIEST_US, LATEST_US, US_PER_S
+from freshet_graph.schemas.file_options import AS_EVENTS, FileOptions
 from freshet_graph.stream.commands.config import require_parts
 from freshet_graph.stream.commands.progress import counting
 from freshet_graph.stream.service.config_file import load_config
 from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.service.file_flags import reads_files
 from freshet_graph.stream.service.logs import configure_logs
 from freshet_graph.stream.service.output import (
-    Columns,
     Debug,
     Json,
     LogFormat,
@@ -27,13 +28,14 @@ from freshet_graph.stream.service.output import (
 from freshet_graph.stream.service.scratch import scratch_folder
 
 
+@reads_files
 def backfill(
     files: Annotated[
         list[str],
         typer.Argument(
             metavar="FILE",
-            help="Parquet, CSV or TSV with columns src, dst, t (seconds or RFC 3339) and optionally more; or one store, whose "
-            "events are cut into the snapshots of the new configuration.",
+            help="Files with columns src, dst, t and optionally more; or one store, whose events are cut into the snapshots of "
+            "the new configuration.",
         ),
     ],
     config_file: Annotated[Path, typer.Option("--config", help="The stream's configuration.")],
@@ -53,7 +55,7 @@ def backfill(
             "Default: its first retained message, and events of the files are skipped.",
         ),
     ] = None,
-    columns: Columns = None,
+    reading: FileOptions = AS_EVENTS,
     log_level: LogLevel = "info",
     log_format: LogFormat = None,
     json: Json = False,
@@ -67,23 +69,22 @@ def backfill(
     """
 
     def body() -> None:
-        from freshet_graph.stream.decode.files import FileColumns
         from freshet_graph.stream.job.backfill import backfill as begin
         from freshet_graph.stream.job.recut import log_as_file
         from freshet_graph.stream.store.store_events import is_store
 
         configure_logs(level=log_level, form=log_format, debug=debug)
         config = load_config(StreamConfig, config_file, require_parts)
-        paths, offsets = [Path(file) for file in files], dict(map(_place, offset or []))
+        paths, offsets = files, dict(map(_place, offset or []))
         with ExitStack() as stack:
             if any(map(is_store, files)):
-                if len(files) > 1 or until is not None or offset or columns is not None:
+                if len(files) > 1 or until is not None or offset or reading.given:
                     raise Failure(
                         "a store is cut again as a whole, and reading continues from its own offsets. Leave other files, "
-                        "--until, --offset and --columns out"
+                        "--until, --offset and flags of files out"
                     )
                 path, offsets = log_as_file(files[0], config, stack.enter_context(scratch_folder("recut")))
-                paths = [path]
+                paths = [str(path)]
             progress = stack.enter_context(
                 counting("{:,} of {:,} rows read, {:,} snapshots sealed, {:,.0f} rows per second")
             )
@@ -92,7 +93,7 @@ def backfill(
                 paths,
                 until_us=None if until is None else _time_us(until),
                 offsets=offsets,
-                columns=FileColumns.parse(columns),
+                options=reading,
                 progress=progress,
             )
         result = {

@@ -7,18 +7,20 @@ import typer
 
 from freshet_graph.schemas.config import Lane
 from freshet_graph.schemas.events import US_PER_S
+from freshet_graph.schemas.file_options import AS_EVENTS, FileOptions
 from freshet_graph.stream.commands.options import AsOfMoment, Params, parameters
+from freshet_graph.stream.service.file_flags import reads_files
 from freshet_graph.stream.service.logs import configure_logs
-from freshet_graph.stream.service.output import Columns, Debug, Json, finish, print_result
+from freshet_graph.stream.service.output import Debug, Json, finish, print_result
 
 
+@reads_files
 def build(
-    file: Annotated[
-        str,
+    files: Annotated[
+        list[str],
         typer.Argument(
             metavar="FILE",
-            help="Parquet, CSV or TSV with columns src, dst, t (seconds or RFC 3339) and optionally more; or a store's "
-            "folder or address.",
+            help="Files with columns src, dst, t and optionally more; or a store's folder or address.",
         ),
     ],
     store: Annotated[str, typer.Option("--store", help="Folder or address of the new store.")],
@@ -42,7 +44,7 @@ def build(
     window: Annotated[int, typer.Option("--window", min=1, help="w, snapshots that trainers look back.")] = 4,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the partitioners' draws.")] = 0,
     as_of: AsOfMoment = None,
-    columns: Columns = None,
+    reading: FileOptions = AS_EVENTS,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -76,7 +78,7 @@ def build(
             create_for_lane(lane.algorithm, lane.params, parts=parts, seed=seed, window=window)
         began_s = time.monotonic()
         interval_us = None if interval is None else round(interval * US_PER_S)
-        build_store(read_source(file, as_of, columns), store, interval_us=interval_us, lanes=lanes)
+        build_store(read_source(files, as_of, reading), store, interval_us=interval_us, lanes=lanes)
         log = LogReader(store)
         result = {
             "store": store,

@@ -11,12 +11,14 @@ from rich.console import Console
 from rich.table import Table
 
 from freshet_graph.schemas.errors import system_call
+from freshet_graph.schemas.file_options import AS_EVENTS, FileOptions
 from freshet_graph.schemas.quality import FIGURES, FigureDisplay
 from freshet_graph.stream.commands.options import AsOfMoment, Params, parameters
 from freshet_graph.stream.optional import package
 from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.service.file_flags import reads_files
 from freshet_graph.stream.service.logs import configure_logs
-from freshet_graph.stream.service.output import Columns, Debug, Json, finish, note, print_json, print_table
+from freshet_graph.stream.service.output import Debug, Json, finish, note, print_json, print_table
 from freshet_graph.stream.service.written_table import TableForm, WrittenForm, written_table
 
 if TYPE_CHECKING:  # matplotlib is loaded only once there is something to draw
@@ -40,13 +42,13 @@ _COLOURS = {"vertex": "#2f6f9f", "edge": "#c8713a"}
 _INK, _FAINT = "#1f2933", "#9aa5b1"
 
 
+@reads_files
 def partition(
-    file: Annotated[
-        str,
+    files: Annotated[
+        list[str],
         typer.Argument(
             metavar="FILE",
-            help="Parquet, CSV or TSV with columns src, dst, t (seconds or RFC 3339), optionally op, features; or a "
-            "store's folder or address.",
+            help="Files with columns src, dst, t, optionally op, features; or a store's folder or address.",
         ),
     ],
     algorithm: Annotated[
@@ -94,7 +96,7 @@ def partition(
         ),
     ] = "text",
     as_of: AsOfMoment = None,
-    columns: Columns = None,
+    reading: FileOptions = AS_EVENTS,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -117,21 +119,19 @@ def partition(
         raise typer.BadParameter("--plot goes with several algorithms, or --algorithm all")
 
     def body() -> None:
-        from freshet_graph.stream.store.places.place import place_of
-
         configure_logs(level="WARNING", as_json=False)
-        source = place_of(file)
+        name = Path(files[0].rstrip("/")).name + (f" and {len(files) - 1} more" if files[1:] else "")
         params = parameters(param)
-        cut = {"interval_s": interval, "snapshots": snapshots, "as_of": as_of, "columns": columns}
+        cut = {"interval_s": interval, "snapshots": snapshots, "as_of": as_of, "reading": reading}
         how: dict[str, Any] = {"parts": parts, "window": window, "seed": seed, "params": params}
         if several:
             picture = plot
             if algorithm == _ALL and plot is None:
-                picture = Path(f"{Path(source.name).stem}-partitioners.png")
+                picture = Path(f"{Path(files[0]).stem}-partitioners.png")
             if picture is not None:
                 _require_writable("--plot", picture)
-            compared = _compare(file, None if algorithm == _ALL else names, **cut, **how)
-            title = f"{source.name} in {parts} parts"
+            compared = _compare(files, None if algorithm == _ALL else names, **cut, **how)
+            title = f"{name} in {parts} parts"
             if picture is not None:
                 _draw_comparison(title, compared, picture)
             if json:
@@ -143,7 +143,7 @@ def partition(
             return
         if out is not None:
             _require_writable("--out", out)
-        result = _partitioned(file, algorithm, **cut, **how)
+        result = _partitioned(files, algorithm, **cut, **how)
         if out is not None:
             import pyarrow.parquet as pq
 
@@ -155,20 +155,20 @@ def partition(
             typer.echo(_written([result.figures], [], form))
         else:
             shown = {key: value for key, value in result.figures.items() if key != "snapshot_seconds"}
-            print_table(f"{source.name} by {algorithm}", shown)
+            print_table(f"{name} by {algorithm}", shown)
 
     finish(body, debug=debug)
 
 
-def _partitioned(file: str, algorithm: str, **how: Any) -> "OfflineResult":
+def _partitioned(files: list[str], algorithm: str, **how: Any) -> "OfflineResult":
     from freshet_graph.stream import offline
     from freshet_graph.stream.commands.progress import counting
 
     with counting("partitioned {:,} of {:,} events") as progress:
-        return offline.partition(file, algorithm, **how, progress=progress)
+        return offline.partition(files, algorithm, **how, progress=progress)
 
 
-def _compare(file: str, names: list[str] | None, **how: Any) -> "list[Compared]":
+def _compare(files: list[str], names: list[str] | None, **how: Any) -> "list[Compared]":
     from freshet_graph.stream.commands.progress import Display, StatusLine
     from freshet_graph.stream.offline import compare_file
 
@@ -183,7 +183,7 @@ def _compare(file: str, names: list[str] | None, **how: Any) -> "list[Compared]"
         done, events = finished, of
 
     with Display(lambda: StatusLine(f"{running}: partitioned {done:,} of {events:,} events")):
-        return compare_file(file, names, **how, begun=begun, progress=progress)
+        return compare_file(files, names, **how, begun=begun, progress=progress)
 
 
 def _require_writable(option: str, path: Path) -> None:

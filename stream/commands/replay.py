@@ -7,13 +7,15 @@ from typing import Annotated
 import typer
 
 from freshet_graph.schemas.config import Kafka, StreamConfig, Topic
+from freshet_graph.schemas.file_options import AS_EVENTS, FileOptions
 from freshet_graph.schemas.kafka_config import require_addresses
 from freshet_graph.stream.commands.progress import counting
 from freshet_graph.stream.commands.schema import Format
 from freshet_graph.stream.service.config_file import load_config
 from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.service.file_flags import reads_files
 from freshet_graph.stream.service.logs import configure_logs
-from freshet_graph.stream.service.output import Columns, Debug, Json, finish, print_result
+from freshet_graph.stream.service.output import Debug, Json, finish, print_result
 
 
 def _addresses(bootstrap: str | None) -> str | None:
@@ -23,12 +25,13 @@ def _addresses(bootstrap: str | None) -> str | None:
         raise typer.BadParameter(str(error)) from None
 
 
+@reads_files
 def replay(
-    file: Annotated[
-        Path,
+    files: Annotated[
+        list[str],
         typer.Argument(
             metavar="FILE",
-            help="Parquet, CSV or TSV with columns src, dst, t (seconds or RFC 3339) and optionally more.",
+            help="Files with columns src, dst, t and optionally more.",
         ),
     ],
     topic: Annotated[str, typer.Option(help="Target topic, made if it doesn't exist.")],
@@ -59,7 +62,7 @@ def replay(
             help="Kafka version to assume, such as 2.1 for the embedded broker of make demo. Default: ask."
         ),
     ] = None,
-    columns: Columns = None,
+    reading: FileOptions = AS_EVENTS,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -80,17 +83,17 @@ def replay(
         _require_readable(kafka, topic, message_format, config)
         with counting("{:,} of {:,} events sent, {:,.0f} per second") as progress:
             sent = replay_file(
-                file,
+                files,
                 kafka,
                 topic,
                 message_format=message_format,
                 rate=rate,
                 partitions=partitions,
-                columns=columns,
+                reading=reading,
                 progress=progress,
             )
         result = {"sent": sent.sent, "seconds": sent.seconds, "events_per_s": sent.events_per_s}
-        print_result(f"{file} → {topic}", result, as_json=json)
+        print_result(f"{' '.join(files)} → {topic}", result, as_json=json)
 
     finish(body, debug=debug)
 

@@ -1,22 +1,24 @@
 """``freshet-stream savings``: what additive storage saves on a file."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from freshet_graph.schemas.file_options import AS_EVENTS, FileOptions
 from freshet_graph.stream.commands.options import Params, parameters
 from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.service.file_flags import reads_files
 from freshet_graph.stream.service.logs import configure_logs
-from freshet_graph.stream.service.output import Columns, Debug, Json, finish, note, print_result
+from freshet_graph.stream.service.output import Debug, Json, finish, note, print_result
 
 
+@reads_files
 def savings(
-    file: Annotated[
-        Path,
+    files: Annotated[
+        list[str],
         typer.Argument(
             metavar="FILE",
-            help="Parquet, CSV or TSV with columns src, dst, t (seconds or RFC 3339), optionally op, features.",
+            help="Files with columns src, dst, t, optionally op, features.",
         ),
     ],
     algorithm: Annotated[str, typer.Option("--algorithm", help="Partitioner of the lane.")] = "distdy",
@@ -47,7 +49,7 @@ def savings(
     seed: Annotated[
         int, typer.Option("--seed", min=0, help="Same file, arguments and seed: same bytes.")
     ] = 0,
-    columns: Columns = None,
+    reading: FileOptions = AS_EVENTS,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -58,7 +60,7 @@ def savings(
 
     def body() -> None:
         from freshet_graph.stream.commands.progress import counting
-        from freshet_graph.stream.decode.files import FileColumns, read_events
+        from freshet_graph.stream.decode.files import read_events
         from freshet_graph.stream.partition.interface import create_for_lane
         from freshet_graph.stream.store.savings import measure
 
@@ -67,11 +69,11 @@ def savings(
         create_for_lane(
             algorithm, params, parts=parts, seed=seed, window=window
         )  # refuses before the file is read
-        read = read_events(file, columns=FileColumns.parse(columns))
+        read, shown = read_events(files, options=reading), " ".join(files)
         if read.events.num_rows == 0:
-            raise Failure(f"{file} has no events")
+            raise Failure(f"{shown} has no events")
         if read.node_features and features:
-            note(f"{file} has features of its own: --features changes nothing")
+            note(f"{shown} has features of its own: --features changes nothing")
         with counting("stored {} of {} snapshots") as progress:
             measurements = measure(
                 read,
@@ -86,6 +88,6 @@ def savings(
                 seed=seed,
                 progress=progress,
             )
-        print_result(f"Savings on {file}", measurements, as_json=json)
+        print_result(f"Savings on {shown}", measurements, as_json=json)
 
     finish(body, debug=debug)

@@ -184,7 +184,7 @@ def _renamed(batch: pa.RecordBatch, mapping: Mapping) -> pa.RecordBatch:
         else:
             columns[_NAMES.get(name, name)] = column
     if parts:
-        columns["features"] = _together(parts, batch.num_rows)
+        columns["features"] = side_by_side(parts, batch.num_rows)
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
@@ -220,8 +220,8 @@ def _numbers(shown: str, column: pa.Array) -> pa.Array:
     return pc.cast(column, pa.float32(), safe=False)
 
 
-def _together(parts: list[pa.Array], rows: int) -> pa.Array:
-    """Lists of one value per part, null if all are null; a single null value is refused later."""
+def side_by_side(parts: Sequence[pa.Array], rows: int) -> pa.Array:
+    """Lists of one value per part (float32), null if all are null; a single null value is refused later."""
     flat = pa.concat_arrays(parts).take(
         pa.array(np.arange(rows * len(parts)).reshape(len(parts), rows).T.ravel())
     )

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +10,11 @@ import pyarrow as pa
 
 from freshet_graph.schemas.config import StreamConfig
 from freshet_graph.schemas.events import REJECT_SCHEMA, event_schema
+from freshet_graph.schemas.file_options import AS_EVENTS, FileOptions
 from freshet_graph.stream.decode.columns import canonical
 from freshet_graph.stream.decode.decoder import RAW_LIMIT_BYTES
-from freshet_graph.stream.decode.files import OWN, FileColumns, open_rows, readable, warn_of_columns
+from freshet_graph.stream.decode.file_columns import FileColumns
+from freshet_graph.stream.decode.files import open_rows, readable, warn_of_columns, warn_of_sides
 from freshet_graph.stream.decode.reading import FileRows
 from freshet_graph.stream.decode.validate import Draft, Rules, check, looks_like
 from freshet_graph.stream.microbatch import MicroBatch
@@ -39,7 +41,7 @@ class Survey:
     remark: str = ""
 
 
-def survey(path: Path, rules: Rules, columns: FileColumns = OWN) -> Survey:
+def survey(path: Path, rules: Rules, options: FileOptions = AS_EVENTS) -> Survey:
     """Read the times of a file once, columnar, whatever its size; warnings say what is not read of it.
 
     Raises:
@@ -49,10 +51,10 @@ def survey(path: Path, rules: Rules, columns: FileColumns = OWN) -> Survey:
     first = last = None
     remark = ""
     with readable(path):
-        read, schema, header = open_rows(path, rules.ids, only=["t"], columns=columns)
-        for some in read:
-            every = _times(some, rules)
-            remark = remark or looks_like(int(every.max(initial=_LOWEST)))
+        opened = open_rows(path, rules.ids, only=("t",), options=options)
+        for some in opened.rows:
+            every = _times(some, rules, opened.columns)
+            remark = remark or looks_like(int(every.max(initial=_LOWEST)), opened.columns.unit)
             t = every[(every >= rules.min_us) & (every <= rules.max_us)]
             rows += some.batch.num_rows
             if len(t) == 0:
@@ -61,19 +63,19 @@ def survey(path: Path, rules: Rules, columns: FileColumns = OWN) -> Survey:
             disorder = max(disorder, int((reached - t).max()))
             first = int(t.min()) if first is None else min(first, int(t.min()))
             last = int(reached[-1])
-        warn_of_columns(path, header, schema, columns, last or 0)
+        warn_of_columns(path, opened, last or 0)
     return Survey(rows, first, last, disorder, remark)
 
 
-def count_from(path: Path, rules: Rules, until_us: int, columns: FileColumns = OWN) -> int:
+def count_from(path: Path, rules: Rules, until_us: int, options: FileOptions = AS_EVENTS) -> int:
     """The number of rows at or after a time, within the bounds.
 
     Raises:
         Failure: As ``survey``.
     """
     with readable(path):
-        read, _, _ = open_rows(path, rules.ids, only=["t"], columns=columns)
-        times = (_times(some, rules) for some in read)
+        opened = open_rows(path, rules.ids, only=("t",), options=options)
+        times = (_times(some, rules, opened.columns) for some in opened.rows)
         low = max(until_us, rules.min_us)
         return sum(int(np.count_nonzero((t >= low) & (t <= rules.max_us))) for t in times)
 
@@ -87,7 +89,7 @@ def read_polls(
     first: int,
     start: int,
     until_us: int,
-    columns: FileColumns = OWN,
+    options: FileOptions = AS_EVENTS,
 ) -> Iterator[MicroBatch]:
     """A file's rows as polls of a topic partition whose offsets are rows.
 
@@ -99,7 +101,7 @@ def read_polls(
         first: Offset of the file's first row.
         start: Rows to skip at the beginning.
         until_us: Rows from this time on are left out, in whatever order.
-        columns: Names of the file's columns.
+        options: How the file is read.
 
     Yields:
         Accepted events in file order, and a reject for each row that breaks a rule.
@@ -108,12 +110,14 @@ def read_polls(
         Failure: As ``survey``.
     """
     with readable(path):
-        read, _, _ = open_rows(path, config.ids, start=start, columns=columns)
+        opened = open_rows(path, config.ids, start=start, options=options)
+        rules = replace(rules, file_unit=opened.columns.unit)
         offset = first + start
-        for some in read:
-            some.batch.validate(full=True)
-            draft = canonical(some.batch, config.ids, "s", faults=some.faults, shown=columns.shown)
-            check(draft, rules, columns.shown)
+        for some in opened.rows:
+            draft = opened.columns.draft(some, config.ids)
+            check(draft, rules, opened.columns.shown)
+            if offset == first and not opened.columns.bipartite:
+                warn_of_sides(path, draft.events())
             yield _poll(draft, some.texts, key, offset, rules, until_us)
             offset += some.batch.num_rows
 
@@ -171,12 +175,12 @@ def _rejects(
     return pa.RecordBatch.from_arrays(arrays, schema=REJECT_SCHEMA)
 
 
-def _times(rows: FileRows, rules: Rules) -> np.ndarray:
+def _times(rows: FileRows, rules: Rules, columns: FileColumns) -> np.ndarray:
     """The times of rows that have one, microseconds, within the bounds or not."""
     batch = rows.batch
     none = pa.nulls(batch.num_rows, pa.int64() if rules.ids == "int" else pa.string())
     named = pa.RecordBatch.from_arrays([none, none, batch["t"]], names=["src", "dst", "t"])
-    draft = canonical(named, rules.ids, "s")
+    draft = canonical(named, rules.ids, columns.unit, time_texts=columns.time_texts)
     t = draft.batch["t"]
     has_time = draft.faults.accepted & t.is_valid().to_numpy(zero_copy_only=False)
     return t.fill_null(_LOWEST).to_numpy(zero_copy_only=False)[has_time]

@@ -22,6 +22,7 @@ from freshet_graph.schemas.events import (
     show_time,
 )
 from freshet_graph.stream.arrays.kinds import Bool, Int64, UInt16
+from freshet_graph.stream.decode.times import TimeUnit
 
 DEFAULT_EARLIEST_S = 631_152_000
 """1990-01-01, the default lower bound of event times."""
@@ -41,7 +42,7 @@ class Rules:
         min_us: Earliest accepted event time, microseconds since the epoch.
         max_us: Latest accepted event time.
         offline: The events come from a file, without a configuration; only sentences differ.
-        in_seconds: Numbers are seconds, as in every file; only sentences differ.
+        file_unit: Unit of the times of a file; None: the events are those of a topic. Only sentences differ.
     """
 
     ids: IdKind
@@ -50,7 +51,7 @@ class Rules:
     min_us: int = EARLIEST_US
     max_us: int = LATEST_US
     offline: bool = False
-    in_seconds: bool = False
+    file_unit: TimeUnit | None = None
 
     @classmethod
     def of(cls, config: StreamConfig, now_us: int) -> Self:
@@ -75,12 +76,17 @@ def other_unit(t_us: int, rules: Rules) -> str:
     return ". Check the topic's time_unit"
 
 
-def looks_like(t_us: int) -> str:
-    """A remark about a time that, read as seconds, lies after the year 9999; empty for an earlier one."""
-    if t_us <= LATEST_US:
+_FINER = {"s": ("ms", "us", "ns"), "ms": ("us", "ns"), "us": ("ns",)}
+_CALLED = {"ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+
+
+def looks_like(t_us: int, unit: TimeUnit = "s") -> str:
+    """A remark about a time of a file that, read in ``unit``, lies after the year 9999; empty for an earlier one."""
+    finer = _FINER.get(unit, ())
+    if t_us <= LATEST_US or not finer:
         return ""
-    unit = "milliseconds" if t_us < _FARTHEST_US else "microseconds or nanoseconds"
-    return f". It looks like {unit}. Files have seconds, or times as RFC 3339 writes them"
+    likely = finer[:1] if t_us < _FARTHEST_US else finer[-2:]
+    return f". It looks like {' or '.join(_CALLED[name] for name in likely)}. Give --time-unit {' or '.join(likely)}"
 
 
 def shorten(value: object, limit: int = 60) -> str:
@@ -193,7 +199,7 @@ def check(draft: Draft, rules: Rules, shown: Callable[[str], str] = str) -> None
 
     def out_of_bounds(i: int) -> str:
         t_us = int(t[i])
-        remark = looks_like(t_us) if rules.in_seconds else other_unit(t_us, rules)
+        remark = other_unit(t_us, rules) if rules.file_unit is None else looks_like(t_us, rules.file_unit)
         return f"{t_name} is {show_time(t_us)}, {allowed}{remark}"
 
     faults.refuse(

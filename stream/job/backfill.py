@@ -1,17 +1,19 @@
 """Backfill: begin a log with files of past events, before Kafka takes over."""
 
+import shlex
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
 from freshet_graph.schemas.config import StreamConfig
 from freshet_graph.schemas.events import US_PER_S, show_time
+from freshet_graph.schemas.file_options import AS_EVENTS, FileOptions, flag_of
 from freshet_graph.schemas.store import HistoryEnd, HistoryRecord, Key, Position
-from freshet_graph.stream.decode.files import OWN, FileColumns
+from freshet_graph.stream.decode.files import listed
 from freshet_graph.stream.decode.history_file import Survey, count_from, read_polls, survey
 from freshet_graph.stream.decode.validate import Rules
 from freshet_graph.stream.kafka.broker_clock import BrokerClock
@@ -59,11 +61,11 @@ class Backfilled:
 
 def backfill(
     config: StreamConfig,
-    files: Sequence[Path],
+    files: Sequence[str | Path],
     *,
     until_us: int | None = None,
     offsets: Mapping[Key, int] | None = None,
-    columns: FileColumns = OWN,
+    options: FileOptions = AS_EVENTS,
     progress: Callable[[int, int, int], None] = lambda read, rows, snapshots: None,
 ) -> Backfilled:
     """Write the events of files into a new log, or resume an earlier try.
@@ -76,12 +78,12 @@ def backfill(
 
     Args:
         config: The stream's.
-        files: Parquet, CSV or TSV, read in order of their first times.
+        files: Files, globs and folders; all files are read in order of their first times.
         until_us: Events before it come from the files, later ones from Kafka; None: all of the files, which is refused
             if topics have messages and ``offsets`` doesn't name them.
         offsets: Where Kafka is read from, whatever the times. Other topic partitions begin with their first retained
             message, and events of the history are skipped.
-        columns: Names of the columns, the same in all files.
+        options: How all files are read.
         progress: Called after each poll and each commit with the rows read, all rows, and the snapshots sealed by this run.
 
     Raises:
@@ -90,6 +92,7 @@ def backfill(
         StoreError: The log is busy, damaged or made for something else, or Kafka doesn't reach back far enough.
         OSError: The disk refuses.
     """
+    files = listed(files)
     with room_to_begin(config.store), LogWriter.open(config.store, log_header(config)) as writer:
         if writer.may_begin_with_history:
             writer.begin_with(intended(files))
@@ -98,15 +101,15 @@ def backfill(
                 f"store: the log in {config.store} has messages from Kafka already, and a history must come before them. "
                 "Choose a new store"
             )
-        rules = replace(Rules.of(config, _present_us(config)), in_seconds=True)
+        rules = Rules.of(config, _present_us(config))
         if writer.may_begin_with_history:
             history, ordered = _plan(
-                config, rules, files, until_us, dict(offsets or {}), columns, writer.positions
+                config, rules, files, until_us, dict(offsets or {}), options, writer.positions
             )
             history = writer.begin_with(history)
         else:
             assert writer.history is not None
-            history, ordered = writer.history, _same(writer.history, files, until_us, offsets, columns)
+            history, ordered = writer.history, _same(writer.history, files, until_us, offsets, options)
         begun_s, first = time.monotonic(), rows_read(writer.positions)
         sealed = len(writer.snapshots)
         sink = SnapshotSink(writer, _in_file_order(config, history))
@@ -157,13 +160,13 @@ def _plan(
     files: Sequence[Path],
     until_us: int | None,
     offsets: dict[Key, int],
-    columns: FileColumns,
+    options: FileOptions,
     positions: Mapping[Key, Position],
 ) -> tuple[HistoryRecord, list[Path]]:
     """Survey the files, and find the ends of the topics; ``positions`` are those of a log that has taken nothing in."""
     _require_distinct(files)
     surveyed = sorted(
-        ((survey(path, rules, columns), path) for path in files), key=lambda pair: pair[0].first_us or 0
+        ((survey(path, rules, options), path) for path in files), key=lambda pair: pair[0].first_us or 0
     )
     surveys, ordered = [s for s, _ in surveyed], [path for _, path in surveyed]
     times = [s.last_us for s in surveys if s.last_us is not None]
@@ -184,10 +187,10 @@ def _plan(
         files=[fingerprint(path, s.rows) for s, path in surveyed],
         until_us=until,
         rows=sum(s.rows for s in surveys),
-        after=0 if until > max(times) else sum(count_from(path, rules, until, columns) for path in ordered),
+        after=0 if until > max(times) else sum(count_from(path, rules, until, options) for path in ordered),
         disorder_us=_disorder_us(surveys),
         ends=ends,
-        columns=dict(columns.names),
+        reading=options.given,
     )
     _require_reach(config, history, ())
     return history, ordered
@@ -272,7 +275,7 @@ def _same(
     files: Sequence[Path],
     until_us: int | None,
     offsets: Mapping[Key, int] | None,
-    columns: FileColumns,
+    options: FileOptions,
 ) -> list[Path]:
     """The files in the order of the earlier try; files and options must be the same."""
     given = {path: fingerprint(path, 0) for path in files}
@@ -296,11 +299,13 @@ def _same(
             f"the log's history ends at {show_time(history.until_us)}, but --until is {show_time(until_us)}. Leave the option "
             "out, or choose a new store"
         )
-    if dict(columns.names) != history.columns:
-        given_then = ",".join(f"{name}={column}" for name, column in history.columns.items())
+    then = _options(history)
+    if options != then:
+        unlike = [name for name in FileOptions.model_fields if getattr(options, name) != getattr(then, name)]
+        differ = "differs" if len(unlike) == 1 else "differ"
+        remedy = f"Give {shlex.join(then.flags)}" if then.flags else "Leave the option out"
         raise Failure(
-            "--columns differs from when the log's history began. "
-            f"{f'Give --columns {given_then}' if given_then else 'Leave the option out'}, or choose a new store"
+            f"{' and '.join(map(flag_of, unlike))} {differ} from when the log's history began. {remedy}, or choose a new store"
         )
     starts = {(end.topic, end.partition): end.start for end in history.ends if end.start is not None}
     if offsets and dict(offsets) != starts:
@@ -325,9 +330,15 @@ def _polls(
                 first=first,
                 start=max(0, start - first),
                 until_us=history.until_us,
-                columns=FileColumns(history.columns),
+                options=_options(history),
             )
         first += file.rows
+
+
+def _options(history: HistoryRecord) -> FileOptions:
+    """How the files of a history are read."""
+    columns = ",".join(f"{name}={column}" for name, column in history.columns.items())
+    return FileOptions.model_validate({"columns": columns} if columns else history.reading)
 
 
 def _in_file_order(config: StreamConfig, history: HistoryRecord) -> StreamConfig:

@@ -16,9 +16,10 @@ from kafka.errors import KafkaError, MessageSizeTooLargeError, UnknownError
 
 from freshet_graph.schemas.config import Kafka, Topic
 from freshet_graph.schemas.errors import one_line
+from freshet_graph.schemas.file_options import AS_EVENTS, FileOptions
 from freshet_graph.stream.decode.columns import id_kind
 from freshet_graph.stream.decode.encode import EventTooLongError
-from freshet_graph.stream.decode.files import FileColumns, read_events
+from freshet_graph.stream.decode.files import read_events
 from freshet_graph.stream.decode.formats.interface import MessageFormat, UnavailableError, create_format
 from freshet_graph.stream.kafka.client import IN_ORDER, WRITING, client_settings, connected, kafka_failures
 from freshet_graph.stream.kafka.greeting import greet
@@ -234,26 +235,26 @@ def _too_long(error: EventTooLongError, row: int) -> Failure:
 
 
 def replay_file(
-    file: str | Path,
+    file: str | Path | Sequence[str | Path],
     kafka: str | Kafka,
     topic: str,
     *,
     message_format: str = "json",
     rate: float = 0.0,
     partitions: int | None = None,
-    columns: str | None = None,
+    reading: FileOptions = AS_EVENTS,
     progress: Callable[[int, int], None] = lambda sent, events: None,
 ) -> Replayed:
     """Send the events of a file to a topic, in file order, like ``freshet-stream replay``.
 
     Args:
-        file: Parquet, CSV or TSV.
+        file: A file, or several; globs and folders, too.
         kafka: host:port of the brokers, comma-separated; or a stream's section ``kafka``, with certificates and login.
         topic: Its name; made if it is missing.
         message_format: A name of docs/formats.md.
         rate: Events per second; 0: as fast as possible.
         partitions: Of a new topic (default 1); events are distributed by the hash of ``src``.
-        columns: The file's names of the columns, as the option ``--columns`` takes them.
+        reading: How files are read.
         progress: Called with the events sent, and all events.
 
     Raises:
@@ -263,9 +264,8 @@ def replay_file(
     if isinstance(kafka, str):
         given = {"bootstrap": kafka, "topics": [{"name": topic, "format": message_format}]}
         kafka = validated(Kafka, given, "brokers")
-    names = FileColumns.parse(columns)
     greet(kafka, f"writing to topic {topic}")
-    events = read_events(Path(file), columns=names).events
+    events = read_events(file, options=reading).events
     return replay(
         events,
         settings=client_settings(kafka),

@@ -1,5 +1,6 @@
 """YAML files into validated configuration; errors name the file, the key and what was expected."""
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -102,7 +103,10 @@ def sentences(kind: type[BaseModel], content: dict[str, Any], errors: list[Any])
         by_key.setdefault(key, []).append(error)
     problems = []
     for key, key_errors in by_key.items():
-        meant = _meant(kind, key_errors[0]["loc"]) if key_errors[0]["type"] == "extra_forbidden" else None
+        first = key_errors[0]
+        meant = _meant(kind, first["loc"]) if first["type"] == "extra_forbidden" else None
+        if first["type"] == "literal_error" and isinstance(first["input"], str):
+            meant = nearest(first["input"], re.findall(r"'([^']+)'", first["ctx"]["expected"]))
         suggestion = f". Did you mean {meant}?" if len(by_key) == 1 else f" (did you mean {meant}?)"
         problems.append(_sentence(key, meaning[key], key_errors) + (suggestion if meant else ""))
     return "; ".join(problems)

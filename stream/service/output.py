@@ -33,15 +33,6 @@ Store = Annotated[
     str, typer.Argument(help="Folder of the store, or its address: s3://bucket/prefix.", metavar="STORE")
 ]
 
-Columns = Annotated[
-    str | None,
-    typer.Option(
-        "--columns",
-        metavar="NAME=COLUMN,…",
-        help="The file's names of an event's columns, such as src=user,dst=item,t=ts; others keep their names.",
-    ),
-]
-
 notes = Console(stderr=True)
 """Where people read: progress, captions of tables, warnings. ``note`` is for sentences that machines may read, too."""
 

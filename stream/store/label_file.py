@@ -47,7 +47,7 @@ def read_labels(path: Path, ids: IdKind, classes: int) -> pa.RecordBatch:
         node, t, label = (table[name].combine_chunks() for name in COLUMNS)
         rows = pa.RecordBatch.from_arrays([node, node, t, label], ["src", "dst", "t", "label"])
         draft = canonical(rows, ids, "s", time_texts=True, shown=_shown)
-        check(draft, Rules(ids, offline=True, in_seconds=True), _shown)
+        check(draft, Rules(ids, offline=True, file_unit="s"), _shown)
     label = draft.batch["label"].fill_null(-1).to_numpy()
     draft.faults.refuse(
         (label < 0) | (label >= classes),

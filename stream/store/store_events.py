@@ -1,44 +1,63 @@
 """Events of a file, or of a store as of any kept moment, for offline commands."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from freshet_graph.stream.decode.files import EventFile, FileColumns, read_events
+from freshet_graph.schemas.file_options import AS_EVENTS, FileOptions
+from freshet_graph.stream.decode.files import EventFile, read_events
 from freshet_graph.stream.service.failure import Failure
 from freshet_graph.stream.store.as_of import AsOf
 from freshet_graph.stream.store.log.reader import LogReader
 from freshet_graph.stream.store.places.place import Place, place_of
 from freshet_graph.stream.store.undisturbed import undisturbed
 
-
-def is_store(source: str | Place) -> bool:
-    """Whether the source of a command is a store (a folder or an address) and not a file."""
-    place = place_of(source)
-    return place.remote or place.is_dir()
+Source = str | Place | Sequence[str]
+"""A store's folder or address; or files, globs and folders of files."""
 
 
-def read_source(source: str | Place, as_of: str | None = None, columns: str | None = None) -> EventFile:
+def is_store(source: Source) -> bool:
+    """Whether the source of a command is a store (a folder or an address) and not files."""
+    sources = _list(source)
+    place = place_of(sources[0])
+    return len(sources) == 1 and (place.remote or (place.is_dir() and not _has_files(place.disk())))
+
+
+def _list(source: Source) -> Sequence[str | Place]:
+    return source if isinstance(source, Sequence) and not isinstance(source, str) else [source]
+
+
+def _has_files(folder: Path) -> bool:
+    """Whether a folder is one of data files, as Spark writes them, and none of a store."""
+    names = (path.name for path in folder.rglob("*"))
+    return not (folder / "log").exists() and any(
+        name.startswith("part-") or name.endswith(".parquet") for name in names
+    )
+
+
+def read_source(source: Source, as_of: str | None = None, options: FileOptions = AS_EVENTS) -> EventFile:
     """Read the events that an offline command was given.
 
     Args:
-        source: A Parquet, CSV or TSV file, or a store's folder or address.
+        source: A store's folder or address, or files.
         as_of: A moment of the store, as for ``AsOf.parse``; None: all sealed events.
-        columns: Names of the file's columns, as for ``FileColumns.parse``; None: those of an event.
+        options: How the files are read.
 
     Raises:
-        Failure: The file can't be read, has no events, or was given with a moment; or a store was given with columns.
+        Failure: The file can't be read, has no events, or was given with a moment; or a store was given with options of files.
         StoreError: The store can't be read, or not so far back.
     """
-    place = place_of(source)
-    if is_store(place):
-        if columns is not None:
-            raise Failure(f"--columns is for files, but {place} is a store. Leave it out")
-        read = store_events(place, None if as_of is None else AsOf.parse(as_of))
+    sources = _list(source)
+    shown = " ".join(map(str, sources))
+    if is_store(source):
+        if options.flags:
+            raise Failure(f"{options.flags[0]} is for files, but {shown} is a store. Leave it out")
+        read = store_events(sources[0], None if as_of is None else AsOf.parse(as_of))
     elif as_of is not None:
-        raise Failure(f"--as-of needs a store's folder, and {place} is not one")
+        raise Failure(f"--as-of needs a store's folder, and {shown} is not one")
     else:
-        read = read_events(place.disk(), columns=FileColumns.parse(columns))
+        read = read_events([*map(str, sources)], options=options)
     if read.events.num_rows == 0:
-        raise Failure(f"{place} has no events")
+        raise Failure(f"{shown} has no events")
     return read
 
 

@@ -7,12 +7,13 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from freshet_graph.schemas.file_options import AS_EVENTS, FileOptions
 from freshet_graph.schemas.trainer_config import TrainerConfig
 from freshet_graph.stream.service.config_file import load_config
 from freshet_graph.stream.service.failure import FAILED
+from freshet_graph.stream.service.file_flags import reads_files
 from freshet_graph.stream.service.logs import configure_logs
 from freshet_graph.stream.service.output import (
-    Columns,
     Debug,
     Json,
     LogFormat,
@@ -27,6 +28,7 @@ from freshet_graph.trainer.launch import RankRange, launched
 from freshet_graph.trainer.shutdown import WITH_PARENT, end_with_parent
 
 
+@reads_files
 def evaluate(
     file: Annotated[
         Path | None, typer.Option("--config", help="The configuration. See freshet-trainer config --example.")
@@ -35,7 +37,7 @@ def evaluate(
         str | None,
         typer.Option(
             "--data",
-            help="Parquet, CSV or TSV with columns src, dst, t (seconds or RFC 3339); or a store's folder or address.",
+            help="A file or a glob of files with columns src, dst, t; or a store's folder or address.",
         ),
     ] = None,
     split: Annotated[
@@ -123,7 +125,7 @@ def evaluate(
         ),
     ] = None,
     as_of: AsOfMoment = None,
-    columns: Columns = None,
+    reading: FileOptions = AS_EVENTS,
     ranks: RankCount = None,
     log_level: LogLevel = "info",
     log_format: LogFormat = None,
@@ -161,7 +163,7 @@ def evaluate(
             "as_of": as_of,
             "negatives": negatives,
             "scores": scores,
-            "columns": columns,
+            "reading": reading,
             "masked_nodes": masked_nodes,
             "details": details,
             "model_out": model_out,

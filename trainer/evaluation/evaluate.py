@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from freshet_graph.schemas.config import Lane
 from freshet_graph.schemas.events import US_PER_S, Op
+from freshet_graph.schemas.file_options import AS_EVENTS, FileOptions
 from freshet_graph.schemas.trainer_config import TrainerConfig
 from freshet_graph.stream.arrays.kinds import Int64
 from freshet_graph.stream.partition.offline import training_params
@@ -138,16 +139,16 @@ class Source:
     """The data of an evaluation, as on the command line.
 
     Attributes:
-        data: Parquet, CSV or TSV; or a store's folder or address.
+        data: A file, or a glob or folder of files; or a store's folder or address.
         as_of: A moment of the store; None: all sealed snapshots.
-        columns: The file's names of an event's columns, as in the option; None: the standard names.
+        reading: How a file is read.
         shares: Of training, validation and test.
         masked_share: Share of the nodes that are hidden from training.
     """
 
     data: str | Path
     as_of: str | None
-    columns: str | None
+    reading: FileOptions
     shares: tuple[float, float, float]
     masked_share: float
 
@@ -190,7 +191,7 @@ def _build(
 ) -> tuple[Split, Int64, str]:
     """The store's log and its lanes; see ``build_store_of``."""
     about_nodes = TASKS.find(config.task).subject == "nodes"
-    read = read_source(str(source.data), source.as_of, source.columns)
+    read = read_source(str(source.data), source.as_of, source.reading)
     interval_us = round(config.interval_s * US_PER_S) if config.interval_s else None
     if interval_us is None and is_store(str(source.data)):
         interval_us = LogReader(str(source.data)).header.interval_us
@@ -290,7 +291,7 @@ def evaluate(
     as_of: str | None = None,
     negatives: str | None = None,
     scores: str | None = None,
-    columns: str | None = None,
+    reading: FileOptions = AS_EVENTS,
     masked_nodes: float = 0.0,
     details: Details | None = None,
     model_out: Path | None = None,
@@ -305,8 +306,8 @@ def evaluate(
     Args:
         config: ``interval_s``, ``parts``, ``model``, ``optimisation`` … as for training. ``auto`` as ``lane`` or ``strategy``
             is chosen once, by the training split.
-        data: Parquet, CSV or TSV; or a store's folder or address, whose events up to ``as_of`` are read like a file's, with
-            late ones at their own time.
+        data: A file, or a glob or folder of files; or a store's folder or address, whose events up to ``as_of`` are read
+            like a file's, with late ones at their own time.
         ranks: All ranks, on one machine; None: this process is the only one.
         shares: Of training, validation and test in quantiles of the events' times; for tasks about nodes, of the snapshots'
             times.
@@ -315,7 +316,7 @@ def evaluate(
         negatives: A file of negatives for the figures of all repetitions; created from ``seed`` if it is missing.
         scores: A file of another model's scores for the test events and these negatives: it is judged, on one rank,
             and nothing is trained.
-        columns: The file's names of an event's columns, as in the option ``--columns``; None: the standard names.
+        reading: How a file is read.
         masked_nodes: Share of the nodes, in [0, 1), that are hidden from training; drawn once, from ``seed``.
         details: Files to write on rank 0; None: none.
         model_out: New or empty folder, in which the first seed's model is left for ``Predictor``; None: nowhere.
@@ -343,7 +344,7 @@ def evaluate(
         made = str(stack.enter_context(scratch_folder("evaluate"))) if ranks.rank == 0 else ""
         folder = ranks.text_from_first(made)
         built = build_store_of(
-            config, Source(data, as_of, columns, shares, masked_nodes), folder, parts, ranks
+            config, Source(data, as_of, reading, shares, masked_nodes), folder, parts, ranks
         )
         if built is None:
             return None

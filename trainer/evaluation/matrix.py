@@ -280,10 +280,9 @@ class Cell:
 
     @property
     def config_hash(self) -> str:
-        """Hash of configuration, split, columns, and whether there is a file of negatives."""
+        """Hash of configuration, split, options of the file, and whether there is a file of negatives."""
         said = {**self.compared, "split": self.split, "negatives": self.source.negatives is not None}
-        if self.source.columns is not None:
-            said["columns"] = self.source.columns
+        said |= self.source.given
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
     @property
@@ -416,7 +415,7 @@ def evaluated(cell: Cell, progress: Callable[[str], None]) -> dict[str, Any]:
             sys.executable, "-m", "freshet_graph.trainer.cli", "evaluate", "--config", str(config), "--data", cell.data,
             "--split", cell.split, "--ranks", str(cell.ranks), "--json",
             *(["--negatives", negatives] if negatives else []),
-            *(["--columns", cell.source.columns] if cell.source.columns else []),
+            *cell.source.flags,
         ]  # fmt: skip
         with subprocess.Popen(
             command,

@@ -154,7 +154,6 @@ def test_csv_ids_that_are_no_numbers_are_strings(tmp_path):
             "row 1: column src has 'a', expected a number, as in all rows",
         ),
         ("src,dst\n1,2\n", "column t is missing"),
-        ("src, dst, t\n1,2,3\n", "column dst is missing; found src,  dst,  t"),
         ("a,b,c\n1,2,3\n", "column src is missing; found a, b, c"),
         ("src,src,dst,t\n1,1,2,3\n", "column src stands 2 times"),
         ("src,dst,t\n1,2\n", "row 1: it has 2 columns, but the header has 3: '1,2', as all rows looked at"),
@@ -176,7 +175,7 @@ def test_an_empty_csv_with_a_header_has_no_events(tmp_path):
 def test_what_is_no_readable_file_is_a_sentence(tmp_path):
     with pytest.raises(Failure, match="cannot be read: No such file"):
         read_events(tmp_path / "absent.parquet")
-    with pytest.raises(Failure, match="cannot be read: Is a directory"):
+    with pytest.raises(Failure, match="is a folder without files of events"):
         read_events(tmp_path)
     broken = parquet(tmp_path)
     broken.write_bytes(broken.read_bytes()[:-30])

@@ -19,9 +19,10 @@ from streaming import configuration
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
+from freshet_graph.schemas.file_options import FileOptions
 from freshet_graph.stream.cli import app
 from freshet_graph.stream.decode.columns import read_times
-from freshet_graph.stream.decode.files import FileColumns, read_events
+from freshet_graph.stream.decode.files import read_events
 from freshet_graph.stream.decode.times import rfc3339_to_us
 from freshet_graph.stream.decode.validate import Faults
 from freshet_graph.stream.kafka.producer import Replayed
@@ -74,7 +75,7 @@ def foreign(folder: Path, kind: str) -> Path:
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "tsv.gz", "parquet", "timestamp.parquet"])
 def test_a_file_of_other_names_is_the_same_events(kind: str, tmp_path: Path) -> None:
-    read = read_events(foreign(tmp_path, kind), columns=FileColumns.parse(COLUMNS))
+    read = read_events(foreign(tmp_path, kind), options=FileOptions(columns=COLUMNS))
     assert read.events.equals(read_events(plain(tmp_path)).events)
 
 
@@ -195,13 +196,16 @@ def test_milliseconds_in_a_column_of_seconds_are_named(
     command: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     src, dst, t = (np.array(column) for column in zip(*rows(), strict=True))
-    for per_s, unit in ((1_000, "milliseconds"), (1_000_000, "microseconds or nanoseconds")):
+    for per_s, unit in (
+        (1_000, "milliseconds. Give --time-unit ms"),
+        (1_000_000, "microseconds or nanoseconds. Give --time-unit us or ns"),
+    ):
         table = pa.table({"src": src, "dst": dst, "t": t * per_s})
         file = tmp_path / f"fine.{kind}"
         pacsv.write_csv(table, file) if kind == "csv" else pq.write_table(table, file)
         code, log = read_by(command, file, tmp_path, monkeypatch)
         assert code == 1
-        assert f"It looks like {unit}. Files have seconds, or times as RFC 3339 writes them" in log
+        assert f"It looks like {unit}" in log
 
 
 @pytest.mark.parametrize("kind", ["tsv", "parquet"])
@@ -230,7 +234,7 @@ def test_backfill_takes_columns_and_keeps_to_them(
     again = begin("foreign", file, "--columns", "src=item,dst=user,t=ts")
     assert again.exit_code == 1
     assert (
-        "--columns differs from when the log's history began. Give --columns dst=item,src=user,t=ts"
+        "--columns differs from when the log's history began. Give --columns src=user,dst=item,t=ts"
         in again.stderr
     )
     assert begin("foreign", file, "--columns", COLUMNS).exit_code == 0
@@ -242,17 +246,13 @@ def test_backfill_takes_columns_and_keeps_to_them(
         ("src=user", "column dst is missing; found item, t, user, ts. Name the columns of the file, such as --columns src="),
         ("src=users,dst=item,t=ts", "column users is missing; found item, t, user, ts"),
         ("src=user,dst=item,t=ts,weight=w", "column w is missing"),
-        ("source=user", "--columns names source, which events don't have. They have op, src, dst, t"),
-        ("src=user,src=item", "--columns names src twice"),
-        ("src=user,dst=user", "--columns names user twice"),
-        ("src", "--columns takes pairs such as src=user,dst=item,t=ts, found 'src'"),
         ("src=user,dst=t,t=ts", "row 1: column dst (t) has '-', expected a number"),
-        ("src=user,dst=item,t=t", "row 1: column t (t) has '-', expected a number of seconds or a time as RFC 3339"),
+        ("src=user,dst=item,t=t", "row 1: column t has '-', expected a number of seconds or a time as RFC 3339"),
     ],
 )  # fmt: skip
 def test_wrong_columns_are_one_sentence(columns: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(Failure) as failure:
-        read_events(foreign(tmp_path, "tsv"), ids="int", columns=FileColumns.parse(columns))
+        read_events(foreign(tmp_path, "tsv"), ids="int", options=FileOptions(columns=columns))
     assert words in str(failure.value)
 
 
@@ -263,7 +263,9 @@ def test_a_column_is_read_for_what_it_is_named_only(kind: str, tmp_path: Path) -
         path.write_text("dst,src,t,label\n1,2,3,4\n")
     else:
         pq.write_table(pa.table({"dst": [1], "src": [2], "t": [3], "label": [4]}), path)
-    (row,) = read_events(path, columns=FileColumns.parse("src=dst, dst=src, weight=label")).events.to_pylist()
+    (row,) = read_events(
+        path, options=FileOptions(columns="src=dst, dst=src, weight=label")
+    ).events.to_pylist()
     assert (row["src"], row["dst"], row["weight"], row["label"]) == (1, 2, 4.0, None)
 
 
@@ -281,7 +283,7 @@ def test_a_time_that_is_none_is_told_with_its_row(kind: str, tmp_path: Path) -> 
         else:
             pq.write_table(pa.table({"src": [1, 1], "dst": [2, 2], "ts": two}), path)
         with pytest.raises(Failure) as failure:
-            read_events(path, columns=FileColumns.parse("t=ts"))
+            read_events(path, options=FileOptions(columns="t=ts"))
         assert words in str(failure.value)
 
 
