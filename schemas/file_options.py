@@ -49,7 +49,7 @@ class FileOptions(Section):
     delimiter: str | None = Field(
         None,
         description="Character between cells; ' ' is any number of blanks and tabs. Default: a tab if the header has one, "
-        "else a comma.",
+        "otherwise a comma.",
     )
     comment: str | None = Field(None, description="Lines of text that begin with this are left out.")
     no_header: bool = Field(False, description="The first line is a row. Columns have numbers from 0.")

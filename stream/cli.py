@@ -13,6 +13,7 @@ from freshet_graph.stream.commands.run import run
 from freshet_graph.stream.commands.savings import savings
 from freshet_graph.stream.commands.schema import schema
 from freshet_graph.stream.commands.synth import synth
+from freshet_graph.stream.commands.try_ import try_
 from freshet_graph.stream.commands.verify import verify
 from freshet_graph.stream.commands.warm import warm
 from freshet_graph.stream.service.command_line import application
@@ -29,6 +30,7 @@ app = application(
         build,
         replay,
         resend,
+        try_,
         inspect,
         verify,
         compact,

@@ -89,6 +89,6 @@ def build(
             "lanes": names,
             "seconds": time.monotonic() - began_s,
         }
-        print_result(f"{file} in {store}", result, as_json=json)
+        print_result(f"{' '.join(files)} in {store}", result, as_json=json)
 
     finish(body, debug=debug)

@@ -25,6 +25,16 @@ def _addresses(bootstrap: str | None) -> str | None:
         raise typer.BadParameter(str(error)) from None
 
 
+Addresses = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap",
+        help="host:port of the brokers, comma-separated; or give --config.",
+        callback=_addresses,
+    ),
+]
+
+
 @reads_files
 def replay(
     files: Annotated[
@@ -35,12 +45,7 @@ def replay(
         ),
     ],
     topic: Annotated[str, typer.Option(help="Target topic, made if it doesn't exist.")],
-    bootstrap: Annotated[
-        str | None,
-        typer.Option(
-            help="host:port of the brokers, comma-separated; or give --config.", callback=_addresses
-        ),
-    ] = None,
+    bootstrap: Addresses = None,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -79,7 +84,7 @@ def replay(
         configure_logs(level="WARNING", as_json=False)
         if not debug:
             logging.getLogger("kafka").setLevel(logging.CRITICAL)  # an error is this command's own sentence
-        kafka = _kafka(config, bootstrap, _version(api_version))
+        kafka = brokers(config, bootstrap, _version(api_version))
         _require_readable(kafka, topic, message_format, config)
         with counting("{:,} of {:,} events sent, {:,.0f} per second") as progress:
             sent = replay_file(
@@ -98,7 +103,7 @@ def replay(
     finish(body, debug=debug)
 
 
-def _kafka(file: Path | None, bootstrap: str | None, api_version: tuple[int, ...] | None) -> Kafka:
+def brokers(file: Path | None, bootstrap: str | None, api_version: tuple[int, ...] | None) -> Kafka:
     """The section of a file, or the defaults for a broker without security; options override it."""
     given = {"bootstrap": bootstrap, "api_version": api_version}
     given = {key: value for key, value in given.items() if value is not None}

@@ -28,6 +28,14 @@ _USERS_AND_ITEMS = ("user_id", "item_id")
 _OTHER_SIDE = "dst:"
 
 
+class ColumnMissingError(RefusedError):
+    """A required or named column is not among those of a file."""
+
+    def __init__(self, header: Sequence[str], sentence: str) -> None:
+        super().__init__(Reason.MISSING_FIELD, sentence)
+        self.header = header
+
+
 @dataclass(frozen=True, slots=True)
 class FileColumns:
     """The columns of one file that are read.
@@ -85,8 +93,8 @@ class FileColumns:
         for name in (*REQUIRED, *names):
             if name not in by_name or by_name[name] not in header:
                 missing = names.get(name, name)
-                raise RefusedError(
-                    Reason.MISSING_FIELD,
+                raise ColumnMissingError(
+                    header,
                     f"column {missing} is missing; found {', '.join(header) or 'none'}. "
                     f"{_remedy(options, header, first_line, missing)}",
                 )

@@ -384,8 +384,8 @@ def _checked(
     node_features, edge_features = widths
     for some in opened.rows:
         draft = columns.draft(some, ids)
-        node_features = node_features or _width(draft, node=True)
-        edge_features = edge_features or _width(draft, node=False)
+        node_features = node_features or first_width(draft, node=True)
+        edge_features = edge_features or first_width(draft, node=False)
         rules = Rules(ids, node_features, edge_features, min_us, max_us, offline=True, file_unit=columns.unit)
         check(draft, rules, columns.shown)
         for row in draft.faults.refused_rows()[:1]:
@@ -398,7 +398,7 @@ def _checked(
     return pa.Table.from_batches(accepted, event_schema(ids)), (node_features, edge_features)
 
 
-def _width(draft: Draft, *, node: bool) -> int:
+def first_width(draft: Draft, *, node: bool) -> int:
     """Width of the first full feature vector among node events, or among edge events; 0: none."""
     lengths = draft.batch["features"].value_lengths()
     if lengths.null_count == len(lengths):

@@ -55,7 +55,7 @@ def json_rows(
         Failure: A line is too long (raised while iterating).
     """
     objects = list(islice(_parsed(_lines(path, options)), _LOOKED_AT))
-    keys = dict.fromkeys(key for parsed in objects for key in _leaves(parsed))
+    keys = dict.fromkeys(key for parsed in objects for key in leaves(parsed))
     header = list(keys)
     if "node" in keys:  # lines of nodes have no others
         header += [options.names.get(name, name) for name in ("src", "dst")]
@@ -100,12 +100,12 @@ def _parsed(blocks: Iterator[pa.LargeBinaryArray]) -> Iterator[dict[str, Any]]:
                 yield parsed
 
 
-def _leaves(content: dict[str, Any], above: str = "") -> Iterator[str]:
+def leaves(content: dict[str, Any], above: str = "") -> Iterator[str]:
     """Paths of keys, as ``freshet_graph.schemas.fields.path_keys`` takes them."""
     for key, value in content.items():
         path = above + key.replace("\\", "\\\\").replace(".", "\\.")
         if isinstance(value, dict):
-            yield from _leaves(value, f"{path}.")
+            yield from leaves(value, f"{path}.")
         else:
             yield path
 

@@ -33,7 +33,7 @@ def reads_files(command: Callable[..., None]) -> Callable[..., None]:
     for parameter in inspect.signature(command).parameters.values():
         parameters += _flags() if parameter.name == _ARGUMENT else [parameter]
     vars(with_flags)["__signature__"] = inspect.Signature(parameters)
-    with_flags.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    with_flags.__annotations__.update({parameter.name: parameter.annotation for parameter in parameters})
     return with_flags
 
 

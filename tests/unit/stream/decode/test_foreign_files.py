@@ -18,12 +18,17 @@ import yaml
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
+from streaming import configuration
 from typer.testing import CliRunner
 
 from freshet_graph.schemas.file_options import FileOptions
 from freshet_graph.schemas.store import HistoryRecord
 from freshet_graph.stream.cli import app
-from freshet_graph.stream.decode.files import read_events
+from freshet_graph.stream.decode.files import open_rows, read_events
+from freshet_graph.stream.decode.history_file import survey
+from freshet_graph.stream.decode.validate import Rules
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.log.reader import LogReader
 from freshet_graph.trainer.cli import app as trainer_app
 
 ROWS = 120
@@ -471,3 +476,102 @@ def test_any_text_of_cells_is_read(
     assert [(e["src"], e["dst"], e["t"], e["features"]) for e in events] == [
         (a, -1 - b if bipartite else b, t * 1_000_000, [f]) for a, b, t, f in table
     ]
+
+
+def test_what_begins_in_one_block_of_a_text_ends_in_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = {name: SHAPES[name] for name in ("jodie", "semicolons", "lines of JSON")}
+    written["snap"] = (text("s.txt", snap), "--as snap")
+    options = {
+        "jodie": FileOptions(preset="jodie"),
+        "semicolons": FileOptions(
+            delimiter=";", columns="src=a,dst=b,t=when", feature_columns="f*", comment="%"
+        ),
+        "lines of JSON": FileOptions(
+            columns="src=user.id,dst=item,t=ms", time_unit="ms", feature_columns="f*"
+        ),
+        "snap": FileOptions(preset="snap"),
+    }
+    files = {name: write(tmp_path) for name, (write, _) in written.items()}
+    whole = {name: read_events(file, options=options[name]).events for name, file in files.items()}
+    monkeypatch.setattr("freshet_graph.stream.decode.delimited._BLOCK_BYTES", 300)
+    monkeypatch.setattr("freshet_graph.stream.decode.json_file._BLOCK_BYTES", 300)
+    for name, file in files.items():
+        opened = open_rows(file, "int", options=options[name])
+        assert sum(1 for _ in opened.rows) > 3
+        assert (
+            read_events(file, options=options[name])
+            .events.combine_chunks()
+            .equals(whole[name].combine_chunks())
+        )
+    with files["snap"].open("a") as more:
+        more.write("\n1 2 x\n")
+    with pytest.raises(Failure, match=rf"row {ROWS + 1}: column t \(2\) has 'x'"):
+        read_events(files["snap"], options=options["snap"])
+
+
+@pytest.mark.parametrize(
+    "shape", ["jodie.gz", "dyglib", "lines of JSON", "orc", "feather", "parquet of decimals"]
+)
+def test_a_file_is_read_from_any_row_and_for_its_times_only(shape: str, tmp_path: Path) -> None:
+    write, flags = SHAPES[shape]
+    words = flags.split()
+    given = {"preset": words[1]} if words[0] == "--as" else {"feature_columns": "f*", "bipartite": True}
+    if shape == "lines of JSON":
+        given |= {"columns": words[1], "time_unit": "ms"}
+    file, options = write(tmp_path), FileOptions.model_validate(given)
+    expected = read_events(file, options=options).events
+    for start in (0, 1, 50, ROWS):
+        opened = open_rows(file, "int", start=start, options=options)
+        drafts = [opened.columns.draft(rows, "int") for rows in opened.rows]
+        events = [draft.events() for draft in drafts]
+        assert sum(event.num_rows for event in events) == ROWS - start
+        assert not events or pa.Table.from_batches(events).combine_chunks().equals(
+            expected.slice(start).combine_chunks()
+        )
+    times = survey(file, Rules("int"), options)
+    assert (times.rows, times.first_us, times.last_us) == (
+        ROWS,
+        expected["t"][0].as_py(),
+        expected["t"][-1].as_py(),
+    )
+
+
+def test_backfill_reads_a_foreign_file_and_resumes_with_its_flags_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("freshet_graph.stream.commands.backfill.configure_logs", lambda **_: None)
+    monkeypatch.setattr("freshet_graph.stream.job.backfill.topic_bounds", lambda _: [])
+
+    def begin(store: str, file: Path, flags: str) -> Any:
+        snapshots = {"interval_s": 3600}
+        content = configuration(
+            tmp_path / store, "127.0.0.1:1", "edges", snapshots=snapshots, features={"edge": 2}
+        )
+        (tmp_path / "stream.yaml").write_text(yaml.safe_dump(content))
+        arguments = [
+            "backfill",
+            str(file),
+            "--config",
+            str(tmp_path / "stream.yaml"),
+            *flags.split(),
+            "--json",
+        ]
+        return CliRunner().invoke(app, arguments)
+
+    bad = JODIE + "\n0,0,0.0\n" + jodie().partition("\n")[2]
+    file = text("wikipedia.csv.gz", lambda: bad)(tmp_path)
+    assert begin("own", parquet(tmp_path / "own.parquet"), "").exit_code == 0
+    done = begin("jodie", file, "--as jodie")
+    assert done.exit_code == 0, done.output
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert (result["rows"], result["events"], result["refused"]) == (ROWS + 1, ROWS, 1)
+    own, foreign = LogReader(tmp_path / "own"), LogReader(tmp_path / "jodie")
+    taus = [snapshot.tau for snapshot in own.snapshots]
+    assert taus == [snapshot.tau for snapshot in foreign.snapshots]
+    assert all(own.events(tau).equals(foreign.events(tau)) for tau in taus)
+    again = begin("jodie", file, "--as tgb")
+    assert again.exit_code == 1
+    assert "differ from when the log's history began. Give --as jodie, or choose a new store" in again.stderr
+    assert begin("jodie", file, "--as jodie").exit_code == 0

@@ -1,0 +1,210 @@
+"""A few messages or rows read as a stream would read them, and paths that it could be told: nothing is written."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import islice, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from freshet_graph.schemas.config import Kafka, StreamConfig, Topic
+from freshet_graph.schemas.fields import Fields
+from freshet_graph.schemas.file_options import FileOptions
+from freshet_graph.stream.decode.columns import id_kind
+from freshet_graph.stream.decode.decoder import Decoder
+from freshet_graph.stream.decode.encode import encode_json
+from freshet_graph.stream.decode.file_columns import ColumnMissingError, OpenedFile
+from freshet_graph.stream.decode.files import first_width, open_rows, readable
+from freshet_graph.stream.decode.json_file import leaves
+from freshet_graph.stream.decode.validate import Rules, check
+from freshet_graph.stream.microbatch import RawBatch
+
+_SHOWN = 3
+"""Examples of events, and of refusals for each reason."""
+
+_WORDS = {
+    "src": "src source from sender user user_id u follower payer buyer customer card head node1 a",
+    "dst": "dst target destination to receiver recipient item item_id i followee payee seller merchant shop tail node2 b",
+    "t": "t ts time timestamp at created_at date datetime day when event_time ts_ms ms",
+    "weight": "weight w amount value score",
+    "label": "label state_label y",
+    "event_id": "event_id",
+}
+"""Last keys of the paths that are proposed for each field, the likeliest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The result of a trial.
+
+    Attributes:
+        messages: Messages or rows that were looked at.
+        events: Events that they became.
+        refused: How many were refused for each reason.
+        fields: The path or column of each field of an event, as read; as proposed if nothing could be read.
+        examples: The first events and refusals by offset, or by row from 0.
+    """
+
+    messages: int
+    events: int
+    refused: dict[str, int]
+    fields: dict[str, Any]
+    examples: list[dict[str, Any]] = field(default_factory=list)
+
+
+def proposed(paths: Sequence[str]) -> dict[str, str]:
+    """A path or column for each field of an event, by their last keys; those that nothing is like are left out."""
+    by_key = {path.rpartition(".")[2].lower(): path for path in reversed(paths)}
+    by_key |= {path.lower(): path for path in paths}
+    # A key of an object such as card.id is like the object.
+    by_key |= {above.rpartition(".")[2].lower(): f"{above}.id" for above in map(_above_id, paths) if above}
+    fields: dict[str, str] = {}
+    for name, words in _WORDS.items():
+        path = next((by_key[word] for word in words.split() if word in by_key), None)
+        if path is not None and path not in fields.values():
+            fields[name] = path
+    return fields
+
+
+def _above_id(path: str) -> str:
+    above, _, key = path.rpartition(".")
+    return above if key.lower() == "id" else ""
+
+
+def try_file(path: Path, options: FileOptions, rows: int) -> Trial:
+    """Read the first rows of a file.
+
+    Args:
+        path: The file.
+        options: How it is read. If they name no columns and it lacks required ones, proposed columns are tried.
+        rows: Most rows.
+
+    Raises:
+        Failure: It cannot be read.
+    """
+    with readable(path):
+        opened = _opened(path, options)
+        columns, ids = opened.columns, id_kind(opened.schema)
+        looked_at, events, refused = 0, 0, Counter[str]()
+        examples: list[dict[str, Any]] = []
+        for some in islice(opened.rows, 1):
+            draft = columns.draft(some, ids)
+            node_features, edge_features = (first_width(draft, node=node) for node in (True, False))
+            rules = Rules(ids, node_features, edge_features, offline=True, file_unit=columns.unit)
+            check(draft, rules, columns.shown)
+            looked_at = min(rows, len(draft.batch))
+            is_accepted = draft.faults.accepted[:looked_at]
+            accepted = draft.events()[: is_accepted.sum()]
+            events = len(accepted)
+            examples = _events(accepted.append_column("offset", pa.array(np.flatnonzero(is_accepted))))
+            faults = [(int(row), *draft.faults.of(int(row))) for row in np.flatnonzero(~is_accepted)]
+            refused = Counter(str(reason) for _, reason, _ in faults)
+            examples += _refusals(
+                {"offset": row, "reason": reason, "sentence": s} for row, reason, s in faults
+            )
+    fields: dict[str, Any] = {name: column for column, name in columns.events.items()}
+    fields |= {"features": list(columns.features)} if columns.features else {}
+    return Trial(looked_at, events, dict(refused), fields, examples)
+
+
+def _opened(path: Path, options: FileOptions) -> OpenedFile:
+    """The file by its options, or by proposed columns if it lacks required ones and the options name none."""
+    try:
+        return open_rows(path, None, options=options)
+    except ColumnMissingError as error:
+        fields = proposed(error.header)
+        if options.columns is not None or not fields.keys() >= {"src", "dst", "t"}:
+            raise
+        columns = ",".join(f"{name}={column}" for name, column in fields.items())
+        return open_rows(path, None, options=options.model_copy(update={"columns": columns}))
+
+
+def try_messages(kafka: Kafka, topic: Topic, raws: Sequence[RawBatch], config: StreamConfig | None) -> Trial:
+    """Decode messages of a topic.
+
+    Args:
+        kafka: Brokers and the schema registry.
+        topic: Name and format; with a configuration, as that has it.
+        raws: The messages.
+        config: Of the stream; None: both kinds of ids are tried, the topic's own fields and proposed ones, and what gives the
+            most events is shown.
+
+    Raises:
+        Failure: The format is unknown.
+        UnavailableError: What the format needs is not there.
+    """
+    fields = proposed(list(dict.fromkeys(_paths(raws))))
+    tried: list[tuple[Topic, StreamConfig]] = []
+    if config is not None:
+        tried.append((topic, config))
+    else:
+        topics = [topic]
+        if {"src", "dst", "t"} <= fields.keys() and topic.format != "debezium":
+            topics.append(topic.model_copy(update={"fields": Fields.model_validate(fields)}))
+        tried += [
+            (
+                one,
+                StreamConfig(
+                    graph="trial", store="trial", kafka=kafka.model_copy(update={"topics": [one]}), ids=ids
+                ),
+            )
+            for one, ids in product(topics, ("int", "string"))
+        ]
+    trials = [_decoded(one, chosen, raws) for one, chosen in tried]
+    best, (used, _) = max(zip(trials, tried, strict=True), key=lambda pair: pair[0].events)
+    own = used.fields.model_dump(exclude_none=True) if used.fields is not None else {}
+    if not own and best.events and topic.format == "json":
+        own = {name: name for name in fields if fields[name] == name}
+    return replace(best, fields=own or fields)
+
+
+def _decoded(topic: Topic, config: StreamConfig, raws: Sequence[RawBatch]) -> Trial:
+    decoder = Decoder(topic, config)
+    batches = [decoder.decode(raw) for raw in raws]
+    refused = [reject for batch in batches for reject in batch.rejects.to_pylist()]
+    examples = [example for batch in batches for example in _events(batch.events, partition=batch.partition)][
+        :_SHOWN
+    ]
+    keys = ("partition", "offset", "reason", "sentence")
+    return Trial(
+        sum(len(raw.values) for raw in raws),
+        sum(batch.events.num_rows for batch in batches),
+        dict(Counter(reject["reason"] for reject in refused)),
+        {},
+        [*examples, *_refusals({key: reject[key] for key in keys} for reject in refused)],
+    )
+
+
+def _events(events: pa.Table | pa.RecordBatch, **place: int) -> list[dict[str, Any]]:
+    shown = events.slice(0, _SHOWN)
+    if not shown.num_rows:
+        return []
+    offsets = shown["offset"].to_pylist()
+    messages = encode_json(shown)
+    return [{**place, "offset": o, "event": json.loads(m)} for o, m in zip(offsets, messages, strict=True)]
+
+
+def _refusals(refused: Iterator[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    seen: Counter[str] = Counter()
+    shown = []
+    for refusal in refused:
+        seen[refusal["reason"]] += 1
+        if seen[refusal["reason"]] <= _SHOWN:
+            shown.append(dict(refusal))
+    return shown
+
+
+def _paths(raws: Sequence[RawBatch]) -> Iterator[str]:
+    """Paths of keys in messages of JSON, and names of columns in those of Arrow."""
+    for value in (value for raw in raws for value in raw.values.to_pylist() if value is not None):
+        with suppress(ValueError):
+            parsed = json.loads(value)
+            yield from leaves(parsed) if isinstance(parsed, dict) else ()
+            continue
+        with suppress(pa.ArrowException):
+            yield from pa.ipc.open_stream(value).schema.names

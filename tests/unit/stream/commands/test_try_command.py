@@ -1,0 +1,65 @@
+"""``try FILE``: the first rows of a file, their events and refusals, and the columns they were read from."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from freshet_graph.stream.cli import app
+from freshet_graph.stream.decode.trial import proposed
+
+
+def trial(file: Path, *flags: object) -> dict[str, Any]:
+    done = CliRunner().invoke(app, ["try", str(file), *map(str, flags), "--json"])
+    assert done.exit_code == 0, done.output
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def test_rows_are_counted_and_shown(tmp_path: Path) -> None:
+    file = tmp_path / "e.csv"
+    file.write_text("src,dst,t,weight\n1,2,10,\n1,3,x,\n1,2\n1,4,11,nan\n2,3,12.5,2\n9,9,9,9\n")
+    result = trial(file, "--messages", 5)
+    assert (result["messages"], result["events"]) == (5, 2)
+    assert result["refused"] == {"wrong_type": 2, "not_finite": 1}
+    assert result["fields"] == {"src": "src", "dst": "dst", "t": "t", "weight": "weight"}
+    assert result["examples"][:2] == [
+        {"offset": 0, "event": {"src": 1, "dst": 2, "t": 10}},
+        {"offset": 4, "event": {"src": 2, "dst": 3, "t": 12.5, "weight": 2}},
+    ]
+    assert {example["offset"] for example in result["examples"][2:]} == {1, 2, 3}
+    assert "column t has 'x'" in result["examples"][2]["sentence"]
+    assert [path.name for path in tmp_path.iterdir()] == ["e.csv"]
+
+
+def test_columns_are_proposed_and_flags_are_those_of_other_commands(tmp_path: Path) -> None:
+    file = tmp_path / "e.txt"
+    file.write_text("from;to;when;amount\na;b;1700000000000;2\n")
+    result = trial(file, "--delimiter", ";", "--time-unit", "ms")
+    assert result["fields"] == {"src": "from", "dst": "to", "t": "when", "weight": "amount"}
+    assert result["examples"] == [
+        {"offset": 0, "event": {"src": "a", "dst": "b", "t": 1700000000, "weight": 2}}
+    ]
+    done = CliRunner().invoke(app, ["try", str(file)])
+    assert done.exit_code == 1
+    assert "give --delimiter ';'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("paths", "fields"),
+    [
+        (["src", "dst", "t", "user"], {"src": "src", "dst": "dst", "t": "t"}),
+        (["card.id", "shop.id", "at"], {"src": "card.id", "dst": "shop.id", "t": "at"}),
+        (["a", "b"], {"src": "a", "dst": "b"}),
+        (["x", "y_1"], {}),
+    ],
+)
+def test_proposals_are_by_the_last_key(paths: list[str], fields: dict[str, str]) -> None:
+    assert proposed(paths) == fields
+
+
+@pytest.mark.parametrize("arguments", [[], ["e.csv", "--topic", "t"], ["--topic", "t"]])
+def test_a_file_or_a_topic_with_brokers_is_needed(arguments: list[str]) -> None:
+    assert CliRunner().invoke(app, ["try", *arguments]).exit_code == 2
