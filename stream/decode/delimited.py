@@ -9,7 +9,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ _WHOLE = ("op", "feature_offset", "label", ROW_NUMBER)
 _BLOCK_BYTES = 16 << 20
 _HEAD_BYTES = 1 << 20
 _HEAD_ROWS = 1000
-"""Rows whose usual number of cells is that of the file."""
+"""Lines whose usual number of cells is that of the file."""
 
 _NUMBER = r"[+-]?((\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|(?i:nan|inf|infinity))"
 _PATTERNS = {
@@ -62,16 +62,16 @@ class _Head:
     def of(cls, path: Path, options: FileOptions) -> "_Head":
         with open_text(path, options) as file:
             block = file.read(_HEAD_BYTES)
-        lines = block.decode("utf-8-sig", "replace").replace("\r", "").split("\n")
-        if len(block) == _HEAD_BYTES and len(lines) > 1:
-            lines.pop()  # cut off
-        lines = [line for line in lines if line]
+        lines = block.decode("utf-8-sig", "replace").split("\n", _HEAD_ROWS + 1)
+        if (len(block) == _HEAD_BYTES or len(lines) > _HEAD_ROWS) and len(lines) > 1:
+            lines.pop()  # cut off, or all others
+        lines = [line for line in (line.rstrip("\r") for line in lines) if line]
         if not lines:
             raise pa.ArrowInvalid("the file is empty")
         first_line = lines[0]
         separator = options.delimiter or ("\t" if "\t" in first_line else ",")
         try:
-            rows = list(islice(csv.reader(lines, delimiter=separator), _HEAD_ROWS + 1))
+            rows = list(csv.reader(lines, delimiter=separator))
         except csv.Error as error:
             raise pa.ArrowInvalid(f"not text with cells: {error}") from error
         names = [] if options.no_header or not rows else [name.strip() for name in rows.pop(0)]
@@ -311,7 +311,7 @@ def _are_ids_whole(batch: pa.RecordBatch, columns: FileColumns) -> bool:
                 _number(batch[column])
             except pa.ArrowInvalid:
                 return False
-            if pc.any(pc.match_substring(batch[column], "x", ignore_case=True)).as_py():
+            if pc.any(pc.match_substring(batch[column][:_HEAD_ROWS], "x")).as_py():
                 return False  # an address such as 0x1f, which Arrow would take for a number
     return True
 

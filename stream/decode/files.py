@@ -35,7 +35,7 @@ _NAMED = 5
 """Columns that a warning names; of others it has the number."""
 
 _DENSE, _HEAD_ROWS = 4, 10_000
-"""Ids that are sparser than one of so many numbers a row are compared by sorting, first those of so many rows."""
+"""Ids that are sparser than one of so many numbers per row are compared by sorting, first those of so many rows."""
 
 _log = structlog.get_logger()
 
@@ -126,8 +126,7 @@ def read_events(
             events, widths = _checked(path, opened, ids, bounds, widths)
         if tuple(opened.header) not in headers:  # the files of a folder are alike
             headers.add(tuple(opened.header))
-            t = events["t"].to_numpy()
-            warn_of_columns(path, opened, int(t.max()) if len(t) else 0)
+            warn_of_columns(path, opened, pc.max(events["t"]).as_py() or 0)
         tables.append(events)
     assert ids is not None, "there is a file"
     events = pa.concat_tables(tables)
@@ -313,22 +312,28 @@ def warn_of_sides(path: Path, events: pa.Table | pa.RecordBatch) -> None:
     edges = events.filter(pc.is_valid(events["dst"])) if events["dst"].null_count else events
     if not pa.types.is_integer(edges.schema.field("src").type) or not edges.num_rows:
         return
+    (first_src, last_src), (first_dst, last_dst) = (
+        pc.min_max(edges[n]).as_py().values() for n in ("src", "dst")
+    )
+    if last_src < first_dst or last_dst < first_src:
+        return
     src, dst = (np.asarray(edges[name].to_numpy()) for name in ("src", "dst"))
     if _look_like_two_kinds(src, dst):
         _log.warning(
-            f"{path}: sources ({src.min()} to {src.max()}) and destinations ({dst.min()} to {dst.max()}) look like two kinds "
+            f"{path}: sources ({first_src} to {last_src}) and destinations ({first_dst} to {last_dst}) look like two kinds "
             "that are numbered apart, such as users and items, but equal ids are one node. Give --bipartite if they are two"
         )
 
 
 def _look_like_two_kinds(src: Int64, dst: Int64) -> bool:
-    """Whether no id of overlapping ranges is both; or both begin with one number and have no gap, but not as many ids."""
-    low, high = min(src.min(), dst.min()), max(src.max(), dst.max())
-    if src.max() < dst.min() or dst.max() < src.min():
+    """Whether no id is both; or both begin with one number and have no gap, but not as many ids."""
+    head = slice(0, _HEAD_ROWS)
+    begin_together = src.min() == dst.min()
+    if not begin_together and len(np.intersect1d(src[head], dst[head])):
         return False
+    low, high = min(src.min(), dst.min()), max(src.max(), dst.max())
     if high - low > _DENSE * len(src):
-        head = slice(0, _HEAD_ROWS)
-        return not (len(np.intersect1d(src[head], dst[head])) or len(np.intersect1d(src, dst)))
+        return not len(np.intersect1d(src, dst))
     is_src, is_dst = (np.zeros(int(high - low) + 1, bool) for _ in range(2))
     is_src[src - low] = is_dst[dst - low] = True
     if not (is_src & is_dst).any():

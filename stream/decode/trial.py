@@ -138,13 +138,13 @@ def try_messages(kafka: Kafka, topic: Topic, raws: Sequence[RawBatch], config: S
         Failure: The format is unknown.
         UnavailableError: What the format needs is not there.
     """
-    fields = proposed(list(dict.fromkeys(_paths(raws))))
+    fields: dict[str, Any] = dict(proposed(list(dict.fromkeys(_paths(raws)))))
     tried: list[tuple[Topic, StreamConfig]] = []
     if config is not None:
         tried.append((topic, config))
     else:
         topics = [topic]
-        if {"src", "dst", "t"} <= fields.keys() and topic.format != "debezium":
+        if {"src", "dst", "t"} <= fields.keys():
             topics.append(topic.model_copy(update={"fields": Fields.model_validate(fields)}))
         tried += [
             (
@@ -157,10 +157,11 @@ def try_messages(kafka: Kafka, topic: Topic, raws: Sequence[RawBatch], config: S
         ]
     trials = [_decoded(one, chosen, raws) for one, chosen in tried]
     best, (used, _) = max(zip(trials, tried, strict=True), key=lambda pair: pair[0].events)
-    own = used.fields.model_dump(exclude_none=True) if used.fields is not None else {}
-    if not own and best.events and topic.format == "json":
-        own = {name: name for name in fields if fields[name] == name}
-    return replace(best, fields=own or fields)
+    if used.fields is not None:
+        fields = used.fields.model_dump(exclude_none=True)
+    elif best.events:
+        fields = {name: path for name, path in fields.items() if path == name}
+    return replace(best, fields=fields)
 
 
 def _decoded(topic: Topic, config: StreamConfig, raws: Sequence[RawBatch]) -> Trial:

@@ -92,7 +92,8 @@ def test_every_command_line_that_is_shown_parses(page: str, line: str) -> None:
     positional = [
         parameter
         for parameter in command.params
-        if isinstance(parameter, click.Argument) or parameter.param_type_name == "argument"
+        if parameter.required
+        and (isinstance(parameter, click.Argument) or parameter.param_type_name == "argument")
     ]
     if not {"--help", "--example"} & set(words) and words:
         assert len(positional) == 0 or not words[0].startswith("--"), (
