@@ -118,7 +118,8 @@ def read_polls(
             check(draft, rules, opened.columns.shown)
             if offset == first and not opened.columns.bipartite:
                 warn_of_sides(path, draft.events())
-            yield _poll(draft, some.texts, key, offset, rules, until_us)
+            texts = {"dst": some.batch["dst"]} if opened.columns.bipartite else {}  # as in the file
+            yield _poll(draft, texts | some.texts, key, offset, rules, until_us)
             offset += some.batch.num_rows
 
 

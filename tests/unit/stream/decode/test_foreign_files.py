@@ -560,7 +560,7 @@ def test_backfill_reads_a_foreign_file_and_resumes_with_its_flags_only(
         ]
         return CliRunner().invoke(app, arguments)
 
-    bad = JODIE + "\n0,0,0.0\n" + jodie().partition("\n")[2]
+    bad = JODIE + "\n0,3,0.0\n" + jodie().partition("\n")[2]
     file = text("wikipedia.csv.gz", lambda: bad)(tmp_path)
     assert begin("own", parquet(tmp_path / "own.parquet"), "").exit_code == 0
     done = begin("jodie", file, "--as jodie")
@@ -571,6 +571,9 @@ def test_backfill_reads_a_foreign_file_and_resumes_with_its_flags_only(
     taus = [snapshot.tau for snapshot in own.snapshots]
     assert taus == [snapshot.tau for snapshot in foreign.snapshots]
     assert all(own.events(tau).equals(foreign.events(tau)) for tau in taus)
+    (rejects,) = (tmp_path / "jodie" / "log").rglob("rejects/*.arrow")
+    (raw,) = pa.ipc.open_file(rejects).read_all()["raw"].to_pylist()
+    assert json.loads(raw)["dst"] == 3  # as in the file
     again = begin("jodie", file, "--as tgb")
     assert again.exit_code == 1
     assert "differ from when the log's history began. Give --as jodie, or choose a new store" in again.stderr
