@@ -30,7 +30,7 @@ from freshet_graph.trainer.models.interface import ModelShape, SnapshotModel, cr
 from freshet_graph.trainer.models.unroll import unroll
 from freshet_graph.trainer.nn.aggregate import aggregate_normalised
 from freshet_graph.trainer.nn.graph import CSRGraph, DirectedGraph
-from freshet_graph.trainer.strategies.snapshots.whole import WholeLayout
+from freshet_graph.trainer.strategies.snapshots.whole import WholeLayout, keeps_zeros
 
 Step = Callable[[], Any]
 HIDDEN, SIGNATURE = 64, 32
@@ -39,7 +39,8 @@ HIDDEN, SIGNATURE = 64, 32
 class Whole(WholeLayout):
     """All rows of a block, as strategy ``whole`` has them, of graphs without a store; every node is there."""
 
-    def __init__(self, graphs: list[CSRGraph], rows: Tensor) -> None:
+    def __init__(self, graphs: list[CSRGraph], rows: Tensor, model: SnapshotModel) -> None:
+        self.keeps_zeros = keeps_zeros(model)
         self.steps, self.rows, self._graphs, self._block = len(graphs), rows, graphs, range(len(graphs))
         self.present = torch.ones(rows.shape[:2], dtype=torch.bool)
         self._horizon: Any = SimpleNamespace(directed=[DirectedGraph(graph, graph) for graph in graphs])
@@ -220,7 +221,7 @@ def rows(given: Any) -> Iterator[list[str]]:
         model = create_model(name, ModelShape(0, given.steps), {"hidden": HIDDEN, "signature": SIGNATURE})
         assert isinstance(model, SnapshotModel)
         return lambda: (
-            unroll(model.stages, Whole(graphs, inputs), last=last)[0][-1].square().mean().backward()
+            unroll(model.stages, Whole(graphs, inputs, model), last=last)[0][-1].square().mean().backward()
         )
 
     def ibm(model: nn.Module) -> Step:

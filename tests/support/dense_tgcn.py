@@ -96,11 +96,9 @@ class Dense:
         states = [torch.zeros(len(self.rows[0]), model.width) for _ in layers[::2]]
         for at in range(first, until):
             x = self.rows[at]
-            for number, (convolution, cell) in enumerate(zip(layers[::2], layers[1::2], strict=True)):
+            for number, cell in enumerate(layers[1::2]):
                 h = states[number]
-                f = convolution.linear(self.adjacency[at] @ x) if number == 0 else (
-                    self.adjacency[at] @ x @ convolution.linear.weight.t() + convolution.linear.bias
-                )  # fmt: skip
+                f = cell.linear(self.adjacency[at] @ x)
                 f_u, f_r, f_c = f.chunk(3, dim=1)
                 u = torch.sigmoid(cell.update(torch.cat([f_u, h], dim=1)))
                 r = torch.sigmoid(cell.reset(torch.cat([f_r, h], dim=1)))

@@ -200,7 +200,7 @@ def tgcn(w: Weights, timeline: Drawn, gates: str = "each", **_: Any) -> list[Arr
     """Zhao et al. (2020), equations 3 to 6, with a convolution in each gate or one for all."""
     rows = list(timeline.x)
     for layer in (0, 2):
-        weight, bias = w[f"layers.{layer}.linear.weight"], w[f"layers.{layer}.linear.bias"]
+        weight, bias = w[f"layers.{layer + 1}.linear.weight"], w[f"layers.{layer + 1}.linear.bias"]
         gate = {
             name: (w[f"layers.{layer + 1}.{name}.weight"], w[f"layers.{layer + 1}.{name}.bias"])
             for name in ("update", "reset", "candidate")
@@ -231,7 +231,7 @@ def tmgcn(
     if normalise == "before":
         operators, rows, first = means(operators, b), means(rows, b), 1
     for layer in (first, first + 2):
-        weight = w[f"layers.{layer}.linear.weight"]
+        weight = w[f"layers.{layer + 1}.linear.weight"]
         y = [relu(operator @ x @ weight.T) for operator, x in zip(operators, rows, strict=True)]
         rows = means(masked(y, timeline.there), b)
     return rows

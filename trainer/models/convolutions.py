@@ -53,6 +53,25 @@ class Sage(GraphStage):
         return torch.relu(self.own(target_rows))
 
 
+class LaplacianAggregation(GraphStage):
+    """D^−½(A + I)D^−½ X (Kipf and Welling 2017), for a next stage with the weights."""
+
+    keeps_zeros: ClassVar[bool] = True
+
+    def forward(self, graph: CSRGraph, target_rows: Tensor, x: Tensor, weights: Any) -> Tensor:
+        """See ``GraphStage.forward``; the graph is symmetric, or some rows of such."""
+        own_rows = None if target_rows is x else target_rows.unsqueeze(0)
+        return aggregate_normalised([graph], x.unsqueeze(0), own_rows)[0]
+
+    @override
+    def per_snapshot(self, graphs: Sequence[CSRGraph], x: Tensor, weights: Sequence[Any]) -> Tensor:
+        return aggregate_normalised(graphs, x)
+
+    @override
+    def alone(self, target_rows: Tensor, weights: Any) -> Tensor:
+        return target_rows
+
+
 class LaplacianConvolution(GraphStage):
     """f(D^−½(A + I)D^−½ X W + b) (Kipf and Welling 2017).
 

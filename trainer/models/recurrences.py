@@ -1,12 +1,11 @@
 """Time stages: a node's next row from its own rows in earlier snapshots."""
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
 from freshet_graph.trainer.models.stages import Carry, TimeStage
+from freshet_graph.trainer.nn.means import RectifiedMeans
 from freshet_graph.trainer.nn.recurrent import UnrolledGru, UnrolledLstm, units_fit
 
 
@@ -61,85 +60,109 @@ class MovingMean(TimeStage):
 
     @override
     def forward(self, rows: Tensor, present: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
-        every, next_carry = self._with_past(rows, carry)
-        means: Tensor = _Means.apply(every, len(rows), self.bandwidth)  # type: ignore[no-untyped-call]
-        return means, next_carry
+        return self._with_carry(rows, carry, len(rows))
 
     @override
     def last(self, rows: Tensor, present: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
-        every, next_carry = self._with_past(rows, carry)
-        return every[-self.bandwidth :].mean(dim=0, keepdim=True), next_carry
+        if carry is None and not len(rows):
+            return super().last(rows, present, carry)
+        return self._with_carry(rows, carry, 1)
 
-    def _with_past(self, rows: Tensor, carry: Carry) -> tuple[Tensor, Tensor]:
+    def means(self, every: Tensor, newest: int) -> Tensor:
+        """The ``newest`` last means, (newest, n, d'), of rows (t, n, d)."""
+        ends = range(len(every) - newest + 1, len(every) + 1)
+        every_mean = (every[max(0, end - self.bandwidth) : end].mean(dim=0, keepdim=True) for end in ends)
+        return torch.cat([every[:0], *every_mean])
+
+    def _with_carry(self, rows: Tensor, carry: Carry, newest: int) -> tuple[Tensor, Carry]:
         every = rows if carry is None else torch.cat([carry, rows])
-        return every, every[max(0, len(every) - self.bandwidth + 1) :]
+        return self.means(every, newest), every[max(0, len(every) - self.bandwidth + 1) :]
 
 
-class _Means(torch.autograd.Function):
-    """Means over the last ``bandwidth`` rows of the newest ``steps``; autograd's slices would cost steps² copies."""
+class RectifiedMean(MovingMean):
+    """TM-GCN's layer after its aggregation: the M-product of relu(ÃX W); the carry is rows of ÃX.
 
-    @staticmethod
-    def forward(ctx: Any, every: Tensor, steps: int, bandwidth: int) -> Tensor:
-        ctx.past, ctx.bandwidth = len(every) - steps, bandwidth
-        out = every.new_empty(steps, *every.shape[1:])
-        for end, result in enumerate(out, ctx.past + 1):
-            torch.mean(every[max(0, end - bandwidth) : end], dim=0, out=result)
-        return out
+    Args:
+        inputs: Width of X.
+        width: Of the result.
+        bandwidth: Snapshots that a mean is over.
+    """
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (gradient,), past, b = gradients, ctx.past, ctx.bandwidth
-        counts = torch.arange(past + 1, past + len(gradient) + 1, device=gradient.device).clamp(max=b)
-        shares = gradient / counts.view(-1, 1, 1)
-        out = gradient.new_empty(past + len(gradient), *gradient.shape[1:])
-        for first, result in enumerate(out, -past):
-            torch.sum(shares[max(0, first) : max(0, first + b)], dim=0, out=result)
-        return out, None, None
+    def __init__(self, inputs: int, width: int, bandwidth: int) -> None:
+        super().__init__(bandwidth)
+        self.linear = nn.Linear(inputs, width, bias=False)
+        nn.init.xavier_uniform_(self.linear.weight)
+
+    @override
+    def means(self, every: Tensor, newest: int) -> Tensor:
+        means: Tensor = RectifiedMeans.apply(every, self.linear.weight, newest, self.bandwidth)  # type: ignore[no-untyped-call]
+        return means
 
 
 class GatedConvolution(TimeStage):
-    """The gates of T-GCN over convolved inputs (Zhao et al. 2020, equations 3 to 6).
+    """T-GCN's cell over aggregated inputs ÃX (Zhao et al. 2020, equations 3 to 6).
 
-    u = σ(W_u[f_u, h] + b_u), r = σ(W_r[f_r, h] + b_r), c = tanh(W_c[f_c, r ∘ h] + b_c), h' = u ∘ h + (1 − u) ∘ c. The
-    state of a node that has not come yet is zero.
+    f = ÃX W + b, u = σ(W_u[f_u, h] + b_u), r = σ(W_r[f_r, h] + b_r), c = tanh(W_c[f_c, r ∘ h] + b_c),
+    h' = u ∘ h + (1 − u) ∘ c. The state of a node that has not come yet is zero. f is linear, so its weights are multiplied
+    with those of the gates, and no row of f is ever made.
 
     Args:
+        inputs: Width of X.
         width: Of the state.
-        shared: Whether one convolution f of that width serves all three gates, as in the paper; else the rows hold f_u, f_r
-            and f_c side by side, as PyTorch Geometric Temporal has it.
+        shared: Whether one convolution f of that width serves all three gates, as in the paper; else there are f_u, f_r and
+            f_c, as PyTorch Geometric Temporal has it.
     """
 
-    def __init__(self, width: int, *, shared: bool) -> None:
+    def __init__(self, inputs: int, width: int, *, shared: bool) -> None:
         super().__init__()
         self.width = width
-        self._shared = shared
+        self.linear = nn.Linear(inputs, width if shared else 3 * width)
+        nn.init.xavier_uniform_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
         self.update, self.reset, self.candidate = (nn.Linear(2 * width, width) for _ in range(3))
 
     def forward(self, rows: Tensor, present: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
         """See ``TimeStage.forward``; the carry is the state."""
-        d, gates = self.width, (self.update, self.reset, self.candidate)
+        return self._states(rows, present, carry, newest=False)
+
+    @override
+    def last(self, rows: Tensor, present: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
+        if not units_fit(rows):
+            return super().last(rows, present, carry)
+        return self._states(rows, present, carry, newest=True)
+
+    def _states(self, rows: Tensor, present: Tensor, carry: Carry, *, newest: bool) -> tuple[Tensor, Carry]:
+        d = self.width
         state = rows.new_zeros(rows.shape[1], d) if carry is None else carry
+        of_inputs, bias, of_state = self._weights()
         if units_fit(rows):
-            weights, biases = (torch.cat([getattr(gate, of) for gate in gates]) for of in ("weight", "bias"))
-            states = UnrolledGru.apply(rows, weights, biases, present, state)  # type: ignore[no-untyped-call]
+            states = UnrolledGru.apply(rows, of_inputs, bias, of_state, present, state, newest)  # type: ignore[no-untyped-call]
             return states, states[-1]
-        by_gate = [rows] * 3 if self._shared else torch.split(rows, d, dim=2)
-        # the gates' products with their convolutions, over all snapshots at once
-        inputs = [
-            nn.functional.linear(convolved, gate.weight[:, :d], gate.bias)
-            for convolved, gate in zip(by_gate, gates, strict=True)
-        ]
-        of_state = torch.cat([self.update.weight[:, d:], self.reset.weight[:, d:]])
-        of_kept = self.candidate.weight[:, d:]
+        inputs = nn.functional.linear(rows, of_inputs, bias)  # one product over all snapshots
         outputs = []
         for step in range(len(rows)):
-            for_update, for_reset = (state @ of_state.t()).chunk(2, dim=1)
-            update = torch.sigmoid(inputs[0][step] + for_update)
-            reset = torch.sigmoid(inputs[1][step] + for_reset)
-            candidate = torch.tanh(torch.addmm(inputs[2][step], reset * state, of_kept.t()))
+            for_update, for_reset = (state @ of_state[: 2 * d].t()).chunk(2, dim=1)
+            of_update, of_reset, of_candidate = inputs[step].chunk(3, dim=1)
+            update, reset = torch.sigmoid(of_update + for_update), torch.sigmoid(of_reset + for_reset)
+            candidate = torch.tanh(torch.addmm(of_candidate, reset * state, of_state[2 * d :].t()))
             state = torch.where(present[step].unsqueeze(1), torch.lerp(candidate, state, update), state)
             outputs.append(state)
         return torch.stack(outputs), state
+
+    def _weights(self) -> tuple[Tensor, Tensor, Tensor]:
+        """From ÃX to the gates (3 d, inputs), their biases (3 d,), and from the state (3 d, d)."""
+        d, gates = self.width, (self.update, self.reset, self.candidate)
+        of_f = torch.stack([gate.weight[:, :d] for gate in gates])
+        weight, bias = (
+            self.linear.weight.view(-1, d, self.linear.in_features),
+            self.linear.bias.view(-1, d, 1),
+        )
+        biases = torch.cat([gate.bias for gate in gates]) + torch.matmul(of_f, bias).flatten()
+        return (
+            torch.matmul(of_f, weight).flatten(0, 1),
+            biases,
+            torch.cat([gate.weight[:, d:] for gate in gates]),
+        )
 
 
 class Lstm(TimeStage):

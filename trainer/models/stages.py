@@ -31,12 +31,14 @@ class GraphStage(Stage):
     Attributes:
         samples: Whether it is defined on a sample of a node's neighbours, as a mean is and a Laplacian is not.
         summarises: Whether its weights evolve by a summary of all rows of each snapshot.
+        keeps_zeros: Whether the row of a node without an edge stays zero if it is zero, which a bias prevents.
         fanout: Neighbours per node that sampling strategies draw; None: all.
     """
 
     along = "graph"
     samples: ClassVar[bool] = False
     summarises: ClassVar[bool] = False
+    keeps_zeros: ClassVar[bool] = False
     fanout: int | None = None
 
     def weights(

@@ -7,7 +7,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from freshet_graph.schemas.section import Section
-from freshet_graph.trainer.models.convolutions import LaplacianConvolution
+from freshet_graph.trainer.models.convolutions import LaplacianAggregation
 from freshet_graph.trainer.models.interface import MODELS, ModelShape
 from freshet_graph.trainer.models.layered import LayeredModel, LayeredOptions
 from freshet_graph.trainer.models.recurrences import GatedConvolution
@@ -37,5 +37,4 @@ class Tgcn(LayeredModel):
 
     @override
     def layer(self, inputs: int) -> Sequence[Stage]:
-        convolution = LaplacianConvolution(inputs, self.width if self._shared else 3 * self.width)
-        return [convolution, GatedConvolution(self.width, shared=self._shared)]
+        return [LaplacianAggregation(), GatedConvolution(inputs, self.width, shared=self._shared)]

@@ -3,15 +3,14 @@
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-import torch
 from pydantic import Field
 from typing_extensions import override
 
 from freshet_graph.schemas.section import Section
-from freshet_graph.trainer.models.convolutions import LaplacianConvolution
+from freshet_graph.trainer.models.convolutions import LaplacianAggregation
 from freshet_graph.trainer.models.interface import MODELS, ModelShape
 from freshet_graph.trainer.models.layered import LayeredModel, LayeredOptions
-from freshet_graph.trainer.models.recurrences import MovingMean
+from freshet_graph.trainer.models.recurrences import MovingMean, RectifiedMean
 from freshet_graph.trainer.models.stages import Stage
 from freshet_graph.trainer.nn.graph import CSRGraph, MeanOperator
 
@@ -46,8 +45,7 @@ class TmGcn(LayeredModel):
 
     @override
     def layer(self, inputs: int) -> Sequence[Stage]:
-        convolution = LaplacianConvolution(inputs, self.width, bias=False, activation=torch.relu_)
-        return [convolution, MovingMean(self._bandwidth)]
+        return [LaplacianAggregation(), RectifiedMean(inputs, self.width, self._bandwidth)]
 
     @override
     def operators(self, graphs: list[CSRGraph]) -> list[CSRGraph]:

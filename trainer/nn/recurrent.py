@@ -7,6 +7,7 @@ Nodes are independent, so a block of them passes over all snapshots before the n
 states stay in the processor's caches; tables of all nodes would be read from memory for each product and each gate.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -273,7 +274,7 @@ class UnrolledLstm(torch.autograd.Function):
             c: (n, d), before.
         """
         states, saved, memory = rows.new_empty(len(rows), *h.shape), [], torch.empty_like(c)
-        for nodes in _blocks(h):
+        for nodes in node_blocks(h):
             before, cell = h[nodes], c[nodes]
             for x, come, state in zip(rows[:, nodes], present[:, nodes], states[:, nodes], strict=True):
                 gates = torch.addmm(bias, x, of_inputs.t()).addmm_(before, of_state.t())
@@ -293,7 +294,7 @@ class UnrolledLstm(torch.autograd.Function):
         by_rows, by_h = torch.empty_like(rows), torch.zeros_like(h)
         by_inputs, by_state = torch.zeros_like(of_inputs), torch.zeros_like(of_state)
         by_bias = of_inputs.new_zeros(len(of_inputs))
-        for number, nodes in enumerate(_blocks(h)):
+        for number, nodes in enumerate(node_blocks(h)):
             by_before, by_cell = by_h[nodes], by_c[nodes]
             by_gates = h.new_empty(len(by_before), len(of_inputs))
             for t in reversed(range(len(rows))):
@@ -309,80 +310,98 @@ class UnrolledLstm(torch.autograd.Function):
 
 
 class UnrolledGru(torch.autograd.Function):
-    """States (t, n, d) of T-GCN's recurrence."""
+    """States (t, n, d) of T-GCN's recurrence, or (1, n, d), the newest.
+
+    The backward pass runs a block again to have its gates, which are several times wider than what they are made of. Saved
+    for all nodes and snapshots, they would be most of a step's memory.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, rows: Tensor, weights: Tensor, biases: Tensor, present: Tensor, h: Tensor
+        ctx: Any,
+        rows: Tensor,
+        of_inputs: Tensor,
+        biases: Tensor,
+        of_state: Tensor,
+        present: Tensor,
+        h: Tensor,
+        newest: bool,
     ) -> Tensor:
         """Pass over the snapshots.
 
         Args:
             ctx: Of autograd.
-            rows: (t, n, d), or (t, n, 3 d) if each gate has its own.
-            weights: (3 d, 2 d), of update, reset and candidate, for [input ‖ state].
+            rows: (t, n, w).
+            of_inputs: (3 d, w), of update, reset and candidate.
             biases: (3 d,).
+            of_state: (3 d, d).
             present: bool (t, n).
             h: (n, d), before.
+            newest: Whether only the newest states are wanted.
         """
-        d, states = h.shape[1], rows.new_empty(len(rows), *h.shape)
-        of_state, saved = weights[:, d:].contiguous(), []
-        for nodes in _blocks(h):
-            before = h[nodes]
-            for x, come, state in zip(rows[:, nodes], present[:, nodes], states[:, nodes], strict=True):
-                gates, new, reset_state = (
-                    h.new_empty(len(x), 2 * d),
-                    h.new_empty(len(x), d),
-                    h.new_empty(len(x), d),
-                )
-                for gate, out in enumerate((gates[:, :d], gates[:, d:], new)):
-                    of = slice(gate * d, (gate + 1) * d)
-                    torch.addmm(biases[of], _of_gate(x, gate, d), weights[of, :d].t(), out=out)
-                gates.addmm_(before, of_state[: 2 * d].t())
-                _call(gru_open, gates, before, reset_state)
-                new.addmm_(reset_state, of_state[2 * d :].t())
-                _call(gru_renew, gates, new, come, before, state)
-                saved += [gates, new, reset_state]
-                before = state
-        ctx.save_for_backward(rows, weights, present, h, states, *saved)
+        states = rows.new_empty(1 if newest else len(rows), *h.shape)
+        first = len(rows) - len(states)
+        for nodes in node_blocks(h):
+            steps = _gru_steps(rows[:, nodes], of_inputs, biases, of_state, present[:, nodes], h[nodes])
+            for t, (*_, after) in enumerate(steps):
+                if t >= first:
+                    states[t - first, nodes] = after
+        ctx.save_for_backward(rows, of_inputs, biases, of_state, present, h)
         return states
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of what ``forward`` took."""
-        (by_states,), (rows, weights, present, h, states, *saved) = gradients, ctx.saved_tensors
-        d, shared = h.shape[1], rows.shape[2] == h.shape[1]
-        of_state = weights[:, d:].contiguous()
-        by_rows, by_h = torch.zeros_like(rows) if shared else torch.empty_like(rows), torch.zeros_like(h)
-        by_weights, by_biases = torch.zeros_like(weights), weights.new_zeros(3 * d)
-        for number, nodes in enumerate(_blocks(h)):
+        (by_states,), (rows, of_inputs, biases, of_state, present, h) = gradients, ctx.saved_tensors
+        d, first = h.shape[1], len(rows) - len(by_states)
+        by_rows = torch.empty_like(rows) if ctx.needs_input_grad[0] else None
+        by_h, by_biases = torch.zeros_like(h), torch.zeros_like(biases)
+        by_inputs, by_state = torch.zeros_like(of_inputs), torch.zeros_like(of_state)
+        for nodes in node_blocks(h):
             by_before = by_h[nodes]
             by_gates, by_new = h.new_empty(len(by_before), 2 * d), torch.empty_like(by_before)
+            steps = list(_gru_steps(rows[:, nodes], of_inputs, biases, of_state, present[:, nodes], h[nodes]))
             for t in reversed(range(len(rows))):
-                gates, new, reset_state = saved[3 * (number * len(rows) + t) :][:3]
-                before = states[t - 1, nodes] if t else h[nodes]
-                by_before += by_states[t, nodes]
+                before, gates, new, reset_state, _ = steps.pop()
+                if t >= first:
+                    by_before += by_states[t - first, nodes]
                 _call(gru_back_new, by_before, gates, new, present[t, nodes], before, by_gates, by_new)
                 by_reset_state = by_new @ of_state[2 * d :]
                 _call(gru_back_reset, by_before, by_reset_state, gates, before, by_gates)
                 by_before.addmm_(by_gates, of_state[: 2 * d])
-                by_weights[: 2 * d, d:] += by_gates.t() @ before
-                by_weights[2 * d :, d:] += by_new.t() @ reset_state
-                for gate, by_gate in enumerate((by_gates[:, :d], by_gates[:, d:], by_new)):
-                    of = slice(gate * d, (gate + 1) * d)
-                    by_weights[of, :d] += by_gate.t() @ _of_gate(rows[t, nodes], gate, d)
+                by_state[: 2 * d].addmm_(by_gates.t(), before)
+                by_state[2 * d :].addmm_(by_new.t(), reset_state)
+                for of, by_gate in ((slice(2 * d), by_gates), (slice(2 * d, None), by_new)):
+                    by_inputs[of].addmm_(by_gate.t(), rows[t, nodes])
                     by_biases[of] += by_gate.sum(dim=0)
-                    _of_gate(by_rows[t, nodes], gate, d).addmm_(by_gate, weights[of, :d], beta=float(shared))
-        return by_rows, by_weights, by_biases, None, by_h
+                if by_rows is not None:
+                    torch.mm(by_gates, of_inputs[: 2 * d], out=by_rows[t, nodes])
+                    by_rows[t, nodes].addmm_(by_new, of_inputs[2 * d :])
+        return by_rows, by_inputs, by_biases, by_state, None, by_h, None
 
 
-def _blocks(h: Tensor) -> list[slice]:
-    return [slice(begin, begin + _BLOCK) for begin in range(0, len(h), _BLOCK)]
+def _gru_steps(
+    rows: Tensor, of_inputs: Tensor, biases: Tensor, of_state: Tensor, present: Tensor, h: Tensor
+) -> Iterator[tuple[Tensor, ...]]:
+    """Of each snapshot and a block of nodes: the state before, gates, candidate and state after reset, the state after."""
+    d = h.shape[1]
+    for x, come in zip(rows, present, strict=True):
+        gates = torch.addmm(biases[: 2 * d], x, of_inputs[: 2 * d].t()).addmm_(h, of_state[: 2 * d].t())
+        reset_state, after = torch.empty_like(h), torch.empty_like(h)
+        _call(gru_open, gates, h, reset_state)
+        new = torch.addmm(biases[2 * d :], x, of_inputs[2 * d :].t()).addmm_(
+            reset_state, of_state[2 * d :].t()
+        )
+        _call(gru_renew, gates, new, come, h, after)
+        yield h, gates, new, reset_state, after
+        h = after
 
 
-def _of_gate(x: Tensor, gate: int, d: int) -> Tensor:
-    """The part of a row that a gate sees: all of it, or a slice of its own."""
-    return x if x.shape[1] == d else x[:, gate * d : (gate + 1) * d]
+def node_blocks(rows: Tensor) -> list[slice]:
+    """Blocks of the nodes of rows (…, n, w), whose tables stay in the processor's caches; on other devices one."""
+    count = rows.shape[-2]
+    length = _BLOCK if rows.device.type == "cpu" else max(1, count)
+    return [slice(begin, begin + length) for begin in range(0, count, length)]
 
 
 def _call(kernel: Any, *tensors: Tensor) -> None:

@@ -38,7 +38,7 @@ class Theirs(SnapshotModel):
 
     def __init__(self, shape, options) -> None:
         super().__init__(shape, options.model_copy(update={"hidden": options.wide}))
-        self.layers = nn.ModuleList([Sage(self.inputs, self.width, None), GatedConvolution(self.width, shared=True)])
+        self.layers = nn.ModuleList([Sage(self.inputs, self.width, None), GatedConvolution(self.width, self.width, shared=True)])
         self.decoder = shape.head(self.width, self.width, encounters=options.encounters)
 '''
 

@@ -255,8 +255,8 @@ class SharedLayout(BlockLayout):
         rows = x.pieces[number].wait()  # every crossing is waited for, even if its rows are not wanted
         first = self.steps - len(weights)
         newest = [step for step in self._pieces[number] if step >= first]
-        if not newest:  # empty rows, but of these weights, so that they have a gradient on all ranks
-            none = stage.alone(rows.new_zeros(0, rows.shape[2]), weights[0])
+        if not newest:  # empty rows, but of these rows and weights, so that they have a gradient on all ranks
+            none = stage.alone(rows.flatten(0, 1)[:0], weights[0])
             return none.reshape(0, rows.shape[1], none.shape[-1])
         newest_weights = [weights[step - first] for step in newest]
         every = None if x.every is None else x.every[number].wait()[-len(newest) :]

@@ -212,6 +212,7 @@ class WholeLayout(Layout):
     Attributes:
         steps: Snapshots of the pass.
         present: Which nodes have come, bool (t, n).
+        keeps_zeros: Whether rows of the others are zero after every stage along the graph.
         rows: Inputs of all nodes, (t, n, d).
     """
 
@@ -220,10 +221,11 @@ class WholeLayout(Layout):
         self.steps, self._block = len(block), block
         self._horizon = horizon
         self.present = horizon.present[block.start : block.stop]
+        self.keeps_zeros = keeps_zeros(model)
         self._graphs = operators(horizon, model, block)
         rows = torch.stack([model.encode(horizon.inputs(place)) for place in block])
         # A signature follows from the id: without this a node would have one before it has come.
-        self.rows = rows * self.present.unsqueeze(2)
+        self.rows = rows.mul_(self.present.unsqueeze(2))
 
     @override
     def inputs(self) -> Tensor:
@@ -251,8 +253,7 @@ class WholeLayout(Layout):
     @override
     def to_nodes(self, x: Tensor) -> tuple[Tensor, Tensor]:
         present = self.present[self.steps - len(x) :]
-        # A stage's bias gives rows to nodes that have not come, too.
-        return x * present.unsqueeze(2), present
+        return x if self.keeps_zeros else x * present.unsqueeze(2), present
 
     @override
     def to_snapshots(self, rows: Tensor) -> Tensor:
@@ -265,6 +266,11 @@ class WholeLayout(Layout):
     def tie(self) -> Tensor:
         """Zero: nothing has crossed ranks."""
         return self.rows.new_zeros(())
+
+
+def keeps_zeros(model: SnapshotModel) -> bool:
+    """Whether no stage along the graph gives a row to a node that has not come."""
+    return all(stage.keeps_zeros for stage in model.stages if isinstance(stage, GraphStage))
 
 
 def combines(model: SnapshotModel, like: Tensor) -> bool:

@@ -8,13 +8,21 @@ import torch
 from grid_layout import Grid, arrays, sigmoid
 from torch import Tensor
 
-from freshet_graph.trainer.models.convolutions import LaplacianConvolution, Sage
-from freshet_graph.trainer.models.recurrences import GatedConvolution, LastLinear, Lstm, MovingMean
+from freshet_graph.trainer.models.convolutions import LaplacianAggregation, LaplacianConvolution, Sage
+from freshet_graph.trainer.models.recurrences import (
+    GatedConvolution,
+    LastLinear,
+    Lstm,
+    MovingMean,
+    RectifiedMean,
+)
 from freshet_graph.trainer.models.stages import Stage, TimeStage
 from freshet_graph.trainer.models.unroll import unroll
 from freshet_graph.trainer.nn import recurrent
 from freshet_graph.trainer.nn.graph import CSRGraph
+from freshet_graph.trainer.nn.means import RectifiedMeans
 from freshet_graph.trainer.nn.recurrent import units_fit
+from freshet_graph.trainer.strategies.esdg.blocks import SavedBytes
 
 pytestmark = pytest.mark.usefixtures("double")
 NODES, STEPS, WIDTH = 7, 5, 3
@@ -66,8 +74,8 @@ def test_sage_alone_is_sage_without_neighbours() -> None:
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_gated_convolution_is_the_equations_of_tgcn(shared: bool) -> None:
-    stage = GatedConvolution(WIDTH, shared=shared)
-    rows = torch.randn(STEPS, NODES, WIDTH if shared else 3 * WIDTH)
+    stage = GatedConvolution(4, WIDTH, shared=shared)
+    rows = torch.randn(STEPS, NODES, 4)
     there = torch.ones(STEPS, NODES, dtype=torch.bool)
     there[:2, 4] = False  # comes with the third snapshot
     w = arrays(stage)
@@ -80,7 +88,7 @@ def test_gated_convolution_is_the_equations_of_tgcn(shared: bool) -> None:
         h = np.zeros(WIDTH)
         for t in range(STEPS):
             if there[t, node]:
-                row = rows[t, node].numpy()
+                row = w["linear.weight"] @ rows[t, node].numpy() + w["linear.bias"]
                 f_u, f_r, f_c = (row, row, row) if shared else np.split(row, 3)
                 u, r = sigmoid(gate("update", f_u, h)), sigmoid(gate("reset", f_r, h))
                 h = u * h + (1 - u) * np.tanh(gate("candidate", f_c, r * h))
@@ -121,17 +129,33 @@ def test_a_moving_mean_has_the_gradient_of_its_means(bandwidth: int, past: int) 
     assert torch.autograd.gradcheck(lambda x, carry: stage(x, there, carry)[0], (rows, before))
 
 
+@pytest.mark.parametrize("newest", [1, 2, STEPS])
+@pytest.mark.parametrize("bandwidth", [1, 2, 3, 9])
+def test_means_of_rectified_products_have_the_gradient_of_their_equation(
+    bandwidth: int, newest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recurrent, "_BLOCK", 3)  # the nodes are three blocks
+    stage, rows = RectifiedMean(WIDTH, 4, bandwidth), torch.randn(STEPS, NODES, WIDTH, requires_grad=True)
+    product = torch.relu(rows @ stage.linear.weight.t())
+    ends = range(STEPS - newest + 1, STEPS + 1)
+    expected = torch.stack([product[max(0, end - bandwidth) : end].mean(dim=0) for end in ends])
+    torch.testing.assert_close(stage.means(rows, newest), expected, rtol=0, atol=1e-12)
+    assert torch.autograd.gradcheck(
+        lambda x, weight: RectifiedMeans.apply(x, weight, newest, bandwidth), (rows, stage.linear.weight)
+    )
+
+
 @pytest.mark.parametrize("begun", [False, True])
 @pytest.mark.parametrize("kind", ["lstm", "each", "shared"])
 def test_compiled_units_give_rows_and_gradients_of_plain_ones(
     kind: str, begun: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recurrent, "_BLOCK", 3)  # the nodes are three blocks
-    stage = Lstm(WIDTH, WIDTH) if kind == "lstm" else GatedConvolution(WIDTH, shared=kind == "shared")
+    stage = Lstm(WIDTH, WIDTH) if kind == "lstm" else GatedConvolution(WIDTH, WIDTH, shared=kind == "shared")
     single = copy.deepcopy(stage).float()
     there = torch.ones(STEPS, NODES, dtype=torch.bool)
     there[:2, 4] = False
-    x = torch.randn(STEPS, NODES, 3 * WIDTH if kind == "each" else WIDTH)
+    x = torch.randn(STEPS, NODES, WIDTH)
     pull, state = torch.randn(STEPS + 1, NODES, WIDTH), torch.randn(2, NODES, WIDTH)
     found = []
     for unit, to in ((stage, torch.float64), (single, torch.float32)):
@@ -145,6 +169,30 @@ def test_compiled_units_give_rows_and_gradients_of_plain_ones(
         found.append([out, kept, rows.grad, *by_state, *(weights.grad for weights in unit.parameters())])
     for plain, compiled in zip(*found, strict=True):
         torch.testing.assert_close(compiled.double(), plain, rtol=1e-5, atol=1e-5)
+
+
+def test_the_newest_state_alone_has_the_gradients_of_all_states_and_saves_no_gates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recurrent, "_BLOCK", 3)
+    stage, there = (
+        GatedConvolution(WIDTH, WIDTH, shared=False).float(),
+        torch.ones(STEPS, NODES, dtype=torch.bool),
+    )
+    x, pull = torch.randn(STEPS, NODES, WIDTH).float(), torch.randn(1, NODES, WIDTH).float()
+    found = []
+    for pass_over in (stage, stage.last):
+        rows = x.clone().requires_grad_()
+        with SavedBytes([*stage.parameters()]) as saved:
+            out, _ = pass_over(rows, there, None)
+            out = out[-1:]
+        of_weights = 4 * 3 * WIDTH * 12  # weights multiplied with each other
+        assert saved.bytes <= 4 * (STEPS + 1) * NODES * WIDTH + there.nbytes + of_weights
+        stage.zero_grad()
+        (out * pull).sum().backward()
+        found.append([out, rows.grad, *(weight.grad.clone() for weight in stage.parameters())])
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("window", [1, 3, 9])
@@ -172,19 +220,25 @@ def rows_of(stages: list[Stage], blocks: list[slice], last: bool = False) -> Ten
 
 
 STACKS = {
-    "graph, time": lambda: [LaplacianConvolution(WIDTH, 6), GatedConvolution(2, shared=False)],
+    "graph, time": lambda: [LaplacianAggregation(), GatedConvolution(WIDTH, 2, shared=False)],
     "graph, time, graph, time": lambda: [
-        LaplacianConvolution(WIDTH, 6),
-        GatedConvolution(2, shared=False),
+        LaplacianAggregation(),
+        GatedConvolution(WIDTH, 2, shared=False),
         LaplacianConvolution(2, 2),
-        GatedConvolution(2, shared=True),
+        GatedConvolution(2, 2, shared=True),
     ],
     "graph, graph, time": lambda: [Sage(WIDTH, 4, 2), Sage(4, 4, 2), LastLinear(3, 4)],
     "graph": lambda: [Sage(WIDTH, 4, 2)],
     "graph, mean": lambda: [LaplacianConvolution(WIDTH, 4), MovingMean(3)],
+    "graph, rectified mean, both again": lambda: [
+        LaplacianAggregation(),
+        RectifiedMean(WIDTH, 4, 3),
+        LaplacianAggregation(),
+        RectifiedMean(4, 2, 3),
+    ],
     "graph, lstm": lambda: [LaplacianConvolution(WIDTH, 6), Lstm(6, 4)],
     "time, graph": lambda: [LastLinear(2, WIDTH), Sage(WIDTH, 4, None)],
-    "time, time": lambda: [LastLinear(2, WIDTH), GatedConvolution(WIDTH, shared=True)],
+    "time, time": lambda: [LastLinear(2, WIDTH), GatedConvolution(WIDTH, WIDTH, shared=True)],
 }
 
 
@@ -213,7 +267,7 @@ def test_the_future_never_changes_the_past() -> None:
 
 def test_time_stages_keep_nodes_apart() -> None:
     rows, there = torch.randn(STEPS, NODES, WIDTH), torch.ones(STEPS, NODES, dtype=torch.bool)
-    for stage in (LastLinear(3, WIDTH), GatedConvolution(WIDTH, shared=True), Lstm(WIDTH, WIDTH)):
+    for stage in (LastLinear(3, WIDTH), GatedConvolution(WIDTH, WIDTH, shared=True), Lstm(WIDTH, WIDTH)):
         assert isinstance(stage, TimeStage)
         other = rows.clone()
         other[:, 0] += 1

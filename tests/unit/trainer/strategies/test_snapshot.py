@@ -192,8 +192,8 @@ def test_smoothed_snapshots_and_operators_of_several_are_shared_alike(lane: Lane
             require_equal(found, one, torch.float64)
 
 
-WIDTHS = {"cdgcn": [11 + 8, 8, 8 + 8], "tmgcn": [8, 8, 8]}
-"""Of the rows that cross: to nodes after each convolution, to snapshots between the layers (no features)."""
+WIDTHS = {"cdgcn": [11 + 8, 8, 8 + 8], "tmgcn": [11, 8, 8], "tgcn": [11, 8, 8]}
+"""Of the rows that cross: to nodes after each graph stage, to snapshots between the layers (no features)."""
 
 
 @pytest.mark.parametrize("model", WIDTHS)
@@ -240,7 +240,8 @@ def test_bytes_that_cross_are_those_of_the_formula(
     sent = {purpose: sum(each[0][purpose] for each in found) for purpose in found[0][0]}
     assert sent["rows_to_nodes"] == 8 * passes * (first_conv + last_conv)
     assert sent["rows_to_snapshots"] == 8 * passes * back
-    assert sent["rows_to_nodes_gradients"] == 8 * sum(cells) * (first_conv + last_conv)
+    learned = last_conv + (first_conv if model == "cdgcn" else 0)  # no weight comes before the other rows
+    assert sent["rows_to_nodes_gradients"] == 8 * sum(cells) * learned
     assert sent["rows_to_snapshots_gradients"] == 8 * sum(cells) * back
 
 
