@@ -14,6 +14,7 @@ for the cell gives inf where a source has no in-edge.
 """
 
 import importlib.util
+import resource
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -251,6 +252,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     harness.table("what | way | CPU ms | times as long as ours", rows(given))
+    print(f"largest resident memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
 
 
 if __name__ == "__main__":
