@@ -26,6 +26,8 @@ ROW_NUMBER = "idx"
 
 _USERS_AND_ITEMS = ("user_id", "item_id")
 _OTHER_SIDE = "dst:"
+_SHOWN = 12
+"""Names of columns in a sentence; of others it has the number."""
 
 
 class ColumnMissingError(RefusedError):
@@ -95,7 +97,7 @@ class FileColumns:
                 missing = names.get(name, name)
                 raise ColumnMissingError(
                     header,
-                    f"column {missing} is missing; found {', '.join(header) or 'none'}. "
+                    f"column {missing} is missing; found {_listed(header)}. "
                     f"{_remedy(options, header, first_line, missing)}",
                 )
         read = {column: events[column] for column in header if column in events and column not in rest}
@@ -230,6 +232,11 @@ def _by_number(column: str, header: Sequence[str]) -> str:
     return column
 
 
+def _listed(header: Sequence[str]) -> str:
+    more = f" and {len(header) - _SHOWN} more" if len(header) > _SHOWN else ""
+    return (", ".join(header[:_SHOWN]) or "none") + more
+
+
 def _remedy(options: FileOptions, header: Sequence[str], first_line: str, missing: str) -> str:
     """The flags that would read a file without the columns src, dst and t, as far as its begin shows them."""
     cells = first_line.split()
@@ -238,16 +245,23 @@ def _remedy(options: FileOptions, header: Sequence[str], first_line: str, missin
         return "JODIE's files have such a header. Give --as jodie"
     if list(header[1:4]) == ["u", "i", "ts"]:
         return "DyGLib's files have such a header. Give --as dyglib"
-    if options.comment is None and first_line.startswith(("#", "%")):
-        return f"The file begins with a comment. Give --as snap, or --comment '{first_line[0]}' with --columns and --delimiter"
+    numbers = "--no-header --columns src=0,dst=1,t=2"
+    if options.comment is None and first_line.startswith("#"):
+        return (
+            "The file begins with a comment. Give --as snap, or --comment '#' with --delimiter and --columns"
+        )
+    if options.comment is None and first_line.startswith("%"):
+        return f"The file begins with a comment. Give --comment % --delimiter ' ' {numbers}, or as its columns are"
     if len(cells) > 2 and all(map(_is_number, cells)):
         return "The first line is a row of numbers between blanks. Give --as snap"
     if len(header) > 2 and not options.no_header and all(map(_is_number, header)):
-        return "The first line is a row of numbers. Give --no-header --columns src=0,dst=1,t=2"
+        return f"The first line is a row of numbers. Give {numbers}"
     if len(header) == 1 and marks:
         return f"If cells end with {marks[0]!r}, give --delimiter {marks[0]!r}"
     if len(header) > 2 and header[0] in ("ts", "day", "time", "timestamp", "year"):
         return "TGB's edge lists have such a header. Give --as tgb"
+    if options.no_header:
+        return "Give the numbers of the columns, such as --columns src=0,dst=1,t=2"
     meant = nearest(missing, header)
     question = f"Did you mean {meant}? " if meant else ""
     return f"{question}Name the columns of the file, such as --columns src=user,dst=item,t=ts"
@@ -272,10 +286,9 @@ def _matching(patterns: str, header: Sequence[str], read: Mapping[str, str]) -> 
             else [name for name in header if name not in read and fnmatchcase(name, exact)]
         )
         if not matched and exact != "*":
-            names = ", ".join(header) or "none"
             raise RefusedError(
                 Reason.MISSING_FIELD,
-                f"no column matches {exact} of --feature-columns; found {names}{did_you_mean(exact, header)}",
+                f"no column matches {exact} of --feature-columns; found {_listed(header)}{did_you_mean(exact, header)}",
             )
         features |= dict.fromkeys(matched)
     both = next((name for name in features if name in read and read[name] != "features"), None)

@@ -119,7 +119,7 @@ def read_polls(
             if offset == first and not opened.columns.bipartite:
                 warn_of_sides(path, draft.events())
             texts = {"dst": some.batch["dst"]} if opened.columns.bipartite else {}  # as in the file
-            yield _poll(draft, texts | some.texts, key, offset, rules, until_us)
+            yield _poll(draft, {**texts, **some.texts}, key, offset, rules, until_us)
             offset += some.batch.num_rows
 
 
