@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 TEST_PROCESSES ?= 4
 KAFKA_PORT ?= 0
 
-.PHONY: help setup demo test test-quick test-slow explore docs lint format bench gpu gpu-kit kafka kafka-stop flink flink-stop clean
+.PHONY: help setup demo test test-quick test-slow explore docs lint format bench gpu gpu-kit audit constraints kafka kafka-stop flink flink-stop clean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,6 +86,12 @@ gpu: $(STAMP) ## On a machine with a GPU: is the trainer right there, and how fa
 
 gpu-kit: $(STAMP) ## Lay what a machine with a GPU but without a network needs into .build/gpu
 	@PYTHON=$(BIN)/python deploy/gpu/prepare.sh
+
+audit: $(STAMP) ## Compare the pinned versions with advisories (ADVISORIES=FILE, in the form of OSV)
+	@$(BIN)/python deploy/release/audit.py $(ADVISORIES)
+
+constraints: $(STAMP) ## Write the newest versions into constraints.txt, and say what changed; then: make setup test
+	@$(BIN)/python deploy/release/constraints.py
 
 kafka: ## Start a fresh development broker; its host:port is the last line printed (KAFKA_PORT=9092: that port)
 	@$(PYTHON) deploy/kafka/broker.py start --port $(KAFKA_PORT) --property auto.create.topics.enable=true
