@@ -181,6 +181,12 @@ def lstm(w: Weights, prefix: str, rows: Sequence[Array], there: NDArray[np.bool_
     return found
 
 
+def own(w: Weights, layer: int, x: Array) -> Array | float:
+    """The linear map of ``residual: true``: X S; 0 without it."""
+    weight = w.get(f"layers.{layer}.skip.weight")
+    return 0.0 if weight is None else x @ weight.T
+
+
 def sage_linear(w: Weights, timeline: Drawn, window: int, **_: Any) -> list[Array]:
     """DistDy section 5.1; unweighted or weighted means of all neighbours."""
     found = []
@@ -258,7 +264,10 @@ def wdgcn(w: Weights, timeline: Drawn, **_: Any) -> list[Array]:
     rows = list(timeline.x)
     for layer in (0, 2):
         weight = w[f"layers.{layer}.linear.weight"]
-        y = [relu(laplacian(a) @ x @ weight.T) for a, x in zip(timeline.a, rows, strict=True)]
+        y = [
+            relu(laplacian(a) @ x @ weight.T) + own(w, layer, x)
+            for a, x in zip(timeline.a, rows, strict=True)
+        ]
         rows = lstm(w, f"layers.{layer + 1}", y, timeline.there)
     return rows
 
@@ -285,7 +294,7 @@ def evolvegcn(
                 i, f, g, o = (us[k] @ told + vs[k] @ weight + bs[k] for k in range(4))
                 memory = sigmoid(f) * memory + sigmoid(i) * np.tanh(g)
                 weight = sigmoid(o) * np.tanh(memory)
-            found.append(relu(laplacian(a) @ x @ weight))
+            found.append(relu(laplacian(a) @ x @ weight) + own(w, layer, x))
         rows = found
     return masked(rows, timeline.there)
 
@@ -313,5 +322,5 @@ ORACLES: dict[str, Callable[..., list[Array]]] = {
 
 def oracle(model: SnapshotModel, timeline: Drawn, **options: Any) -> Array:
     """Embeddings (t, n, d') after every snapshot."""
-    w = {name: value.detach().numpy() for name, value in model.named_parameters()}
+    w = {name.replace(".stage.", "."): value.detach().numpy() for name, value in model.named_parameters()}
     return np.stack(ORACLES[model.name](w, timeline, window=model.window, **options))

@@ -18,8 +18,12 @@ def small_params(model: str) -> dict[str, Any]:
     if MODELS.find(model).kind == "event":  # type: ignore[attr-defined]
         own = {"graphmixer": {"hidden": 16}, "dygformer": {"hidden": 16, "channels": 8, "neighbours": 7}}
         return {"time_width": 8, **own.get(model, {"memory": 16})}
-    heads = {"dysat": {"heads": 2, "temporal_heads": 4}, "gatlstm": {"heads": 2}}
-    return {"hidden": 8, "signature": 8, **heads.get(model, {})}
+    own = {
+        "dysat": {"heads": 2, "temporal_heads": 4, "residual": True},
+        "gatlstm": {"heads": 2},
+        "evolvegcn-h": {"residual": True},
+    }
+    return {"hidden": 8, "signature": 8, **own.get(model, {})}
 
 
 def session_on(

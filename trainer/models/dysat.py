@@ -7,11 +7,11 @@ from torch import nn
 
 from freshet_graph.schemas.section import Section
 from freshet_graph.trainer.models.attention import GraphAttention, SnapshotAttention
-from freshet_graph.trainer.models.interface import MODELS, ModelShape, SnapshotModel
+from freshet_graph.trainer.models.interface import MODELS, ModelShape, ResidualOptions, SnapshotModel
 from freshet_graph.trainer.models.sage_linear import Fanouts, SageLinearOptions
 
 
-class DysatOptions(SageLinearOptions):
+class DysatOptions(SageLinearOptions, ResidualOptions):
     """Options of ``dysat``."""
 
     fanouts: Fanouts = Field([None])
@@ -31,8 +31,9 @@ class Dysat(SnapshotModel):
     def __init__(self, shape: ModelShape, options: DysatOptions) -> None:
         super().__init__(shape, options)
         hops = [
-            GraphAttention(self.width if layer else self.inputs, self.width, options.heads, fanout)
+            self.convolution(GraphAttention(inputs, self.width, options.heads, fanout), inputs, self.width)
             for layer, fanout in enumerate(reversed(options.fanouts))
+            for inputs in [self.width if layer else self.inputs]
         ]
         time = SnapshotAttention(shape.window, self.width, options.temporal_heads)
         self.layers = nn.ModuleList([*hops, time])

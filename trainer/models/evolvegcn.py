@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from freshet_graph.schemas.section import Section
 from freshet_graph.trainer.models.interface import MODELS, ModelShape
-from freshet_graph.trainer.models.layered import LayeredModel, LayeredOptions
+from freshet_graph.trainer.models.layered import ConvolvedOptions, LayeredModel
 from freshet_graph.trainer.models.stages import Carry, GraphStage, Stage
 from freshet_graph.trainer.nn.aggregate import aggregate_normalised
 from freshet_graph.trainer.nn.graph import CSRGraph
@@ -165,7 +165,7 @@ class SummarisedConvolution(EvolvingConvolution):
         return summary.where(count > 0, 0)
 
 
-class EvolveGcnOptions(LayeredOptions):
+class EvolveGcnOptions(ConvolvedOptions):
     """Options of ``evolvegcn-o`` and ``evolvegcn-h``."""
 
     cell: Literal["gru", "lstm"] = Field(
@@ -180,7 +180,7 @@ class EvolveGcnO(LayeredModel):
 
     name: ClassVar[str] = "evolvegcn-o"
     Options: ClassVar[type[Section]] = EvolveGcnOptions
-    convolution: ClassVar[type[EvolvingConvolution]] = EvolvingConvolution
+    evolving: ClassVar[type[EvolvingConvolution]] = EvolvingConvolution
 
     def __init__(self, shape: ModelShape, options: EvolveGcnOptions) -> None:
         self._cell = options.cell
@@ -188,7 +188,7 @@ class EvolveGcnO(LayeredModel):
 
     @override
     def layer(self, inputs: int) -> Sequence[Stage]:
-        return [self.convolution(inputs, self.width, self._cell)]
+        return [self.convolution(self.evolving(inputs, self.width, self._cell), inputs, self.width)]
 
 
 @MODELS.register
@@ -199,4 +199,4 @@ class EvolveGcnH(EvolveGcnO):
     """
 
     name: ClassVar[str] = "evolvegcn-h"
-    convolution: ClassVar[type[EvolvingConvolution]] = SummarisedConvolution
+    evolving: ClassVar[type[EvolvingConvolution]] = SummarisedConvolution

@@ -9,12 +9,12 @@ from typing_extensions import override
 from freshet_graph.schemas.section import Section
 from freshet_graph.trainer.models.attention import GraphAttention
 from freshet_graph.trainer.models.interface import MODELS, ModelShape
-from freshet_graph.trainer.models.layered import LayeredModel, LayeredOptions
+from freshet_graph.trainer.models.layered import ConvolvedOptions, LayeredModel
 from freshet_graph.trainer.models.recurrences import Lstm
 from freshet_graph.trainer.models.stages import Stage
 
 
-class GatLstmOptions(LayeredOptions):
+class GatLstmOptions(ConvolvedOptions):
     """Options of ``gatlstm``."""
 
     heads: int = Field(8, ge=1, le=4096, description="Of attention; they divide hidden.")
@@ -33,4 +33,5 @@ class GatLstm(LayeredModel):
 
     @override
     def layer(self, inputs: int) -> Sequence[Stage]:
-        return [GraphAttention(inputs, self.width, self._heads), Lstm(self.width, self.width)]
+        attention = GraphAttention(inputs, self.width, self._heads)
+        return [self.convolution(attention, inputs, self.width), Lstm(self.width, self.width)]

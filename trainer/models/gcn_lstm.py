@@ -10,7 +10,7 @@ from typing_extensions import override
 from freshet_graph.schemas.section import Section
 from freshet_graph.trainer.models.convolutions import ConcatenatedConvolution, LaplacianConvolution
 from freshet_graph.trainer.models.interface import MODELS, ModelShape
-from freshet_graph.trainer.models.layered import LayeredModel, LayeredOptions
+from freshet_graph.trainer.models.layered import ConvolvedOptions, LayeredModel, LayeredOptions
 from freshet_graph.trainer.models.recurrences import Lstm
 from freshet_graph.trainer.models.stages import Stage
 
@@ -46,8 +46,9 @@ class WdGcn(LayeredModel):
     """WD-GCN: the LSTM sees the convolution alone (as DyGNeX trains it)."""
 
     name: ClassVar[str] = "wdgcn"
+    Options: ClassVar[type[Section]] = ConvolvedOptions
 
     @override
     def layer(self, inputs: int) -> Sequence[Stage]:
         convolution = LaplacianConvolution(inputs, self.width, bias=False, activation=torch.relu_)
-        return [convolution, Lstm(self.width, self.width)]
+        return [self.convolution(convolution, inputs, self.width), Lstm(self.width, self.width)]

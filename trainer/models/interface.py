@@ -13,7 +13,7 @@ from freshet_graph.stream.service.failure import Failure
 from freshet_graph.trainer.data.neighbours import MAX_WIDTH, signatures
 from freshet_graph.trainer.device import to_device
 from freshet_graph.trainer.models.link_decoder import LinkDecoder
-from freshet_graph.trainer.models.stages import Stage
+from freshet_graph.trainer.models.stages import GraphStage, Residual, Stage
 from freshet_graph.trainer.nn.graph import CSRGraph
 
 Kind = Literal["snapshot", "event"]
@@ -97,6 +97,16 @@ class SnapshotModelOptions(Section):
     )
 
 
+class ResidualOptions(SnapshotModelOptions):
+    """Options of models whose convolutions blend a node's own row with those of its neighbours."""
+
+    residual: bool = Field(
+        False,
+        description="Whether convolutions add a linear map of the node's own row, as GAT's authors do on proteins; models as "
+        "published do not.",
+    )
+
+
 class SnapshotModel(Model):
     """A row of stages over the last snapshots of the graph; strategies run them by ``unroll``.
 
@@ -123,11 +133,16 @@ class SnapshotModel(Model):
         self.width = options.hidden
         self.inputs = shape.features + options.signature + STRUCTURE
         self._signature, self._seed = options.signature, shape.seed
+        self._residual = isinstance(options, ResidualOptions) and options.residual
 
     @property
     def stages(self) -> list[Stage]:
         """The stages in order; the last one's rows are embeddings."""
         return [cast(Stage, layer) for layer in self.layers]
+
+    def convolution(self, stage: GraphStage, inputs: int, outputs: int) -> GraphStage:
+        """A convolution of these widths as the option ``residual`` wants it."""
+        return Residual(stage, inputs, outputs) if self._residual else stage
 
     def operators(self, graphs: list[CSRGraph]) -> list[CSRGraph]:
         """The graphs of graph stages, from the adjacencies of consecutive snapshots; usually those themselves."""

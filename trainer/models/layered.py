@@ -7,7 +7,12 @@ from pydantic import Field
 from torch import nn
 
 from freshet_graph.schemas.section import Section
-from freshet_graph.trainer.models.interface import ModelShape, SnapshotModel, SnapshotModelOptions
+from freshet_graph.trainer.models.interface import (
+    ModelShape,
+    ResidualOptions,
+    SnapshotModel,
+    SnapshotModelOptions,
+)
 from freshet_graph.trainer.models.stages import Stage
 
 
@@ -15,6 +20,10 @@ class LayeredOptions(SnapshotModelOptions):
     """Options of models of equal layers."""
 
     layers: int = Field(2, ge=1, le=16, description="Number of layers.")
+
+
+class ConvolvedOptions(LayeredOptions, ResidualOptions):
+    """Options of such models with a convolution in each layer that keeps no own row apart."""
 
 
 class LayeredModel(SnapshotModel):

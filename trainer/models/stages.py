@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from freshet_graph.trainer.nn.graph import CSRGraph, DirectedGraph
 
@@ -170,3 +171,47 @@ class CellStage(Stage):
             state: (n, d') after the previous snapshot; None for the first.
         """
         raise NotImplementedError
+
+
+class Residual(GraphStage):
+    """A graph stage and, added to its rows, a linear map of the targets' own: f(graph, X) + X S.
+
+    Without it a stage that sums over a node and its neighbours leaves 1 / (1 + degree) of a node's own row. GAT's authors
+    add it in the layers of their PPI network (Veličković et al. 2018, section 3.3).
+
+    Args:
+        stage: f.
+        inputs: Width of X.
+        outputs: Width of the result.
+    """
+
+    def __init__(self, stage: GraphStage, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.stage, self.skip = stage, nn.Linear(inputs, outputs, bias=False)
+        # what strategies ask of a stage
+        self.samples, self.summarises = stage.samples, stage.summarises  # type: ignore[misc]
+        self.fanout = stage.fanout
+        nn.init.xavier_uniform_(self.skip.weight)
+
+    @override
+    def weights(
+        self, steps: int, carry: Carry, summaries: list[Tensor] | None = None
+    ) -> tuple[list[Any], Carry]:
+        return self.stage.weights(steps, carry, summaries)
+
+    @override
+    def forward(self, graph: CSRGraph, target_rows: Tensor, x: Tensor, weights: Any) -> Tensor:
+        rows: Tensor = self.stage(graph, target_rows, x, weights)
+        return rows + self.skip(target_rows)
+
+    @override
+    def summary(self, graph: CSRGraph, x: Tensor) -> Tensor:
+        return self.stage.summary(graph, x)
+
+    @override
+    def per_snapshot(self, graphs: Sequence[CSRGraph], x: Tensor, weights: Sequence[Any]) -> Tensor:
+        return self.stage.per_snapshot(graphs, x, weights) + self.skip(x)
+
+    @override
+    def alone(self, target_rows: Tensor, weights: Any) -> Tensor:
+        return self.stage.alone(target_rows, weights) + self.skip(target_rows)

@@ -23,7 +23,9 @@ COMES = np.array([0, 0, 0, 0, 0, 2, 3, 0])
 CASES = {
     "gatlstm": {"hidden": 6, "heads": 3, "signature": 0},
     "gatlstm, one layer": {"hidden": 6, "heads": 1, "layers": 1, "signature": 0},
+    "gatlstm, residual": {"hidden": 6, "heads": 3, "signature": 0, "residual": True},
     "dysat": {"hidden": 6, "heads": 2, "temporal_heads": 3, "signature": 0},
+    "dysat, residual": {"hidden": 6, "heads": 2, "temporal_heads": 3, "signature": 0, "residual": True},
     "dysat, two hops": {
         "hidden": 6,
         "heads": 2,
@@ -203,9 +205,11 @@ def test_a_model_is_its_equations(case: str) -> None:
     rows = x.numpy() * there
     for stage in model.stages:
         w, kind = arrays(stage), type(stage).__name__
-        if kind == "GraphAttention":
+        if kind in ("GraphAttention", "Residual"):
+            w = {name.removeprefix("stage."): weight for name, weight in w.items()}
+            own = rows @ w["skip.weight"].T if kind == "Residual" else 0
             rows = np.array([plain_attention(w, each, row) for each, row in zip(WEIGHTS, rows, strict=True)])
-            rows = rows * there
+            rows = (rows + own) * there
         elif kind == "Lstm":
             rows = plain_lstm(w, rows)
         elif kind == "SnapshotAttention":
