@@ -1,8 +1,9 @@
 """A matrix of evaluations: every model on every data set, lane, number of ranks and seed."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any, Self
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from freshet_graph.schemas.config import Name, Service
@@ -35,7 +36,26 @@ class MatrixLane(Section):
     """Partition of the file."""
 
     lane: Name = Field(description="The algorithm.")
+    name: Name | None = Field(None, description="In the results. null: the algorithm.")
     config: dict[str, Any] = Field(default_factory=dict, description="Trainer keys, such as lane_params.")
+
+
+def _distinct_numbers(numbers: list[int]) -> list[int]:
+    if min(numbers) < 0 or len(set(numbers)) < len(numbers):
+        raise ValueError(f"numbers must be distinct and not negative, found {numbers}")
+    return numbers
+
+
+Numbers = Annotated[list[int], Field(min_length=1), AfterValidator(_distinct_numbers)]
+
+
+class MatrixMore(Section):
+    """Further cells of the same models. A list that is null is that of the matrix."""
+
+    data: list[MatrixData] | None = Field(None, min_length=1, description="Data sets.")
+    lanes: list[MatrixLane] | None = Field(None, min_length=1, description="Lanes.")
+    ranks: Numbers | None = Field(None, description="Numbers of ranks.")
+    seeds: Numbers | None = Field(None, description="Seeds.")
 
 
 class Matrix(Service):
@@ -48,25 +68,36 @@ class Matrix(Service):
     lanes: list[MatrixLane] = Field(
         default_factory=lambda: [MatrixLane(lane="hash")], min_length=1, description="Lanes."
     )
-    ranks: list[int] = Field(default_factory=lambda: [1], min_length=1, description="Numbers of ranks.")
-    seeds: list[int] = Field(default_factory=lambda: [0], min_length=1, description="Seeds.")
+    ranks: Numbers = Field(default_factory=lambda: [1], description="Numbers of ranks.")
+    seeds: Numbers = Field(default_factory=lambda: [0], description="Seeds.")
+    more: list[MatrixMore] = Field(
+        default_factory=list,
+        description="Further cells, such as one seed on four ranks: {ranks: [4], seeds: [0]}.",
+    )
     split: str = Field("0.7,0.15,0.15", description="Shares of training, validation and test by time.")
+    masked_nodes: float = Field(
+        0.0, ge=0, le=0.9, description="Share of the nodes that are hidden from training, drawn by the seed."
+    )
     config: dict[str, Any] = Field(
         default_factory=dict,
         description="Trainer keys of all cells; those of data, model and lane override them.",
     )
 
-    @field_validator("models")
-    @classmethod
-    def _distinct(cls, models: list[MatrixModel]) -> list[MatrixModel]:
-        names = [model.name for model in models]
-        if len(set(names)) < len(names):
-            raise ValueError(f"models must have distinct names, found {names}")
-        return models
+    @model_validator(mode="after")
+    def _one_meaning(self) -> Self:
+        _require_distinct("models", self.models)
+        lanes: dict[str, MatrixLane] = {}
+        for block in (self, *self.more):
+            _require_distinct("lanes", block.lanes or [])
+            for lane in block.lanes or []:
+                if lanes.setdefault(lane.name or lane.lane, lane) != lane:
+                    raise ValueError(
+                        f"lane {lane.name or lane.lane} has two meanings. Give one of them another name"
+                    )
+        return self
 
-    @field_validator("ranks", "seeds")
-    @classmethod
-    def _counted(cls, numbers: list[int]) -> list[int]:
-        if min(numbers) < 0 or len(set(numbers)) < len(numbers):
-            raise ValueError(f"numbers must be distinct and not negative, found {numbers}")
-        return numbers
+
+def _require_distinct(of: str, entries: Sequence[MatrixModel | MatrixLane]) -> None:
+    names = [entry.name or getattr(entry, "lane", None) for entry in entries]
+    if len(set(names)) < len(names):
+        raise ValueError(f"{of} must have distinct names, found {names}")

@@ -7,10 +7,12 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from trainer_invoked import RUNNER, _no_logs, invoke  # noqa: F401  a fixture
 from trainer_processes import PATIENCE_S, ranks_of, started, until
 from trainer_streams import meetings
 
 from freshet_graph.schemas.matrix import Matrix
+from freshet_graph.trainer.cli import app
 from freshet_graph.trainer.evaluation.matrix import cells, evaluated
 
 
@@ -97,25 +99,51 @@ def test_a_cell_tells_how_far_it_is_and_reads_columns_of_other_names(tmp_path: P
 
 
 @pytest.mark.slow
-def test_pac_cells_train_on_two_passes_over_the_training_part_on_one_rank_and_on_two(tmp_path: Path) -> None:
-    events = meetings(snapshots=6, a_snapshot=60, nodes=60, features=False)
+def test_cells_of_pac_hide_nodes_stop_early_and_say_cut_balance_memory_and_bytes(
+    tmp_path: Path,
+) -> None:
+    """Through the command, as SPEED's Table IV: two passes over the training part, on one rank and on two."""
+    events = meetings(snapshots=6, a_snapshot=40, nodes=40, features=False)
     table = events.select(["src", "dst", "op"]).append_column(
         "t", [[t / 1e6 for t in events["t"].to_pylist()]]
     )
     pq.write_table(table, tmp_path / "events.parquet")
-    model = {"model": "tgn", "model_params": {"memory": 8, "time_width": 8}, "strategy": "pac"}
-    matrix = Matrix.model_validate(
-        {
-            "data": [{"file": str(tmp_path / "events.parquet")}],
-            "models": [{"name": "tgn", "config": model}],
-            "lanes": [{"lane": "sep-two-pass", "config": {"lane_params": {"hubs": 0.05}, "parts": 2}}],
-            "ranks": [1, 2],
-            "split": "0.6,0.2,0.2",
-            "config": {"interval_s": 1.0, "optimisation": {"epochs": 1, "batch_size": 16}},
-        }
-    )
-    one, two = (evaluated(cell, lambda sentence: None) for cell in cells(matrix))
-    assert (one["error"], two["error"]) == (None, None)
-    assert one["discarded"] == 0 < two["discarded"]
-    assert 0 < one["ap"] <= 1
-    assert 0 < two["ap"] <= 1
+    model = {"model": "tige", "model_params": {"memory": 8, "time_width": 8}}
+    sep = {"lane": "sep-two-pass", "name": "sep-5", "config": {"lane_params": {"hubs": 0.05}}}
+    matrix = {
+        "data": [{"file": str(tmp_path / "events.parquet")}],
+        "models": [{"name": "tige", "config": model}],
+        "lanes": [sep],
+        "ranks": [2],
+        "more": [{"lanes": [{"lane": "hash", "name": "none"}], "ranks": [1]}],
+        "split": "0.6,0.2,0.2",
+        "masked_nodes": 0.1,
+        "config": {
+            "strategy": "pac",
+            "parts": 2,
+            "interval_s": 1.0,
+            "optimisation": {"epochs": 9, "patience": 1, "learning_rate": 1e-9, "batch_size": 16},
+        },
+    }
+    (tmp_path / "matrix.yaml").write_text(yaml.safe_dump(matrix))
+    command = ["evaluate", "--matrix", str(tmp_path / "matrix.yaml"), "--out", str(tmp_path / "r.parquet")]
+    code, result, err = invoke(*command)
+    assert (code, result["cells"], result["failed"]) == (0, 2, 0), err
+    rows = {row["ranks"]: row for row in pq.read_table(tmp_path / "r.parquet").to_pylist()}
+    one, two = rows[1], rows[2]
+    assert one["masked_nodes"] == two["masked_nodes"] > 0
+    assert max(one["epochs"], two["epochs"]) < 9
+    assert one["cut"] == one["discarded"] == 0
+    assert one["event_balance"] == 1
+    assert two["cut"] * one["rank_events"] == pytest.approx(two["discarded"])
+    learned = one["rank_events"] * (1 - two["cut"])
+    assert two["event_balance"] == pytest.approx(two["rank_events"] * 2 / learned)
+    assert min(row[name] for row in (one, two) for name in ("rank_memory_bytes", "rank_cpu_s")) > 0
+    assert one.get("sent_bytes") is None
+    assert two["sent_bytes"] > 0
+    assert all(0 < row[name] <= 1 for row in (one, two) for name in ("ap", "transductive_ap", "inductive_ap"))
+    printed = RUNNER.invoke(app, [*command, "--figure", "event_balance", "--format", "markdown"]).stdout
+    assert printed.splitlines()[2:] == [
+        f"| tige, sep-5, 2 ranks | {two['event_balance']:.4f} |",
+        "| tige, none, 1 rank | 1.0000 |",
+    ]

@@ -103,10 +103,10 @@ def costs_of(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"comm_seconds": mean_s, "sent_bytes": dict(sent)} if sent else {}
 
 
-def of_ranks(number: int, ranks: Ranks) -> list[int]:
-    """A number of each rank, by rank; a collective."""
+def of_ranks(number: float, ranks: Ranks) -> list[Any]:
+    """A number of each rank, by rank, of the number's type; a collective."""
     return [
-        int(total)
+        type(number)(total)
         for total in ranks.total([float(number) * (rank == ranks.rank) for rank in range(ranks.size)])
     ]
 
@@ -276,8 +276,9 @@ METRICS = {metric for metric, _, _ in TABLE.values()}
 """Metrics of the built-in tasks; every figure of other tasks is reported."""
 
 ABOUT_RUN = (
-    "seed", "best_epoch", "epochs", "discarded", "train_s", "wait_s", "comm_seconds", "sent_bytes", "epoch_s",
-    "peak_mib", "rank_graph_bytes", "rank_mapped_bytes", "training",
+    "seed", "best_epoch", "epochs", "discarded", "cut", "event_balance", "train_s", "wait_s", "comm_seconds", "sent_bytes",
+    "epoch_s", "peak_mib", "rank_events", "rank_cpu_s", "rank_memory_bytes", "rank_graph_bytes", "rank_mapped_bytes",
+    "training",
 )  # fmt: skip
 
 
@@ -449,7 +450,8 @@ class _Run:
         self.metric, self.sign = self.session.task.selection_metric
         self.snapshot_trainer = SnapshotTrainer(self.session)
         self.reports: list[StepReport] = []
-        self.graph_bytes = self.mapped_bytes = 0  # the most so far
+        self.events, self.cpu_s = 0, 0.0  # that this rank learned in all epochs, and its processor's seconds
+        self.memory_bytes = self.graph_bytes = self.mapped_bytes = 0  # the most so far
         self.cautions: list[dict[str, Any]] = []  # about the last figures, which are those of the test
         self.keeps_chosen = False
         self.chosen: tuple[dict[str, Any], dict[str, Any]] | None = (
@@ -497,16 +499,23 @@ class _Run:
         self.snapshot_trainer.require_learned()
         self._put_back(weights, state)
         self.chosen = self._copy() if self.keeps_chosen else None
+        discarded = sum(report.discarded for report in self.reports)
+        events = of_ranks(self.events, self.ranks)
         return {
             "seed": self.seed,
             **self._test_figures(),
             **self._validated(best),
             "best_epoch": chosen,
             "epochs": len(seconds),
-            "discarded": sum(report.discarded for report in self.reports) / len(seconds),
+            "discarded": discarded / len(seconds),
+            "cut": discarded / (discarded + sum(events)),
+            "event_balance": max(events) * len(events) / sum(events),
             **work(self.reports, self.ranks),
             "epoch_s": sum(seconds) / len(seconds),
             "peak_mib": peak_mib(),
+            "rank_events": [number / len(seconds) for number in events],
+            "rank_cpu_s": of_ranks(self.cpu_s / len(seconds), self.ranks),
+            "rank_memory_bytes": of_ranks(self.memory_bytes, self.ranks),
             "rank_graph_bytes": of_ranks(self.graph_bytes, self.ranks),
             "rank_mapped_bytes": of_ranks(self.mapped_bytes, self.ranks),
             **self._training_figures(),
@@ -572,7 +581,10 @@ class _Run:
         for examples in self._example_sets(self.split.validate_until_us, epoch):
             train, validate = self.split.train(examples.times), self.split.validate(examples.times)
             if train.any():
-                report = self.snapshot_trainer.once(examples.of_events(train), epoch)
+                learned_examples, began_s = examples.of_events(train), time.process_time()
+                report = self.snapshot_trainer.once(learned_examples, epoch)
+                self.cpu_s += time.process_time() - began_s
+                self.events += len(learned_examples)
                 self.reports.append(report)
                 losses += (report.loss or 0.0) * report.events
                 learned += report.events
@@ -616,6 +628,7 @@ class _Run:
                 return
             self.session.advance(manifest)
             yield self.session.task.examples(self.session.view, self.session.strategy, epoch=epoch)
+            self.memory_bytes = max(self.memory_bytes, self.session.strategy.held_bytes.get("memory", 0))
             self.graph_bytes = max(self.graph_bytes, self.session.graph_bytes)
             self.mapped_bytes = max(self.mapped_bytes, mapped_bytes())
             self.progress.snapshot_done(epoch, number)
@@ -667,13 +680,13 @@ def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     summary: dict[str, Any] = {}
     figures = dict.fromkeys((*TABLE, *LABEL_FIGURES))
     figures |= {key: None for run in runs for key in run if key not in ABOUT_RUN and "validation" not in key}
-    for key in (*figures, "discarded", "epoch_s", "train_s", "wait_s", "peak_mib"):
+    for key in (*figures, "discarded", "cut", "event_balance", "epoch_s", "train_s", "wait_s", "peak_mib"):
         values = [run[key] for run in runs if key in run]
         if values:
             summary[key] = max(values) if key == "peak_mib" else float(np.mean(values))
         if len(values) > 1 and key in figures:
             summary[f"{key}_spread"] = float(np.std(values, ddof=1))
-    for key in ("rank_graph_bytes", "rank_mapped_bytes"):
+    for key in (name for name in ABOUT_RUN if name.startswith("rank_")):
         summary[key] = [max(ranks) for ranks in zip(*(run[key] for run in runs), strict=True)]
     trainings = [run["training"] for run in runs if "training" in run]
     return {**summary, **costs_of(runs), **({"training": means_of(trainings)} if trainings else {})}

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,9 @@ from freshet_graph.trainer.validation import require_evaluable
 
 FIGURES = ("ap", "macro_f1", "auroc", "mse")
 """Default figures: the first that a cell has."""
+
+LARGE = 100
+"""A mean from here on, such as of bytes, is shown without decimals."""
 
 BASELINES = (
     "edgebank", "edgebank_window", "recency", "recency_popularity", "activity", "majority", "last_label", "zero", "mean",
@@ -87,8 +90,9 @@ class Entry:
         """For people: ``0.9123 ± 0.0012``, and the number of failed cells."""
         if self.mean is None:
             return "failed" if self.failed else "–"
-        spread = "" if self.sd is None else f" ± {self.sd:.4f}"
-        return f"{self.mean:.4f}{spread}{f' ({self.failed} failed)' if self.failed else ''}"
+        decimals = 4 if abs(self.mean) < LARGE else 0
+        spread = "" if self.sd is None else f" ± {self.sd:,.{decimals}f}"
+        return f"{self.mean:,.{decimals}f}{spread}{f' ({self.failed} failed)' if self.failed else ''}"
 
 
 def entries(rows: Sequence[Mapping[str, Any]], figure: str | None) -> list[Entry]:
@@ -253,19 +257,23 @@ class Cell:
 
     Attributes:
         model: Its name in the matrix.
+        lane: Its name in the matrix.
         config: With the cell's seed.
         ranks: Number of ranks.
         source: The file, its columns and its negatives.
         data_hash: sha256 of the file's content.
         split: As on the command line.
+        masked_nodes: As on the command line.
     """
 
     model: str
+    lane: str
     config: TrainerConfig
     ranks: int
     source: MatrixData
     data_hash: str
     split: str
+    masked_nodes: float
 
     @property
     def data(self) -> str:
@@ -280,9 +288,11 @@ class Cell:
 
     @property
     def config_hash(self) -> str:
-        """Hash of configuration, split, options of the file, and whether there is a file of negatives."""
+        """Hash of configuration, split, options of the file, hidden nodes, and whether there is a file of negatives."""
         said = {**self.compared, "split": self.split, "negatives": self.source.negatives is not None}
         said |= self.source.given
+        if self.masked_nodes:
+            said["masked_nodes"] = self.masked_nodes
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
     @property
@@ -295,23 +305,32 @@ class Cell:
     def key(self) -> tuple[Any, ...]:
         """The columns of ``IDENTITY``."""
         return (
-            self.model, self.config.lane, self.ranks, self.config.seed, self.data, self.data_hash,
+            self.model, self.lane, self.ranks, self.config.seed, self.data, self.data_hash,
             self.config_hash, self.negatives_hash,
         )  # fmt: skip
 
 
 def cells(matrix: Matrix) -> list[Cell]:
-    """All cells, each with a valid configuration.
+    """All cells, each once and with a valid configuration, by their seeds: the first seed alone makes a table.
 
     Raises:
         Failure: A file cannot be read, or a cell's configuration is wrong; the sentence names the cell.
     """
     parse_shares(matrix.split)
-    digests = {data.file: file_hash(data.file) for data in matrix.data}
-    valid_cells = []
-    for data, model, lane, ranks, seed in product(
-        matrix.data, matrix.models, matrix.lanes, matrix.ranks, matrix.seeds
+    digests: dict[str, str] = {}
+    valid_cells: dict[tuple[Any, ...], Cell] = {}
+    for data, model, lane, ranks, seed in chain.from_iterable(
+        product(
+            block.data or matrix.data,
+            matrix.models,
+            block.lanes or matrix.lanes,
+            block.ranks or matrix.ranks,
+            block.seeds or matrix.seeds,
+        )
+        for block in (matrix, *matrix.more)
     ):
+        if data.file not in digests:
+            digests[data.file] = file_hash(data.file)
         keys = {
             **matrix.config,
             **data.config,
@@ -320,14 +339,18 @@ def cells(matrix: Matrix) -> list[Cell]:
             "lane": lane.lane,
             "seed": seed,
         }
-        where = f"model {model.name} on lane {lane.lane} of {data.file}"
+        name = lane.name or lane.lane
+        where = f"model {model.name} on lane {name} of {data.file}"
         config = validated(TrainerConfig, keys, where)
         try:
             require_evaluable(config, ranks)
         except Failure as error:
             raise Failure(f"{where}: {error}") from None
-        valid_cells.append(Cell(model.name, config, ranks, data, digests[data.file], matrix.split))
-    return valid_cells
+        cell = Cell(
+            model.name, name, config, ranks, data, digests[data.file], matrix.split, matrix.masked_nodes
+        )
+        valid_cells.setdefault(cell.key, cell)
+    return sorted(valid_cells.values(), key=lambda cell: cell.config.seed)
 
 
 def run_matrix(matrix: Matrix, out: str | Path, figure: str | None = None) -> dict[str, Any]:
@@ -361,7 +384,7 @@ def run_matrix(matrix: Matrix, out: str | Path, figure: str | None = None) -> di
             for number, place in enumerate(waiting, 1):
                 cell = every[place]
                 log.info(
-                    "cell", number=number, of=len(waiting), model=cell.model, lane=cell.config.lane,
+                    "cell", number=number, of=len(waiting), model=cell.model, lane=cell.lane,
                     data=cell.data, ranks=cell.ranks, seed=cell.config.seed,
                 )  # fmt: skip
                 where = (
@@ -416,6 +439,7 @@ def evaluated(cell: Cell, progress: Callable[[str], None]) -> dict[str, Any]:
             "--split", cell.split, "--ranks", str(cell.ranks), "--json",
             *(["--negatives", negatives] if negatives else []),
             *cell.source.flags,
+            *(["--masked-nodes", str(cell.masked_nodes)] if cell.masked_nodes else []),
         ]  # fmt: skip
         with subprocess.Popen(
             command,
@@ -452,6 +476,9 @@ def evaluated(cell: Cell, progress: Callable[[str], None]) -> dict[str, Any]:
         keys = ("strategy", "lane", "predicted_s", "reason")
         row["choice"] = json.dumps({key: result[key] for key in keys if key in result})
     figures = {key: value for key, value in result.items() if key not in SETTLED}
+    figures |= {key: max(value) for key, value in figures.items() if key.startswith("rank_")}
+    if "sent_bytes" in figures:
+        figures["sent_bytes"] = sum(figures["sent_bytes"].values())
     return {**row, **{key: float(value) for key, value in figures.items() if isinstance(value, int | float)}}
 
 

@@ -30,7 +30,7 @@ RUN_KEYS = {"snapshots", "steps", "events", "loss", "ap", "auc", "mrr", "seconds
 EVALUATE_KEYS = {
     "model", "strategy", "ranks", "epochs", "ap", "auc", "mrr", "inductive_ap", "random_ap", "edgebank_ap",
     "edgebank_window_ap", "recency_ap", "recency_popularity_ap", "seeds", "epoch_s", "peak_mib", "rank_graph_bytes",
-    "rank_mapped_bytes",
+    "rank_mapped_bytes", "cut", "event_balance", "rank_events", "rank_cpu_s", "rank_memory_bytes",
 }  # fmt: skip
 
 

@@ -92,22 +92,22 @@ def test_a_run_that_was_killed_goes_on_and_a_finished_one_does_nothing(
     evaluations.dies_at = 3
     with pytest.raises(KeyboardInterrupt):
         run(matrix, out)
-    assert pq.read_table(out)["seed"].to_pylist() == [0, 1, 0]
+    assert pq.read_table(out)["seed"].to_pylist() == [0, 0, 1], "the first seed of all cells comes first"
     evaluations.dies_at = None
     found = run(matrix, out)
     assert (found["cells"], found["run"], found["skipped"], found["failed"]) == (4, 1, 3, 0)
-    assert evaluations.done == [("plain", 0), ("plain", 1), ("history", 0), ("history", 1)]
+    assert evaluations.done == [("plain", 0), ("history", 0), ("plain", 1), ("history", 1)]
     assert run(matrix, out)["run"] == 0
     table = pq.read_table(out)
-    assert table["ap"].to_pylist() == [0.9, 0.91] * 2
-    assert table["mrr"].to_pylist() == [None, None, 0.5, 0.5]  # absent, never zero
+    assert table["ap"].to_pylist() == [0.9, 0.9, 0.91, 0.91]
+    assert table["mrr"].to_pylist() == [None, 0.5] * 2  # absent, never zero
 
 
 def test_failed_cells_are_tried_again_and_others_kept(tmp_path: Path, evaluations: Evaluations) -> None:
     matrix, out = matrix_for(tmp_path), tmp_path / "r.parquet"
     evaluations.fails = {"plain"}
     assert run(matrix, out)["failed"] == 2
-    assert pq.read_table(out)["error"].to_pylist() == ["lane hash has no parts"] * 2 + [None] * 2
+    assert pq.read_table(out)["error"].to_pylist() == ["lane hash has no parts", None] * 2
     evaluations.fails = set()
     assert run(matrix, out) | {"seconds": 0, "file": "", "results": []} == {
         "file": "", "cells": 4, "run": 2, "skipped": 2, "failed": 0, "seconds": 0, "results": [],
@@ -123,13 +123,14 @@ def test_other_data_or_another_configuration_is_another_cell(
     assert run(matrix_for(tmp_path, seeds=[0], config={"metrics": {"port": 7}}), out)["run"] == 0
     assert run(matrix_for(tmp_path, seeds=[0], config={"interval_s": 5.0}), out)["run"] == 2
     assert run(matrix_for(tmp_path, seeds=[0], split="0.8,0.1,0.1"), out)["run"] == 2
+    assert run(matrix_for(tmp_path, seeds=[0], masked_nodes=0.1), out)["run"] == 2
     assert run(matrix, out)["run"] == 0
     (tmp_path / "a.csv").write_text("src,dst,t\n1,2,4\n")
     assert run(matrix, out)["run"] == 2
     table = pq.read_table(out)
-    assert len(table) == 8  # what was measured before stays
+    assert len(table) == 10  # what was measured before stays
     assert len(set(table["data_hash"].to_pylist())) == 2
-    assert len(set(table["config_hash"].to_pylist())) == 6
+    assert len(set(table["config_hash"].to_pylist())) == 8
 
 
 def test_cells_of_other_negatives_are_not_averaged_with_these(
@@ -168,6 +169,28 @@ def test_axes_make_cells_and_nearer_keys_go_before_common_ones(tmp_path: Path) -
         ("tgn-history", 3),
     }
     assert {cell.config.lane: cell.config.lane_params for cell in found} == {"hash": {}, "sep": {"hubs": 0.1}}
+
+
+def test_further_cells_name_what_differs_and_no_cell_comes_twice(
+    tmp_path: Path, evaluations: Evaluations
+) -> None:
+    few, many = (
+        {"lane": "sep", "name": f"sep-{p}", "config": {"lane_params": {"hubs": p / 100}}} for p in (0, 5)
+    )
+    more = [{"ranks": [4], "seeds": [0]}, {"lanes": [few], "seeds": [0]}, {"seeds": [1]}]
+    matrix = matrix_for(tmp_path, models=OVER_RANKS[:1], lanes=[many], ranks=[2], more=more)
+    places = [(cell.lane, cell.ranks, cell.config.seed, cell.config.lane) for cell in cells(matrix)]
+    assert places == [
+        ("sep-5", 2, 0, "sep"), ("sep-5", 4, 0, "sep"), ("sep-0", 2, 0, "sep"), ("sep-5", 2, 1, "sep"),
+    ]  # fmt: skip
+    results = run(matrix, tmp_path / "r.parquet")["results"]
+    assert [(entry["lane"], entry["ranks"], entry["seeds"]) for entry in results] == [
+        ("sep-5", 2, 2), ("sep-5", 4, 1), ("sep-0", 2, 1),
+    ]  # fmt: skip
+    with pytest.raises(Failure, match=r"lane sep-5 has two meanings\. Give one of them another name"):
+        matrix_for(tmp_path, lanes=[many], more=[{"lanes": [{"lane": "hdrf", "name": "sep-5"}]}])
+    with pytest.raises(Failure, match="lanes must have distinct names"):
+        matrix_for(tmp_path, lanes=[{"lane": "sep"}, {"lane": "sep", "config": {"parts": 2}}])
 
 
 def test_what_is_wrong_is_told_before_anything_runs(tmp_path: Path, evaluations: Evaluations) -> None:
@@ -271,6 +294,14 @@ def test_cautions_of_cells_are_told_with_the_table(tmp_path: Path, evaluations: 
     out.unlink()
     evaluations.cautions = []
     assert "cautions" not in run(matrix, out)
+
+
+def test_large_figures_have_no_decimals() -> None:
+    rows = [row_of("tgn", seed, cut=0.1, rank_memory_bytes=1e6 + seed) for seed in (0, 2)]
+    assert render(entries(rows, "cut"), "markdown").splitlines()[2:] == ["| tgn | 0.1000 ± 0.0000 |"]
+    assert render(entries(rows, "rank_memory_bytes"), "markdown").splitlines()[2:] == [
+        "| tgn | 1,000,001 ± 1 |"
+    ]
 
 
 def row_of(model: str, seed: int, **figures: float | None) -> dict[str, Any]:
