@@ -83,11 +83,16 @@ class Matrix(Service):
         description="Trainer keys of all cells; those of data, model and lane override them.",
     )
 
+    @property
+    def blocks(self) -> "list[Matrix | MatrixMore]":
+        """The matrix and its further cells."""
+        return [self, *self.more]
+
     @model_validator(mode="after")
     def _one_meaning(self) -> Self:
         _require_distinct("models", self.models)
         lanes: dict[str, MatrixLane] = {}
-        for block in (self, *self.more):
+        for block in self.blocks:
             _require_distinct("lanes", block.lanes or [])
             for lane in block.lanes or []:
                 if lanes.setdefault(lane.name or lane.lane, lane) != lane:

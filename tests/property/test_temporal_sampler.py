@@ -124,6 +124,22 @@ def test_two_layers_name_every_node_once_and_are_those_of_brute_force(
 
 
 @settings(max_examples=40, deadline=None)
+@given(batches, st.integers(1, 3), st.sampled_from(HOWS), st.lists(st.booleans(), min_size=6, max_size=6))
+def test_among_some_nodes_a_row_has_its_first_interactions_with_those(
+    given_batches: list[list[tuple[int, int, int]]], k: int, how: str, among: list[bool]
+) -> None:
+    graph, brute = grown(given_batches)
+    before = brute.events[-1][2] + 1 if brute.events else 1
+    sampler = TemporalSampler(graph, k, how, seed=3)
+    sampler.among, sampler.reach = np.array(among), 2
+    (layer,) = sampler.layers(np.arange(6), before, 1)
+    for i in range(6):
+        looked_through = brute.sample(i, before, 2 * k, how, 3)
+        assert rows(layer.sampled, i) == [entry for entry in looked_through if among[entry[0]]][:k]
+    assert np.isin(sampler.below[6:], np.flatnonzero(among)).all()
+
+
+@settings(max_examples=40, deadline=None)
 @given(batches, batches)
 def test_a_restored_graph_goes_on_as_the_one_it_was_made_of(
     earlier: list[list[tuple[int, int, int]]], later: list[list[tuple[int, int, int]]]

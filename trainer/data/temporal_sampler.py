@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_graph.stream.arrays.kinds import Int32, Int64
+from freshet_graph.stream.arrays.kinds import Bool, Int32, Int64
 from freshet_graph.stream.kernels import njit
 from freshet_graph.trainer.data.neighbours import draw_positions
 from freshet_graph.trainer.data.temporal_graph import NODE_BITS, TemporalGraph
@@ -87,6 +87,10 @@ class TemporalSampler:
         k: Interactions per node.
         how: ``recent`` or ``uniform``.
         seed: Of uniform draws.
+
+    Attributes:
+        among: bool (nodes,), nodes that may be neighbours, as on one of several ranks; None: all.
+        reach: If only some may be, how many times k interactions are looked through.
     """
 
     def __init__(self, graph: TemporalGraph, k: int, how: How = "recent", seed: int = 0) -> None:
@@ -96,6 +100,8 @@ class TemporalSampler:
         self._k = k
         self._how: How = how
         self._seed = seed
+        self.among: Bool | None = None
+        self.reach = 1
         self._place: Int32 = np.empty(0, np.int32)  # −1 between calls
 
     def distinct(self, *ids: NDArray[np.signedinteger]) -> tuple[Int64, list[Int64]]:
@@ -132,14 +138,27 @@ class TemporalSampler:
         """
         sampled_layers = []
         for depth in range(layers):
+            k = self._k if self.among is None else self._k * self.reach
             sampled = sample_before(
-                self.graph, nodes, before_us, self._k, self._how, self._seed + 7919 * draw + depth
+                self.graph, nodes, before_us, k, self._how, self._seed + 7919 * draw + depth
             )
+            if self.among is not None:
+                sampled = _first(sampled, self.among, self._k)
             below, (own_place, place) = self.distinct(nodes, sampled.node)
             sampled_layers.append(SampledLayer(nodes, sampled, own_place, place))
             nodes = below
         self.below = nodes
         return sampled_layers
+
+
+def _first(sampled: Neighbours, among: Bool, k: int) -> Neighbours:
+    """The first k interactions of each row with certain nodes; ``among`` is bool (nodes,)."""
+    left_out = (sampled.event < 0) | ~among[sampled.node]
+    row, order = np.arange(len(left_out))[:, None], np.argsort(left_out, axis=1, kind="stable")[:, :k]
+    missing = left_out[row, order]
+    node, event, time_us = sampled.node[row, order], sampled.event[row, order], sampled.time_us[row, order]
+    node[missing], event[missing], time_us[missing] = -1, -1, 0
+    return Neighbours(node, event, time_us, k - missing.sum(axis=1))
 
 
 @njit(cache=True, nogil=True)

@@ -327,7 +327,7 @@ def cells(matrix: Matrix) -> list[Cell]:
             block.ranks or matrix.ranks,
             block.seeds or matrix.seeds,
         )
-        for block in (matrix, *matrix.more)
+        for block in matrix.blocks
     ):
         if data.file not in digests:
             digests[data.file] = file_hash(data.file)

@@ -58,7 +58,7 @@ SMALLEST: dict[type[Service], dict[str, Any]] = {
         "kafka": {"bootstrap": "127.0.0.1:9092", "topics": [{"name": "edges"}]},
     },
     TrainerConfig: {"store": "./store"},
-    Matrix: {"data": [], "models": []},
+    Matrix: {"data": [{"file": "events.parquet"}], "models": [{"name": "default"}]},
 }
 """What a fragment of a configuration is completed by."""
 COMMAND = re.compile(r"(?:\.venv/bin/)?(freshet-(?:stream|trainer))\s+([a-z-]+)(.*)")

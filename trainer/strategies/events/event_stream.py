@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from freshet_graph.schemas.events import US_PER_S
-from freshet_graph.stream.arrays.kinds import Bool, Int64
+from freshet_graph.stream.arrays.kinds import Int64
 from freshet_graph.stream.service.heartbeat import beat
 from freshet_graph.trainer.data.event_feed import EventFeed
 from freshet_graph.trainer.data.examples import Queries
@@ -199,7 +199,8 @@ class EventStream:
         return below, hops
 
     def _hop(self, layer: SampledLayer, row: Int64, time_us: Int64) -> Hop:
-        valid, sampled = self._valid(layer)[row], layer.sampled
+        sampled = layer.sampled
+        valid = sampled.event[row] >= 0
         event = np.where(valid, sampled.event[row], -1)
         age_s = np.where(valid, (time_us[:, None] - sampled.time_us[row]) / US_PER_S, 0.0)
         return Hop(
@@ -215,10 +216,6 @@ class EventStream:
         """Events from a position (None: the stream's) on that are strictly earlier than a time."""
         first = self.position if position is None else position
         return int(np.searchsorted(self._feed.time_us[first:], before_us))
-
-    def _valid(self, layer: SampledLayer) -> Bool:
-        """Whether sampled interactions are used, bool (n, k)."""
-        return layer.sampled.event >= 0
 
     def _below(self, nodes: Int64, *places: Int64) -> tuple[Tensor, tuple[Int64, ...]]:
         """Rows of distinct nodes: a table of them, maybe of others too, and places among the nodes as rows of the table."""

@@ -10,7 +10,6 @@ from typing_extensions import override
 
 from freshet_graph.stream.arrays.kinds import Bool, Int32, Int64
 from freshet_graph.trainer.data.event_feed import EventFeed
-from freshet_graph.trainer.data.temporal_sampler import SampledLayer
 from freshet_graph.trainer.device import to_device
 from freshet_graph.trainer.models.tgn import MemoryModel
 from freshet_graph.trainer.ranks import Ranks
@@ -32,7 +31,7 @@ class ShardedStream(MemoryStream):
     ``embed_all`` are collectives then.
 
     *Alone*, from ``part`` to ``join``, a rank delivers some events only, of whose nodes it has all rows, and looks at
-    neighbours only that it has. Nothing is sent.
+    the latest neighbours that it has, as in a graph of its own (SPEED section II-C). Nothing is sent.
 
     Args:
         model: As of a ``MemoryStream``.
@@ -67,12 +66,14 @@ class ShardedStream(MemoryStream):
         """
         if self._near is None:
             self._near = self._groups.is_local()
+            if self._ranks.size > 1:
+                self._sampler.among, self._sampler.reach = self._near, self._ranks.size
         self._numbers = numbers
         self.delivered = 0
 
     def join(self, before_us: int) -> None:
         """Go on together, all ranks having delivered their events before a time."""
-        self._near = None
+        self._near = self._sampler.among = None
         self.position += self._ahead(before_us)
 
     def ends(self, numbers: Int64) -> Int64:
@@ -197,10 +198,6 @@ class ShardedStream(MemoryStream):
         mailbox.lend(
             MailboxRows(nodes, mail, mailbox.event_us[nodes], mailbox.former_us[nodes], sketch, sketch_us)
         )
-
-    def _valid(self, layer: SampledLayer) -> Bool:
-        valid = super()._valid(layer)
-        return valid if self._near is None else valid & self._near[layer.sampled.node]
 
 
 def carry(mailbox: Mailbox, before: Int32, after: Int32, ranks: Ranks) -> None:

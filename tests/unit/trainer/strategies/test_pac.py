@@ -19,6 +19,7 @@ from freshet_graph.stream.store.from_file import build_store
 from freshet_graph.stream.store.lane.reader import LaneReader
 from freshet_graph.stream.store.window.view import WindowView
 from freshet_graph.trainer.data.event_feed import EventFeed
+from freshet_graph.trainer.data.temporal_sampler import SampledLayer, sample_before
 from freshet_graph.trainer.models.interface import ModelShape, create_model
 from freshet_graph.trainer.models.tgn import Mail
 from freshet_graph.trainer.ranks import Ranks
@@ -54,6 +55,34 @@ def test_one_rank_learns_bit_for_bit_what_sequential_learns(tmp_path: Path) -> N
     for ours, theirs in zip(found[:half], found[half:], strict=True):
         for a, b in zip(ours[1:], theirs[1:], strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+def test_a_rank_learns_from_its_latest_neighbours_and_not_from_its_part_of_the_latest(store: Path) -> None:
+    def numbers(ranks: Ranks) -> list[tuple[int, int, int]]:
+        """Of every row that is learned: neighbours used, and those here among the latest k and the latest 2 k."""
+        rank = Rank(store, ranks, "tgn", "pac", STILL, {"model_params": {"neighbours": 3}})
+        stream, counts = rank.strategy.memories.trained.stream, list[tuple[int, int, int]]()
+        layers = stream._sampler.layers
+
+        def counted(nodes: np.ndarray, before_us: int, *rest: int) -> list[SampledLayer]:
+            (layer,) = layers(nodes, before_us, *rest)
+            if stream._near is not None:
+                here = []
+                for k in (3, 6):
+                    latest = sample_before(stream._feed.graph, nodes, before_us, k)
+                    here.append(((latest.event >= 0) & stream._near[latest.node]).sum(axis=1))
+                assert stream._near[layer.sampled.node[layer.sampled.event >= 0]].all()
+                counts.extend(zip(layer.sampled.count.tolist(), *(one.tolist() for one in here), strict=True))
+            return [layer]
+
+        stream._sampler.layers = counted
+        for sequence in range(3):
+            learn(rank.session, rank.examples(sequence), 0)
+        return counts
+
+    rows = [row for counts in side_by_side(2, numbers) for row in counts]
+    assert all(used == min(3, among_more) for used, _, among_more in rows)
+    assert any(used > among_latest for used, among_latest, _ in rows)
 
 
 @pytest.mark.parametrize("name", ["jodie", "dyrep", "tgn", "tige", "tgn-history"])
