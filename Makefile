@@ -93,6 +93,9 @@ audit: $(STAMP) ## Compare the pinned versions with advisories (ADVISORIES=FILE,
 constraints: $(STAMP) ## Write the newest versions into constraints.txt, and say what changed; then: make setup test
 	@$(BIN)/python deploy/release/constraints.py
 
+release: $(STAMP) ## Make a release of the newest commit in dist/ (VERSION=0.1.0; RELEASE_ARGS=--wheels: to install it offline)
+	@$(BIN)/python deploy/release/release.py "$(VERSION)" $(RELEASE_ARGS)
+
 kafka: ## Start a fresh development broker; its host:port is the last line printed (KAFKA_PORT=9092: that port)
 	@$(PYTHON) deploy/kafka/broker.py start --port $(KAFKA_PORT) --property auto.create.topics.enable=true
 
