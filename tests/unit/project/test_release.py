@@ -15,9 +15,9 @@ VERSION = "0.1.0"
 
 
 def git(tree: Path, *arguments: str) -> str:
-    names = {"GIT_AUTHOR_NAME": "a", "GIT_COMMITTER_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b.example", "GIT_COMMITTER_EMAIL": "a@b.example"}  # fmt: skip
+    who = {f"GIT_{role}_{what}": "a@b.example" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
     done = subprocess.run(
-        ["git", *arguments], cwd=tree, env={**os.environ, **names}, check=True, capture_output=True, text=True
+        ["git", *arguments], cwd=tree, env={**os.environ, **who}, check=True, capture_output=True, text=True
     )
     return done.stdout
 
