@@ -158,9 +158,11 @@ def _of_snapshots(strategy: str, setup: Setup, load: Load) -> Volume:
         return Volume(along_graph + along_time + questions, 0, 0, saved)
     again = RERUN if saved > BLOCK_BYTES else 1.0
     pieces = max(1, min(PIECES, -(-load.snapshots // ranks), cells // PIECE_CELLS))
-    rows = setup.turns * cells * (ranks - 1) / ranks**2
+    # A rank has whole snapshots on one side of a turn, and its share of the nodes on the other.
+    of_snapshots, of_nodes = -(-load.snapshots // ranks) * load.active, cells / ranks
+    rows = setup.turns * (of_snapshots + of_nodes) * (ranks - 1) / ranks
     ends = load.events * (ranks - 1) / ranks**2
-    sent = 2 * setup.width * FLOAT_BYTES * (rows + 2 * ends) + _gradient_bytes(setup)
+    sent = setup.width * FLOAT_BYTES * (rows + 4 * ends) + _gradient_bytes(setup)
     return Volume(
         again * (along_graph + along_time) + questions, 2 * pieces * setup.turns + 4, sent, min(saved, BLOCK_BYTES)
     )  # fmt: skip

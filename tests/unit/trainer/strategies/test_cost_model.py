@@ -1,5 +1,6 @@
 """The cost model behind ``strategy: auto``: what raises which cost, what ranks really send, and how often it changes."""
 
+import threading
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -108,10 +109,11 @@ def test_on_one_rank_snapshot_costs_what_whole_costs_and_is_taken_if_whole_does_
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["sage-linear", "dysat"])
 @pytest.mark.parametrize("strategy", ["snapshot", "vertex"])
+@pytest.mark.parametrize("size", [2, 16])  # fewer and more than snapshots of the horizon
 def test_ranks_begin_as_many_collectives_and_send_as_many_bytes_as_predicted(
-    strategy: str, model: str, tmp_path: Path
+    size: int, strategy: str, model: str, tmp_path: Path
 ) -> None:
-    make_lane(tmp_path, events=meetings(snapshots=7, a_snapshot=400, nodes=300), parts=2)
+    make_lane(tmp_path, events=meetings(snapshots=7, a_snapshot=400, nodes=300), parts=16)
 
     def work(ranks: Ranks) -> tuple[Any, ...]:
         session = session_on(LaneReader(tmp_path, "hash"), strategy, model, ranks, window=4)
@@ -124,9 +126,9 @@ def test_ranks_begin_as_many_collectives_and_send_as_many_bytes_as_predicted(
         predicted = volume(strategy, setup_of(session), load_of(session, session.lane.manifests[5]))
         return sum(traffic.begun.values()), sum(traffic.sent_bytes.values()), predicted
 
-    for begun, sent, predicted in side_by_side(2, work):
-        assert predicted.collectives == pytest.approx(begun, rel=0.25)
-        assert predicted.sent_bytes == pytest.approx(sent, rel=0.25)
+    begun, sent, (predicted, *_) = zip(*side_by_side(size, work, turn=threading.Lock()), strict=True)
+    assert predicted.collectives == pytest.approx(max(begun), rel=0.25)
+    assert predicted.sent_bytes == pytest.approx(max(sent), rel=0.25)
 
 
 def followed(chooser: Chooser, loads: Any, noise: Any, setup: Setup = SETUP) -> list[int]:
