@@ -63,7 +63,7 @@ class _Head:
         with open_text(path, options) as file:
             block = file.read(_HEAD_BYTES)
         if b"\0" in block:
-            raise pa.ArrowInvalid("it is none of Parquet, ORC and Feather, and no text in UTF-8")
+            raise pa.ArrowInvalid("neither Parquet, ORC or Feather nor text in UTF-8")
         lines = block.decode("utf-8-sig", "replace").split("\n", _HEAD_ROWS + 1)
         if (len(block) == _HEAD_BYTES or len(lines) > _HEAD_ROWS) and len(lines) > 1:
             lines.pop()  # cut off, or all others

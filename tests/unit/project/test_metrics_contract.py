@@ -168,13 +168,16 @@ def test_panels_stand_side_by_side_and_never_over_each_other() -> None:
         taken |= cells
 
 
-def test_dashboard_and_datasource_agree() -> None:
+def test_the_dashboard_fits_into_anyones_grafana() -> None:
+    """Its data source is a variable, whose first choice is the default one, and no uid collides with another's."""
+    variable = dashboard()["templating"]["list"][0]
+    assert (variable["type"], variable["query"]) == ("datasource", "prometheus")
+    text = json.dumps(dashboard())
+    assert set(re.findall(r'"uid": "([^"]*)"', text)) == {f"${{{variable['name']}}}"}
     provisioned = yaml.safe_load(
         (ROOT / "deploy/grafana/provisioning/datasources/prometheus.yaml").read_text()
     )
-    (source,) = provisioned["datasources"]
-    used = {panel["datasource"]["uid"] for panel in dashboard()["panels"] if "datasource" in panel}
-    assert used == {source["uid"]}
+    assert [source["isDefault"] for source in provisioned["datasources"]] == [True]
 
 
 def test_every_alert_has_a_severity_and_a_runbook_that_exists() -> None:

@@ -356,7 +356,7 @@ FAULTS = [
     ("% asym unweighted\n1 2 1 7\n", "", 1, "begins with a comment. Give --comment % --delimiter ' ' --no-header"),
     ("1,2,3\n", "--no-header", 1, "Give the numbers of the columns, such as --columns src=0,dst=1,t=2"),
     (",".join(f"c{i}" for i in range(100)), "", 1, "c10, c11 and 88 more."),
-    ("src,dst,t\n1,2,3\n\0", "", 1, "cannot be read: it is none of Parquet, ORC and Feather, and no text in UTF-8"),
+    ("src,dst,t\n1,2,3\n\0", "", 1, "cannot be read: neither Parquet, ORC or Feather nor text in UTF-8"),
     ("", "", 1, "cannot be read: the file is empty"),
     ("src,dst,t\n", "--time-unit nanos", 2, "must be 's', 'ms', 'us', 'ns' or 'rfc3339', found 'nanos'. Did you mean ns?"),
     ("src,dst,t\n", "--time-unit microseconds", 2, "Did you mean us?"),
