@@ -11,7 +11,7 @@ from freshet_graph.stream.service.failure import Failure
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class TrackedRun:
     """What a tracker is told about a run when it begins.
 
     Attributes:
@@ -38,7 +38,7 @@ class Tracker(Protocol):
     name: ClassVar[str]
     Options: ClassVar[type[Section]]
 
-    def open(self, run: Run, earlier: str | None) -> str:
+    def open(self, run: TrackedRun, earlier: str | None) -> str:
         """Begin a run, or continue an earlier one.
 
         Args:

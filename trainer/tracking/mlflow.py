@@ -9,7 +9,7 @@ from pydantic import Field
 
 from freshet_graph.schemas.section import Section
 from freshet_graph.stream.service.failure import Failure
-from freshet_graph.trainer.tracking.interface import TRACKERS, Run
+from freshet_graph.trainer.tracking.interface import TRACKERS, TrackedRun
 
 MOST_METRICS, MOST_PARAMS = 1000, 100
 """Of one request, by MLflow's REST interface."""
@@ -64,7 +64,7 @@ class MlflowTracker:
         self._experiment = options.experiment
         self._run = ""
 
-    def open(self, run: Run, earlier: str | None) -> str:
+    def open(self, run: TrackedRun, earlier: str | None) -> str:
         """See ``Tracker.open``. A run that was removed is not continued."""
         if earlier is not None and self._continues(earlier):
             self._run = earlier

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from freshet_graph.trainer.continual.drift import weighted_mean
-from freshet_graph.trainer.tracking.interface import Run
+from freshet_graph.trainer.tracking.interface import TrackedRun
 
 NEWEST = 20
 """Snapshots in the means."""
@@ -14,7 +14,7 @@ FIGURES = ("ap", "auc", "mrr", "auroc", "accuracy", "macro_f1", "mse")
 """Figures on the card; beside each are those of all baselines."""
 
 
-def model_card(run: Run, lines: Sequence[dict[str, Any]], checkpoint: str) -> str:
+def model_card(run: TrackedRun, lines: Sequence[dict[str, Any]], checkpoint: str) -> str:
     """The page, in Markdown.
 
     Args:

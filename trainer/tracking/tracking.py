@@ -18,7 +18,7 @@ from freshet_graph.stream.store.lane.reader import LaneReader
 from freshet_graph.trainer.continual.journal import ScoreFile
 from freshet_graph.trainer.metrics import TrainerMetrics
 from freshet_graph.trainer.session.checkpoint import Checkpoints
-from freshet_graph.trainer.tracking.interface import TRACKERS, Run, Tracker
+from freshet_graph.trainer.tracking.interface import TRACKERS, TrackedRun, Tracker
 from freshet_graph.trainer.tracking.model_card import model_card
 
 log = structlog.get_logger()
@@ -202,11 +202,11 @@ class TrackerState:
         temporary.replace(self._path)  # not synced: what is forgotten is sent again
 
 
-def run_of(config: TrainerConfig, lane: LaneReader) -> Run:
+def run_of(config: TrainerConfig, lane: LaneReader) -> TrackedRun:
     """What a tracker is told about a run."""
     graph, name = lane.header.graph, lane.header.lane
     params = config.model_dump(mode="json", exclude={"tracker", "tracker_params", "metrics"})
-    return Run(
+    return TrackedRun(
         name=f"{graph} {name} {config.model}",
         params={key: value if isinstance(value, str) else json.dumps(value) for key, value in _flat(params)},
         tags={"freshet.version": version(), "freshet.graph": graph, "freshet.lane": name},

@@ -15,7 +15,9 @@ VERSION = "0.1.0"
 
 
 def git(tree: Path, *arguments: str) -> str:
-    who = {f"GIT_{role}_{what}": "a@b.example" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    who = {
+        f"GIT_{role}_{what}": "a@b.example" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
+    }
     done = subprocess.run(
         ["git", *arguments], cwd=tree, env={**os.environ, **who}, check=True, capture_output=True, text=True
     )

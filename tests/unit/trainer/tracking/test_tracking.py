@@ -14,7 +14,7 @@ from trainer_streams import held_back, make_lane
 from freshet_graph.schemas.section import Section
 from freshet_graph.trainer.cli import app
 from freshet_graph.trainer.tracking import tracking
-from freshet_graph.trainer.tracking.interface import TRACKERS, Run
+from freshet_graph.trainer.tracking.interface import TRACKERS, TrackedRun
 from freshet_graph.trainer.tracking.mlflow import MlflowOptions, MlflowTracker
 from freshet_graph.trainer.tracking.tracking import figures_of
 
@@ -24,7 +24,7 @@ class Notebook:
 
     name: ClassVar[str] = "notebook"
     Options: ClassVar[type[Section]] = Section
-    runs: ClassVar[list[Run]] = []
+    runs: ClassVar[list[TrackedRun]] = []
     figures: ClassVar[list[tuple[Mapping[str, float], int, int]]] = []
     files: ClassVar[dict[str, bytes]] = {}
     ends: ClassVar[list[bool]] = []
@@ -37,7 +37,7 @@ class Notebook:
         if self.faults:
             raise self.faults.pop(0)
 
-    def open(self, run: Run, earlier: str | None) -> str:
+    def open(self, run: TrackedRun, earlier: str | None) -> str:
         self._fault()
         if earlier is None:
             self.runs.append(run)
