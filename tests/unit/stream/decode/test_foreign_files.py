@@ -453,7 +453,7 @@ def test_any_text_of_cells_is_read(
         return data.draw(st.sampled_from([" ", "  ", "\t", " \t "])) if delimiter == " " else delimiter
 
     def line(*content: object) -> str:
-        text = str(content[0])
+        text = (data.draw(st.sampled_from(["", " ", "\t"])) if delimiter == " " else "") + str(content[0])
         for cell in content[1:]:
             text += separator() + str(cell)
         return text
@@ -509,6 +509,12 @@ def test_what_begins_in_one_block_of_a_text_ends_in_the_next(
             .events.combine_chunks()
             .equals(whole[name].combine_chunks())
         )
+    broken = jodie().splitlines()
+    broken[50] = broken[90] = "1,2,3"
+    (tmp_path / "broken.csv").write_text("\n".join(broken))
+    opened = open_rows(tmp_path / "broken.csv", "int", options=options["jodie"])
+    refused = np.concatenate([rows.faults.code > 0 for rows in opened.rows])
+    assert np.flatnonzero(refused).tolist() == [49, 89]
     with files["snap"].open("a") as more:
         more.write("\n1 2 x\n")
     with pytest.raises(Failure, match=rf"row {ROWS + 1}: column t \(2\) has 'x'"):
