@@ -284,8 +284,8 @@ def _from_lane(store: str | Place, name: str, window: int, as_of: AsOf | None) -
         raise ValueError(f"a window holds at least one snapshot, found {window}")
     view = WindowView(lane, 1)  # advanced, so that no snapshot needs the values which later ones replace
     ids, graphs = lane.log.external_ids().combine_chunks(), []
-    for at in range(max(lane.manifests.first, number - window + 1), number + 1):
-        view.advance(lane.manifests[at])
+    for sequence in range(max(lane.manifests.first, number - window + 1), number + 1):
+        view.advance(lane.manifests[sequence])
         (tau,) = view.taus
         src, dst, weight = view.pairs(tau)
         owner = view.owner(tau)

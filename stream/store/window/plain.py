@@ -15,11 +15,11 @@ def oldest(run: Int64, start: int, gone: UInt8, keys: Int64, rows: Int64) -> Non
     """``pairs.oldest``: equal keys take one row each, in the order of the run."""
     left = np.flatnonzero(~_flags(gone, start, len(run)))
     open_ = np.flatnonzero(rows < 0)
-    asked = keys[open_]
-    repeat = np.arange(len(asked)) - np.searchsorted(asked, asked)
-    place = np.searchsorted(run[left], asked) + repeat
+    missing = keys[open_]
+    repeat = np.arange(len(missing)) - np.searchsorted(missing, missing)
+    place = np.searchsorted(run[left], missing) + repeat
     inside = place < len(left)
-    inside[inside] = run[left[place[inside]]] == asked[inside]
+    inside[inside] = run[left[place[inside]]] == missing[inside]
     rows[open_[inside]] = start + left[place[inside]]
 
 

@@ -21,7 +21,8 @@ MODULES = {
     "base": ("schemas", "stream.arrays", "stream.kernels", "stream.snapshots", "stream.store", "stream.partition",
              "stream.offline"),
     "stream": ("schemas", "stream"),
-    "trainer": ("schemas", "trainer", "stream.store", "stream.partition", "stream.snapshots", "stream.decode", "stream.service"),
+    "trainer": ("schemas", "trainer", "stream.store", "stream.partition", "stream.snapshots", "stream.decode.files",
+                "stream.service"),
     "all": ("schemas", "stream", "trainer"),
 }  # fmt: skip
 """Packages of each set."""
@@ -33,7 +34,7 @@ COMMANDS = {
     "base": {"stream --help": NEEDS.format("stream", "typer", "stream"),
              "trainer --help": NEEDS.format("trainer", "typer", "trainer")},
     "stream": {"stream --help": HELP, "trainer models": NEEDS.format("trainer models", "torch", "trainer")},
-    "trainer": {"trainer --help": HELP, "stream warm": NEEDS.format("stream warm", "apache_beam", "stream")},
+    "trainer": {"trainer --help": HELP, "stream warm": NEEDS.format("stream warm", "kafka-python", "stream")},
     "all": {"stream --help": HELP, "trainer --help": HELP},
 }  # fmt: skip
 IMPORTS = """
