@@ -183,7 +183,18 @@ def test_another_python_runs_the_stream_and_tests_of_it(version: str, wheel: Pat
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     tests = ["tests/unit/stream/snapshots", "tests/unit/stream/decode/test_event_file.py"]
-    command = [python, "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider", *tests]
+    command = [
+        python,
+        "-m",
+        "pytest",
+        "-q",
+        "--noconftest",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        "not with_another_remedy",
+        *tests,
+    ]  # its fixture is conftest's
     environment = {
         "PATH": "/usr/bin:/bin",
         "NUMBA_CACHE_DIR": str(tmp_path / "kernels"),

@@ -178,7 +178,8 @@ def test_a_package_that_is_missing_is_named_with_how_to_get_it(store, monkeypatc
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setitem(sys.modules, f"{package}.data", None)
     with pytest.raises(
-        MissingLibraryError, match=rf"{method}\(\) needs {package}, .*\. Run pip install {package}$"
+        MissingLibraryError,
+        match=rf"{method}\(\) needs {package}, .*\. Run pip install ({package}|'freshet-graph\[{package}\]')$",
     ):
         getattr(read_graph(store), method)()
 
