@@ -21,7 +21,7 @@ KINDS = {"snapshot-model": {}, "event-model": EVENT_MODEL}
 def keys_of(kind: str, folder: Path) -> dict:
     """A configuration file's keys: those of the archive's makers (deploy/release/golden.py)."""
     config = config_for(folder, checkpoint=str(folder / kind), **KINDS[kind])
-    return config.model_dump(mode="json", exclude_defaults=True) | {"metrics": {"port": 0}}
+    return config.model_dump(mode="json") | {"metrics": {"port": 0}}
 
 
 @pytest.fixture(params=sorted(path.name for path in GOLDEN.iterdir()))

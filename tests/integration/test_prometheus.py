@@ -41,8 +41,9 @@ OF_OTHER_STRATEGIES = (
     "generator",
     "averages",
     "divergence",
+    "predicted_seconds",
 )
-"""Series that only the strategies vertex, group and hybrid have; the one watched here is another."""
+"""Series that only the strategies auto, vertex, group and hybrid have; the one watched here is another."""
 
 
 @dataclass

@@ -180,7 +180,7 @@ def test_a_format_declares_keys_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
 def test_formats_are_compared_by_name_nowhere() -> None:
     package = Path(__file__).parents[4]
     files = [file for folder in ("schemas", "stream", "trainer") for file in (package / folder).rglob("*.py")]
-    compared = re.compile(r"""[=!]= ["'](json|arrow|avro|debezium)["']""")
+    compared = re.compile(r"""(?<!\bform) [=!]= ["'](json|arrow|avro|debezium)["']""")  # a log has a form
     found = [
         str(file.relative_to(package)) for file in files if compared.search(file.read_text(encoding="utf-8"))
     ]

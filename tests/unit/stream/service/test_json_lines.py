@@ -42,7 +42,7 @@ def other(what: str):
     raise SystemExit(what)
 
 sys.argv[0] = "program"
-run_application(app, logging=["run"])
+run_application(app, logging=["run"], extra="stream")
 """
 
 

@@ -164,5 +164,5 @@ def test_logs_are_json_lines_on_standard_error_where_no_terminal_is() -> None:
 @pytest.mark.parametrize(("app", "name"), [(stream_app, "freshet-stream"), (trainer_app, "freshet-trainer")])
 def test_the_version_is_the_installed_ones(app: typer.Typer, name: str) -> None:
     shown = CliRunner().invoke(app, ["--version"])
-    assert (shown.exit_code, shown.stdout) == (0, f"{name} {version('freshet')}\n")
+    assert (shown.exit_code, shown.stdout) == (0, f"{name} {version('freshet-graph')}\n")
     assert "--version" in CliRunner().invoke(app, ["--help"]).stdout

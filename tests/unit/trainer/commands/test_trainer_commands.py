@@ -273,7 +273,7 @@ def test_compilation_is_not_part_of_an_epoch_and_warming_up_changes_no_number(
     _, warm, _ = invoke("evaluate", "--config", file, "--data", data)
     monkeypatch.setattr("freshet_graph.trainer.evaluation.evaluate._Run._warm_up", lambda _: None)
     _, cold, _ = invoke("evaluate", "--config", file, "--data", data)
-    clock = ("epoch_s", "train_s", "wait_s", "peak_mib", "runs")
+    clock = ("epoch_s", "train_s", "wait_s", "rank_cpu_s", "peak_mib", "runs")
     assert {key: warm[key] for key in warm if key not in clock} == {
         key: cold[key] for key in cold if key not in clock
     }
@@ -299,7 +299,7 @@ def test_models_with_a_name_shows_each_parameter_of_a_strategy_with_meaning_boun
     assert "tgcn" not in shown
     refused = RUNNER.invoke(app, ["models", "vertx"])
     assert refused.exit_code == 1
-    assert "there is no model, strategy or task 'vertx'. Did you mean vertex?" in refused.stderr
+    assert "there is no model, strategy, task or tracker 'vertx'. Did you mean vertex?" in refused.stderr
 
 
 def test_the_documentation_has_every_parameter_of_every_strategy_and_the_tables_their_defaults() -> None:

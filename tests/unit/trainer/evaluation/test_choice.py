@@ -20,7 +20,16 @@ from freshet_graph.trainer.strategies.cost_model import GAIN
 from freshet_graph.trainer.validation import require_evaluable
 
 SNAPSHOT = {"model": "sage-linear", "model_params": {"hidden": 8, "signature": 8}, "window": 3}
-CLOCK = ("train_s", "wait_s", "comm_seconds", "epoch_s", "peak_mib", "training", "transfer_bytes")
+CLOCK = (
+    "train_s",
+    "wait_s",
+    "rank_cpu_s",
+    "comm_seconds",
+    "epoch_s",
+    "peak_mib",
+    "training",
+    "transfer_bytes",
+)
 
 
 @pytest.fixture

@@ -54,9 +54,10 @@ def crossed(lane: LaneReader, model: str, ranks: ThreadRanks, second: float, **p
     return waited, sum(computed), [weight.detach().clone() for weight in session.model.parameters()]
 
 
-@pytest.mark.parametrize("model", ["cdgcn", "tmgcn"])
+# The first layer of tmgcn has no weights, so nothing is computed there on the way back.
+@pytest.mark.parametrize(("model", "exposed_share"), [("cdgcn", 0.35), ("tmgcn", 0.45)])
 def test_what_is_computed_meanwhile_hides_most_of_what_crosses(
-    model: str, lane: LaneReader, monkeypatch: pytest.MonkeyPatch
+    model: str, exposed_share: float, lane: LaneReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_layout, "PIECE_CELLS", 1)
 
@@ -69,5 +70,5 @@ def test_what_is_computed_meanwhile_hides_most_of_what_crosses(
     serial, overlapped = learned(second, overlap=False), learned(second, overlap=True)
     for (exposed, computed, ours), (waited, _, expected) in zip(overlapped, serial, strict=True):
         assert computed == pytest.approx(serial_s)
-        assert exposed <= 0.35 * waited
+        assert exposed <= exposed_share * waited
         assert all(torch.equal(one, other) for one, other in zip(ours, expected, strict=True))
