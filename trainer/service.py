@@ -24,6 +24,7 @@ from freshet_graph.trainer.continual.daemon import Trainer, follow
 from freshet_graph.trainer.continual.drift import weighted_mean
 from freshet_graph.trainer.continual.follower import Follower
 from freshet_graph.trainer.continual.journal import ScoreFile
+from freshet_graph.trainer.continual.tracking import Tracking
 from freshet_graph.trainer.heartbeats import Heartbeats
 from freshet_graph.trainer.launch import STARTED, restarts
 from freshet_graph.trainer.metrics import TrainerMetrics
@@ -31,7 +32,6 @@ from freshet_graph.trainer.ranks import Ranks
 from freshet_graph.trainer.session.checkpoint import Checkpoints
 from freshet_graph.trainer.session.session import join_ranks
 from freshet_graph.trainer.shutdown import Shutdown, rank_dies_with_launcher
-from freshet_graph.trainer.tracking.tracking import Tracking
 
 log = structlog.get_logger()
 

@@ -17,7 +17,7 @@ from freshet_graph.trainer.session.session import new_model
 from freshet_graph.trainer.strategies.cost_model import AUTO, CANDIDATES
 from freshet_graph.trainer.strategies.interface import STRATEGIES, require_together
 from freshet_graph.trainer.tasks.interface import TASKS
-from freshet_graph.trainer.tracking.interface import TRACKERS
+from freshet_graph.trainer.trackers.interface import TRACKERS
 
 
 def candidates(config: TrainerConfig, ranks: int, lane: LaneHeader | None = None) -> list[str]:

@@ -40,7 +40,7 @@ def _show(name: str | None, *, json: bool) -> None:
     from freshet_graph.trainer.models.interface import MODELS
     from freshet_graph.trainer.strategies.interface import STRATEGIES, strategies_for
     from freshet_graph.trainer.tasks.interface import TASKS
-    from freshet_graph.trainer.tracking.interface import TRACKERS
+    from freshet_graph.trainer.trackers.interface import TRACKERS
 
     listed: dict[str, Any] = {
         "models": [

@@ -13,10 +13,10 @@ from trainer_streams import held_back, make_lane
 
 from freshet_graph.schemas.section import Section
 from freshet_graph.trainer.cli import app
-from freshet_graph.trainer.tracking import tracking
-from freshet_graph.trainer.tracking.interface import TRACKERS, TrackedRun
-from freshet_graph.trainer.tracking.mlflow import MlflowOptions, MlflowTracker
-from freshet_graph.trainer.tracking.tracking import figures_of
+from freshet_graph.trainer.continual import tracking
+from freshet_graph.trainer.continual.tracking import figures_of
+from freshet_graph.trainer.trackers.interface import TRACKERS, TrackedRun
+from freshet_graph.trainer.trackers.mlflow import MlflowOptions, MlflowTracker
 
 
 class Notebook:

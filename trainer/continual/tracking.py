@@ -16,10 +16,10 @@ from freshet_graph.schemas.trainer_config import TrainerConfig
 from freshet_graph.schemas.version import version
 from freshet_graph.stream.store.lane.reader import LaneReader
 from freshet_graph.trainer.continual.journal import ScoreFile
+from freshet_graph.trainer.continual.model_card import model_card
 from freshet_graph.trainer.metrics import TrainerMetrics
 from freshet_graph.trainer.session.checkpoint import Checkpoints
-from freshet_graph.trainer.tracking.interface import TRACKERS, TrackedRun, Tracker
-from freshet_graph.trainer.tracking.model_card import model_card
+from freshet_graph.trainer.trackers.interface import TRACKERS, TrackedRun, Tracker
 
 log = structlog.get_logger()
 
@@ -41,7 +41,7 @@ CARD = "model-card.md"
 class Tracking:
     """Sends a run, on rank 0, from a thread of its own.
 
-    The score file is what is sent, so a tracker that fails for hours misses nothing, and a run that was killed goes on
+    The score file is what is sent, so a tracker that fails for hours misses nothing, and a run that was killed continues
     where it stood. ``tracker.json`` in the checkpoint folder has the service's id of the run, and the number of the last
     snapshot sent. It is written after sending, so that a crash in between sends some figures again, which are the same.
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from freshet_graph.schemas.section import Section
 from freshet_graph.stream.service.failure import Failure
-from freshet_graph.trainer.tracking.interface import TRACKERS, TrackedRun
+from freshet_graph.trainer.trackers.interface import TRACKERS, TrackedRun
 
 MOST_METRICS, MOST_PARAMS = 1000, 100
 """Of one request, by MLflow's REST interface."""

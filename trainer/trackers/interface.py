@@ -76,7 +76,7 @@ TRACKERS: Registry[type[Tracker]] = Registry(
     "tracker",
     "tracker_params",
     "freshet.trackers",
-    ("freshet_graph.trainer.tracking.mlflow",),
+    ("freshet_graph.trainer.trackers.mlflow",),
     error=Failure,
     check=_require_tracker,
 )

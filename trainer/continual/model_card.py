@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from freshet_graph.trainer.continual.drift import weighted_mean
-from freshet_graph.trainer.tracking.interface import TrackedRun
+from freshet_graph.trainer.trackers.interface import TrackedRun
 
 NEWEST = 20
 """Snapshots in the means."""
