@@ -24,7 +24,6 @@ from freshet_graph.stream.arrays.kinds import Int64
 from freshet_graph.stream.decode.columns import id_kind, read_times
 from freshet_graph.stream.decode.delimited import delimited_rows
 from freshet_graph.stream.decode.file_columns import ROW_NUMBER, FileColumns, OpenedFile
-from freshet_graph.stream.decode.json_file import json_rows
 from freshet_graph.stream.decode.reading import FileRows, RefusedError
 from freshet_graph.stream.decode.times import SCALE_DIGITS, TimeUnit
 from freshet_graph.stream.decode.validate import Draft, Faults, Rules, check
@@ -181,6 +180,10 @@ def open_rows(
     if any(first.startswith(magic) for magic in _BY_MAGIC):
         raise Failure(f"{path} is packed, and its format needs the whole file. Unpack it")
     if first.lstrip(_BLANKS).startswith(b"{"):
+        from freshet_graph.stream.decode.json_file import (
+            json_rows,
+        )  # needs msgspec, which readers of stores lack
+
         return json_rows(path, ids, options, start=start, only=only)
     if first.lstrip(_BLANKS).startswith(b"["):
         raise Failure(f"{path} is one JSON array. Write an object per line, as jq -c '.[]' does")

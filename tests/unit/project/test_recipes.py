@@ -59,11 +59,17 @@ def tree_with(folder: Path, kind: str) -> Path:
         for there in (ROOT / each.relative_to(folder)).iterdir():
             if each / there.name not in own and there.suffix in ("", ".py") and there.name[0] != ".":
                 (each / there.name).symlink_to(there)
+    package = folder / "freshet_graph"
+    package.unlink()  # its links would lead to this tree
+    package.mkdir()
+    (package / "__init__.py").symlink_to(ROOT / "freshet_graph" / "__init__.py")
+    for top in ("schemas", "stream", "trainer"):
+        (package / top).symlink_to(folder / top)
     (folder / module).write_text(source, encoding="utf-8")
     text = (ROOT / registry).read_text(encoding="utf-8")
     (folder / registry).unlink()
-    name = module.removesuffix(".py").replace("/", ".")
-    known = re.compile(r"(\n    \(\s*)(\"trainer\.)")
+    name = f"freshet_graph.{module.removesuffix('.py').replace('/', '.')}"
+    known = re.compile(r"(\n    \(\s*)(\"freshet_graph\.trainer\.)")
     assert len(known.findall(text)) == 1
     (folder / registry).write_text(known.sub(rf'\1"{name}", \2', text), encoding="utf-8")
     return folder
