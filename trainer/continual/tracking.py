@@ -70,7 +70,7 @@ class Tracking:
 
     def __enter__(self) -> Self:
         if not self._scores.path.exists() or not self._scores.path.stat().st_size:
-            self._state.forget()  # training begins anew
+            self._state.forget()  # training begins without a checkpoint
         self._state.load(self._name)
         self._thread.start()
         return self
@@ -90,7 +90,7 @@ class Tracking:
                 self._send(is_ending=is_ending)
             except Exception as error:  # noqa: BLE001  a tracker may raise anything, and never stops training
                 self._report(error)
-                self._tracker = None  # made anew: its connection or login may be what is wrong
+                self._tracker = None  # a new one: connection or login may be what is wrong
                 pause_s = min(PATIENCE_S, 2 * pause_s)
             else:
                 if self._failing:
@@ -101,9 +101,9 @@ class Tracking:
 
     def _send(self, *, is_ending: bool) -> None:
         """Send what is new, one request for all of it."""
-        offset, lines = self._new_lines()
-        if lines or (is_ending and self._state.run is not None):
+        if self._new_lines()[1] or (is_ending and self._state.run is not None):
             tracker = self._opened()
+            offset, lines = self._new_lines()  # all lines, if the service no longer has the run
             new = [line for line in lines if line["sequence"] > self._state.sequence]
             if new:
                 tracker.log([(figures_of(line), line["sequence"], int(line["t_max"] * 1e3)) for line in new])
@@ -116,7 +116,10 @@ class Tracking:
     def _opened(self) -> Tracker:
         if self._tracker is None:
             tracker = TRACKERS.find(self._name)(self._options)  # type: ignore[call-arg]  # see Tracker
-            self._state.begin(self._name, tracker.open(self._run, self._state.run))
+            run = tracker.open(self._run, self._state.run)
+            if run != self._state.run:
+                self._offset = 0
+            self._state.begin(self._name, run)
             self._tracker = tracker
         return self._tracker
 
@@ -203,7 +206,7 @@ class TrackerState:
 
 
 def run_of(config: TrainerConfig, lane: LaneReader) -> TrackedRun:
-    """What a tracker is told about a run."""
+    """A run's name, parameters and tags."""
     graph, name = lane.header.graph, lane.header.lane
     params = config.model_dump(mode="json", exclude={"tracker", "tracker_params", "metrics"})
     return TrackedRun(

@@ -12,7 +12,7 @@ from freshet_graph.stream.service.failure import Failure
 
 @dataclass(frozen=True, slots=True)
 class TrackedRun:
-    """What a tracker is told about a run when it begins.
+    """A run, as its tracker sees it when it begins.
 
     Attributes:
         name: For people: graph, lane and model.

@@ -12,9 +12,12 @@ from trainer_invoked import RUNNER, invoke, write
 from trainer_streams import held_back, make_lane
 
 from freshet_graph.schemas.section import Section
+from freshet_graph.stream.store.lane.reader import LaneReader
 from freshet_graph.trainer.cli import app
 from freshet_graph.trainer.continual import tracking
+from freshet_graph.trainer.continual.journal import ScoreFile
 from freshet_graph.trainer.continual.tracking import figures_of
+from freshet_graph.trainer.metrics import TrainerMetrics
 from freshet_graph.trainer.trackers.interface import TRACKERS, TrackedRun
 from freshet_graph.trainer.trackers.mlflow import MlflowOptions, MlflowTracker
 
@@ -28,6 +31,7 @@ class Notebook:
     figures: ClassVar[list[tuple[Mapping[str, float], int, int]]] = []
     files: ClassVar[dict[str, bytes]] = {}
     ends: ClassVar[list[bool]] = []
+    removed: ClassVar[list[str]] = []
     faults: ClassVar[list[BaseException]] = []
 
     def __init__(self, options: Section) -> None:
@@ -39,9 +43,10 @@ class Notebook:
 
     def open(self, run: TrackedRun, earlier: str | None) -> str:
         self._fault()
-        if earlier is None:
+        if earlier is None or earlier in self.removed:
             self.runs.append(run)
-        return earlier or f"run {len(self.runs)}"
+            return f"run {len(self.runs)}"
+        return earlier
 
     def log(self, figures: Sequence[tuple[Mapping[str, float], int, int]]) -> None:
         self._fault()
@@ -59,7 +64,14 @@ class Notebook:
 def _registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(TRACKERS.registered, "notebook", Notebook)
     monkeypatch.setattr(tracking, "EVERY_S", 0.01)
-    for kept in (Notebook.runs, Notebook.figures, Notebook.files, Notebook.ends, Notebook.faults):
+    for kept in (
+        Notebook.runs,
+        Notebook.figures,
+        Notebook.files,
+        Notebook.ends,
+        Notebook.removed,
+        Notebook.faults,
+    ):
         kept.clear()
     return
 
@@ -122,6 +134,22 @@ def test_training_that_begins_anew_is_a_new_run(tmp_path: Path) -> None:
     assert invoke("run", "--config", config, "--until-idle", "0.1")[0] == 0
     assert len(Notebook.runs) == 2
     assert _numbers() == [*range(6), *range(6)]
+
+
+def test_a_run_that_the_service_lost_meanwhile_is_sent_again_whole(tmp_path: Path) -> None:
+    make_lane(tmp_path / "store")
+    lane = LaneReader(tmp_path / "store", "hash")
+    config = config_for(tmp_path, tracker="notebook")
+    scores = ScoreFile(config.checkpoint)
+    line = {"tau": 0, "t_min": 0.0, "t_max": 1.0, "trained": 1, "scored": 1, "ap": 0.5}
+    scores.append({"sequence": 0, **line})
+    sending = tracking.Tracking(config, lane, TrainerMetrics(config, 0))
+    sending._send(is_ending=False)
+    scores.append({"sequence": 1, **line})
+    Notebook.removed.append("run 1")
+    sending._tracker = None  # as after a failure
+    sending._send(is_ending=False)
+    assert _numbers() == [0, 0, 1]
 
 
 def test_a_damaged_note_begins_a_new_run(tmp_path: Path) -> None:
