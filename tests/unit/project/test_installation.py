@@ -158,23 +158,27 @@ def test_every_module_of_a_set_can_be_imported(installed: tuple[str, Path], tmp_
     assert len(done.stdout.split()) > 50
 
 
-def interpreter(version: str) -> Path:
-    names = [
-        shutil.which(f"python{version}"),
-        *Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}"),
-    ]
-    for name in filter(None, names):
-        if not subprocess.run([name, "--version"], capture_output=True, check=False).returncode:
-            return Path(name)
-    pytest.skip(f"no Python {version} on this machine")
+def interpreters() -> dict[str, str]:
+    """Versions beside the one of these tests that this machine has, with their commands."""
+    found = {}
+    for version in ("3.12", "3.13", "3.14"):
+        names = [
+            shutil.which(f"python{version}"),
+            *map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}")),
+        ]
+        for name in filter(None, names):
+            if not subprocess.run([name, "--version"], capture_output=True, check=False).returncode:
+                found[version] = name
+                break
+    return found
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("version", ["3.12", "3.13", "3.14"])
-def test_another_python_runs_the_stream_and_tests_of_it(version: str, wheel: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("interpreter", interpreters().values(), ids=interpreters())
+def test_another_python_runs_the_stream_and_tests_of_it(interpreter: str, wheel: Path, tmp_path: Path) -> None:
     """From the index: imports of all modules, and tests of files and of snapshots, which need nothing else."""
-    subprocess.run([interpreter(version), "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    subprocess.run([interpreter, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     python = tmp_path / "venv/bin/python"
     constraints = ("-c", ROOT / "constraints.txt")
     pip(python, *constraints, f"{wheel}[stream]", "psutil", "pytest", "pytest-timeout", "hypothesis")
