@@ -181,8 +181,8 @@ def test_the_dashboard_fits_into_anyones_grafana() -> None:
 
 
 def test_every_alert_has_a_severity_and_a_runbook_that_exists() -> None:
-    page, names = "docs/operations.md", []
-    headings = re.findall(r"^### (.+)$", (ROOT / page).read_text(encoding="utf-8"), re.M)
+    page, names = "docs/runbook.md", []
+    headings = re.findall(r"^## (.+)$", (ROOT / page).read_text(encoding="utf-8"), re.M)
     anchors = {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
     for group in yaml.safe_load(ALERTS.read_text())["groups"]:
         for rule in (rule for rule in group["rules"] if "alert" in rule):
