@@ -22,20 +22,27 @@ help: ## List the targets
 
 setup: $(WARM) ## Create .venv with everything; quick when nothing changed
 
+# What pip says, as one line on a terminal and a line for every fifty packages elsewhere; what it complains about, in full.
+SHOW_PIP = { n=0; while read -r word what; do case "$$word" in \
+	Collecting) n=$$((n + 1)); if [ -t 1 ]; then printf '\r\033[K  %d: %s' $$n "$${what%%[ <>=!~;[]*}"; \
+		elif ((n % 50 == 0)); then echo "  $$n packages looked at, $$SECONDS s"; fi;; \
+	Installing) if [[ $$what == collected* ]]; then ! [ -t 1 ] || printf '\r\033[K'; echo "  unpacking $$n packages, $$SECONDS s …"; fi;; \
+	ERROR:*|error:*|WARNING:*) echo "$$word $$what";; esac; done; }
+
 # A virtual environment without a working pip is what an interrupted set-up leaves: made anew.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))' \
 		|| { echo "Freshet needs Python 3.11 to 3.14; found $$($(PYTHON) --version 2>&1). Say: make setup PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { rm -rf $(VENV); $(PYTHON) -m venv $(VENV); }
-	@echo "Installing into $(VENV) (minutes the first time) …"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@echo "Installing into $(VENV): about 200 packages, 6 GB, minutes the first time …"
+	@$(BIN)/python -m pip install --progress-bar off --disable-pip-version-check -c constraints.txt -e '.[dev]' 2>&1 | $(SHOW_PIP)
 	@touch $@
 
 # Kernels are compiled once, side by side: minutes of processor time, which the first runs would need otherwise.
 $(WARM): $(STAMP)
-	@echo "Compiling kernels: the first time two to four minutes of processor time, without a sign of progress …"
-	@$(BIN)/freshet-trainer warm --json >/dev/null & trainer=$$!; \
-		$(BIN)/freshet-stream warm --json >/dev/null; wait $$trainer
+	@echo "Compiling kernels: the first time two to four minutes of processor time …"
+	@$(BIN)/freshet-trainer warm --json >/dev/null 2> >(cat >&2) & trainer=$$!; \
+		$(BIN)/freshet-stream warm --json >/dev/null 2> >(cat >&2); wait $$trainer
 	@touch $@
 
 demo: $(WARM) ## Watch the whole path for a few minutes: broker, stream, trainer, figures

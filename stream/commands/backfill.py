@@ -12,7 +12,6 @@ from freshet_graph.schemas.config import StreamConfig
 from freshet_graph.schemas.events import EARLIEST_US, LATEST_US, US_PER_S
 from freshet_graph.schemas.file_options import AS_EVENTS, FileOptions
 from freshet_graph.stream.commands.config import require_parts
-from freshet_graph.stream.commands.progress import counting
 from freshet_graph.stream.service.config_file import load_config
 from freshet_graph.stream.service.failure import Failure
 from freshet_graph.stream.service.file_flags import reads_files
@@ -25,6 +24,7 @@ from freshet_graph.stream.service.output import (
     finish,
     print_result,
 )
+from freshet_graph.stream.service.progress import counting
 from freshet_graph.stream.service.scratch import scratch_folder
 
 

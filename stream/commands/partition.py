@@ -162,15 +162,15 @@ def partition(
 
 def _partitioned(files: list[str], algorithm: str, **how: Any) -> "OfflineResult":
     from freshet_graph.stream import offline
-    from freshet_graph.stream.commands.progress import counting
+    from freshet_graph.stream.service.progress import counting
 
     with counting("partitioned {:,} of {:,} events") as progress:
         return offline.partition(files, algorithm, **how, progress=progress)
 
 
 def _compare(files: list[str], names: list[str] | None, **how: Any) -> "list[Compared]":
-    from freshet_graph.stream.commands.progress import Display, StatusLine
     from freshet_graph.stream.offline import compare_file
+    from freshet_graph.stream.service.progress import Display, StatusLine
 
     running, done, events = "", 0, 0
 

@@ -9,13 +9,13 @@ import typer
 from freshet_graph.schemas.config import Kafka, StreamConfig, Topic
 from freshet_graph.schemas.file_options import AS_EVENTS, FileOptions
 from freshet_graph.schemas.kafka_config import require_addresses
-from freshet_graph.stream.commands.progress import counting
 from freshet_graph.stream.commands.schema import Format
 from freshet_graph.stream.service.config_file import load_config
 from freshet_graph.stream.service.failure import Failure
 from freshet_graph.stream.service.file_flags import reads_files
 from freshet_graph.stream.service.logs import configure_logs
 from freshet_graph.stream.service.output import Debug, Json, finish, print_result
+from freshet_graph.stream.service.progress import counting
 
 
 def _addresses(bootstrap: str | None) -> str | None:

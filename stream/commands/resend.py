@@ -9,10 +9,10 @@ import typer
 
 from freshet_graph.schemas.config import StreamConfig
 from freshet_graph.stream.commands.config import require_parts
-from freshet_graph.stream.commands.progress import counting
 from freshet_graph.stream.service.config_file import load_config
 from freshet_graph.stream.service.logs import configure_logs
 from freshet_graph.stream.service.output import Debug, Json, finish, print_result
+from freshet_graph.stream.service.progress import counting
 
 
 def resend(

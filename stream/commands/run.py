@@ -15,7 +15,6 @@ import typer
 from freshet_graph.schemas.config import StreamConfig
 from freshet_graph.schemas.version import version
 from freshet_graph.stream.commands.config import require_parts
-from freshet_graph.stream.commands.progress import Display, Rate, StatusLine
 from freshet_graph.stream.service.collector import calm_collector
 from freshet_graph.stream.service.config_file import load_config
 from freshet_graph.stream.service.endpoint import Endpoint
@@ -32,6 +31,7 @@ from freshet_graph.stream.service.output import (
     print_json,
     print_table,
 )
+from freshet_graph.stream.service.progress import Display, Rate, StatusLine
 
 if TYPE_CHECKING:
     from freshet_graph.stream.cluster.job import ClusterJob

@@ -59,9 +59,9 @@ def savings(
     """
 
     def body() -> None:
-        from freshet_graph.stream.commands.progress import counting
         from freshet_graph.stream.decode.files import read_events
         from freshet_graph.stream.partition.interface import create_for_lane
+        from freshet_graph.stream.service.progress import counting
         from freshet_graph.stream.store.savings import measure
 
         configure_logs(level="WARNING", as_json=False)

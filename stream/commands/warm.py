@@ -2,12 +2,14 @@
 
 import json as json_text
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from freshet_graph.stream.compiled import compiling
 from freshet_graph.stream.service.logs import configure_logs
 from freshet_graph.stream.service.output import Debug, Json, finish, print_result
+from freshet_graph.stream.service.progress import steps
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,15 +39,15 @@ def warm(json: Json = False, debug: Debug = False) -> None:
     def body() -> None:
         configure_logs(level="ERROR", as_json=False)
         began = time.monotonic()
-        with compiling() as compiled:
-            _sessions()
+        with compiling() as compiled, steps("kernels of the stream: {} of {} ({} ids, {})") as reached:
+            _sessions(reached)
         result = {"compiled": len(compiled), "seconds": time.monotonic() - began}
         print_result("kernels of the stream", result, as_json=json)
 
     finish(body, debug=debug)
 
 
-def _sessions() -> None:
+def _sessions(reached: Callable[..., None]) -> None:
     """A small job for every kind of ids and messages, through Kafka's protocol; the first with all partitioners."""
     from freshet_graph.stream.commands.run import quiet_beam
     from freshet_graph.stream.kafka.embedded import EmbeddedBroker
@@ -57,6 +59,7 @@ def _sessions() -> None:
         all_ids: tuple[IdKind, ...] = ("int", "string")
         kinds = [(ids, form) for ids in all_ids for form in TOPICS]
         for number, (ids, form) in enumerate(kinds):
+            reached(number + 1, len(kinds), ids, form)
             lanes = (
                 sorted(lane_algorithms().keys() - {"kl"}) if number == 0 else ["hash"]
             )  # kl has no kernels, and needs networkx

@@ -1,12 +1,14 @@
 """``freshet-trainer warm``: compile all kernels of training ahead of the first start."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from freshet_graph.stream.compiled import compiling
 from freshet_graph.stream.service.logs import configure_logs
 from freshet_graph.stream.service.output import Debug, Json, finish, print_json, print_table
+from freshet_graph.stream.service.progress import steps
 
 SPAN_S, SNAPSHOTS, EVENTS, NODES, FEATURES = 40, 4, 2400, 1500, 4
 """Enough that tables grow."""
@@ -23,8 +25,8 @@ def warm(json: Json = False, debug: Debug = False) -> None:
     def body() -> None:
         configure_logs(level="ERROR", as_json=False)
         began = time.monotonic()
-        with compiling() as compiled:
-            _sessions()
+        with compiling() as compiled, steps("kernels of the trainer: {} of {} ({})") as reached:
+            _sessions(reached)
             _schedules()
         result = {"compiled": len(compiled), "seconds": time.monotonic() - began}
         print_json(result) if json else print_table("kernels of the trainer", result)
@@ -32,7 +34,7 @@ def warm(json: Json = False, debug: Debug = False) -> None:
     finish(body, debug=debug)
 
 
-def _sessions() -> None:
+def _sessions(reached: Callable[..., None]) -> None:
     """Train every model for a few snapshots, use every strategy, and train the model that samples by the one that does.
 
     No kernel belongs to another pair only.
@@ -55,13 +57,16 @@ def _sessions() -> None:
         lane = Lane(name="hash", algorithm="hash", parts=2)
         build_store(file, str(store), interval_us=SPAN_S * US_PER_S // SNAPSHOTS, lanes=[lane])
         used: set[str] = set()
-        for model, made in sorted(MODELS.all().items()):
-            event = made.kind == "event"
+        pairs = []
+        for model in sorted(MODELS.all()):
             able = strategies_for(model)
-            for strategy in [name for name in able if name not in used] or able[-1:]:
-                used.add(strategy)
-                _train(store, folder / f"{model}-{strategy}", model, strategy, event)
-        _train(store, folder / "sampled", "sage-linear", "vertex", event=False)
+            pairs += [(model, name) for name in able if name not in used] or [(model, able[-1])]
+            used.update(able)
+        pairs.append(("sage-linear", "vertex"))
+        for number, (model, strategy) in enumerate(pairs):
+            reached(number + 1, len(pairs), f"{model} by {strategy}")
+            event = MODELS.find(model).kind == "event"
+            _train(store, folder / str(number), model, strategy, event)
 
 
 def _schedules() -> None:

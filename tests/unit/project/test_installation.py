@@ -176,7 +176,9 @@ def interpreters() -> dict[str, str]:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("interpreter", interpreters().values(), ids=interpreters())
-def test_another_python_runs_the_stream_and_tests_of_it(interpreter: str, wheel: Path, tmp_path: Path) -> None:
+def test_another_python_runs_the_stream_and_tests_of_it(
+    interpreter: str, wheel: Path, tmp_path: Path
+) -> None:
     """From the index: imports of all modules, and tests of files and of snapshots, which need nothing else."""
     subprocess.run([interpreter, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     python = tmp_path / "venv/bin/python"

@@ -17,8 +17,8 @@ from freshet_graph.schemas.store import LogHeader, Position
 from freshet_graph.stream.cli import app
 from freshet_graph.stream.cluster.job import JobTotals
 from freshet_graph.stream.commands import run as run_module
-from freshet_graph.stream.commands.progress import StatusLine
 from freshet_graph.stream.metrics import StreamMetrics
+from freshet_graph.stream.service.progress import StatusLine
 from freshet_graph.stream.sink import SnapshotSink, log_header
 from freshet_graph.stream.store.inspect import inspect
 from freshet_graph.stream.store.log import refusals

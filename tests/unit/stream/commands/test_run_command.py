@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 
 from freshet_graph.schemas.config import StreamConfig
 from freshet_graph.stream.cli import app
-from freshet_graph.stream.commands import progress
 from freshet_graph.stream.commands import run as run_module
 from freshet_graph.stream.job import loop
 from freshet_graph.stream.job.loop import StreamJob
 from freshet_graph.stream.metrics import StreamMetrics
+from freshet_graph.stream.service import progress
 from freshet_graph.stream.service.json_lines import JsonLines
 from freshet_graph.stream.sink import log_header
 from freshet_graph.stream.store.log.writer import LogWriter

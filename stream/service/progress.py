@@ -101,3 +101,23 @@ def counting(text: str) -> Iterator[Callable[..., None]]:
 
     with Display(shown):
         yield reached
+
+
+@contextmanager
+def steps(text: str) -> Iterator[Callable[..., None]]:
+    """Show which step the work inside the block is at.
+
+    Args:
+        text: A format of what was last reached.
+
+    Yields:
+        Takes what is reached.
+    """
+    latest: tuple[object, ...] = ()
+
+    def reached(*step: object) -> None:
+        nonlocal latest
+        latest = step
+
+    with Display(lambda: StatusLine(text.format(*latest)) if latest else None):
+        yield reached
