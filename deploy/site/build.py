@@ -10,6 +10,7 @@ lies in a folder of its version, so that several can stand side by side in ``--o
 
 import argparse
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -64,7 +65,10 @@ def main() -> int:
     ]
     print("\n".join(nowhere), end="\n" * bool(nowhere))
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", WORK / "mkdocs.yml"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    plain = {**os.environ, "NO_COLOR": "1"}
+    done = subprocess.run(
+        command, env=plain, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
     if done.returncode or nowhere:
         print(done.stdout.partition("Traceback")[0])
         return 1
