@@ -178,9 +178,9 @@ class Publication(Section):
     )
     kind: Literal["embeddings", "scores"] = Field("embeddings", description="Kind of the exported files.")
     topic: TopicName = Field(description="Target topic; made if it is missing.")
-    format: Literal["json", "arrow"] = Field(
+    format: Literal["json", "avro", "arrow"] = Field(
         "json",
-        description="json: one message per row, keyed by the node's or event's id; arrow: up to 4,096 rows per message.",
+        description="json, avro: one message per row, keyed by the node's or event's id; arrow: up to 4,096 rows per message.",
     )
     partitions: int = Field(1, ge=1, description="Partitions of a topic that is made.")
 
@@ -283,6 +283,10 @@ class StreamConfig(Service):
                     f"publish: topic {wanted} is used twice. Give each publication a topic of its own, neither one that is "
                     "read nor that of the dead letters"
                 )
+        if any(one.format == "avro" for one in self.publish) and self.kafka.schema_registry is None:
+            raise ValueError(
+                "publish: format avro needs a registry. Give its address in kafka.schema_registry.url"
+            )
         low_high = self.time_bounds
         if low_high is not None and any(abs(bound) > _MOST_S for bound in low_high if bound is not None):
             raise ValueError(f"time_bounds must lie within ±{_MOST_S:.0e} seconds, found {list(low_high)}")

@@ -38,6 +38,13 @@ Format = Annotated[
 
 def schema(
     format_: Format = DEFAULT,
+    of: Annotated[
+        Literal["events", "embeddings", "scores", "dead-letters"],
+        typer.Option(
+            "--of",
+            help="What the messages have: events of a producer, or what Freshet writes (json or avro).",
+        ),
+    ] = "events",
     ids: Annotated[
         Literal["int", "string"] | None,
         typer.Option(
@@ -56,7 +63,7 @@ def schema(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Print the schema of a producer's messages in the format's way: JSON Schema, Avro, or a list of columns.
+    """Print the schema of messages in the format's way: JSON Schema, Avro, or a list of columns.
 
     Arrow's types are named as Arrow's own documentation does (int64, utf8 …). A message is one IPC stream with
     record batches; src, dst and t suffice. Other integer widths and timestamps are accepted, too.
@@ -65,8 +72,17 @@ def schema(
     """
 
     def body() -> None:
+        from freshet_graph.schemas.written import avro_schema, json_schema
         from freshet_graph.stream.decode.formats.interface import FORMATS
 
+        if of != "events":
+            if format_ not in ("json", "avro") or arrow_file is not None:
+                raise Failure(
+                    f"messages with {of} have schemas in two formats. Give --format json or --format avro"
+                )
+            text = json_schema(of, ids) if format_ == "json" else avro_schema(of, ids or "int")
+            print_json(text) if json else typer.echo(json_text.dumps(text, indent=2))
+            return
         if arrow_file is not None:
             with (
                 pa.OSFile(str(arrow_file), "wb") as file,

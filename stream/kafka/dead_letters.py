@@ -13,6 +13,7 @@ from kafka.errors import KafkaError
 from freshet_graph.schemas.config import Kafka
 from freshet_graph.stream.background import Background
 from freshet_graph.stream.kafka.client import kafka_failures
+from freshet_graph.stream.kafka.topic_schemas import announce
 from freshet_graph.stream.kafka.topics import producer_to, send_all
 from freshet_graph.stream.service.failure import Failure
 from freshet_graph.stream.store.crash import crash_point
@@ -42,6 +43,7 @@ class DeadLetters:
     def __init__(self, kafka: Kafka, log: LogWriter) -> None:
         assert kafka.dead_letters is not None
         self._kafka, self._topic, self._outbox = kafka, kafka.dead_letters, log
+        self._announced = False
         self._producer: KafkaProducer | None = producer_to(kafka, self._topic, 1)
         self._work = Background("dead-letters", self._empty_outbox, on_end=self._leave)
         self._work.start()
@@ -68,6 +70,9 @@ class DeadLetters:
         for refused in self._outbox.unpublished_rejects():
             if self._work.stopping:
                 return
+            if not self._announced:
+                announce(self._kafka, self._topic, "dead-letters", None)
+                self._announced = True
             try:
                 with kafka_failures(self._kafka.bootstrap, f"writing to topic {self._topic}", "Write"):
                     if self._producer is None:

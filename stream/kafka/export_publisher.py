@@ -8,6 +8,7 @@ import json
 import math
 import threading
 from collections.abc import Callable, Iterator
+from io import BytesIO
 from typing import Any, Self
 
 import pyarrow as pa
@@ -17,10 +18,13 @@ from kafka import KafkaProducer
 
 from freshet_graph.schemas.config import Kafka, Publication
 from freshet_graph.schemas.errors import one_line
-from freshet_graph.schemas.events import US_PER_S
+from freshet_graph.schemas.events import US_PER_S, IdKind
 from freshet_graph.schemas.exports import ExportCommit, ExportKind
+from freshet_graph.schemas.written import avro_schema
 from freshet_graph.stream.decode.encode import encode_arrow, ipc_stream
+from freshet_graph.stream.decode.formats.schema_registry import RegistryClient
 from freshet_graph.stream.kafka.client import IN_ORDER, kafka_failures
+from freshet_graph.stream.kafka.topic_schemas import announce
 from freshet_graph.stream.kafka.topics import producer_to, send_all
 from freshet_graph.stream.metrics import StreamMetrics
 from freshet_graph.stream.service.failure import Failure
@@ -50,32 +54,49 @@ def arrow_messages(
         yield f"{name}/{kind}/{commit.number}/{part}".encode(), value
 
 
-def json_messages(
+def rows_of(
     name: str, kind: ExportKind, commit: ExportCommit, table: pa.Table
-) -> Iterator[tuple[bytes, bytes]]:
-    """One JSON object per row.
+) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """Key and fields of a message per row, ``t`` in microseconds; a score that is absent or not finite is None.
 
     The key of an embedding is the node's id, so a compacted topic keeps each node's newest. The key of a score is the
     event's id, or ``tau/row`` without one. ``export`` and the key identify a message: the same pair twice is a
-    repetition. ``t`` is in seconds; a score that is absent or not finite is null.
+    repetition.
     """
     plain = _plain(table)
     plain = plain.set_column(plain.schema.get_field_index("t"), "t", pc.cast(plain["t"], pa.int64()))
     for batch in plain.to_batches(ROWS_AT_ONCE):
         for row in batch.to_pylist():
-            row["t"] /= US_PER_S
             row |= {column: None for column in SCORES if column in row and not _is_finite(row[column])}
             if kind == "embeddings":
                 del row["node"]
                 key = str(row["id"])
             else:
                 key = row["event_id"] if row["event_id"] is not None else f"{commit.tau}/{row['row']}"
-            said: dict[str, Any] = {**row, "tau": commit.tau, "export": commit.number, "exports": name}
-            yield key.encode(), json.dumps(said, ensure_ascii=False, allow_nan=False).encode()
+            yield key.encode(), {**row, "tau": commit.tau, "export": commit.number, "exports": name}
 
 
-MESSAGES = {"json": json_messages, "arrow": arrow_messages}
-"""By the format of a publication."""
+def json_messages(
+    name: str, kind: ExportKind, commit: ExportCommit, table: pa.Table
+) -> Iterator[tuple[bytes, bytes]]:
+    """One JSON object per row (``rows_of``), with ``t`` in seconds."""
+    for key, row in rows_of(name, kind, commit, table):
+        row["t"] /= US_PER_S
+        yield key, json.dumps(row, ensure_ascii=False, allow_nan=False).encode()
+
+
+def avro_messages(
+    name: str, kind: ExportKind, commit: ExportCommit, table: pa.Table, schema: dict[str, Any], number: int
+) -> Iterator[tuple[bytes, bytes]]:
+    """One Avro record per row (``rows_of``), behind Confluent's header with the schema's number in the registry."""
+    from fastavro import parse_schema, schemaless_writer
+
+    parsed = parse_schema(schema)
+    for key, row in rows_of(name, kind, commit, table):
+        value = BytesIO()
+        value.write(b"\0" + number.to_bytes(4, "big"))
+        schemaless_writer(value, parsed, row)
+        yield key, value.getvalue()
 
 
 def _is_finite(score: float | None) -> bool:
@@ -110,6 +131,8 @@ class ExportPublisher:
         self.error: str | None = None
         self.topic = publication.topic
         self._store, self._to, self._kafka, self._metrics = store, publication, kafka, metrics
+        self._announced = False
+        self._number: int | None = None  # of the schema in the registry
         self._stopping, self._caught_up = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"publish {publication.topic}", daemon=True)
 
@@ -202,10 +225,28 @@ class ExportPublisher:
         table = reader.table(commit, self._to.kind)
         if table is None:
             return 0
-        messages = MESSAGES[self._to.format]
+        encoded = self._messages(commit, table)
         with kafka_failures(self._kafka.bootstrap, f"writing to topic {self._to.topic}", "Write"):
-            encoded = messages(self._to.exports, self._to.kind, commit, table)
             return send_all(producer, self._to.topic, encoded, FLUSH_S)
+
+    def _messages(self, commit: ExportCommit, table: pa.Table) -> Iterator[tuple[bytes, bytes]]:
+        """Key and value of each message of an export; what they look like is registered before the first."""
+        to = self._to
+        id_type = table.schema.field("id" if to.kind == "embeddings" else "src").type
+        ids: IdKind = "int" if pa.types.is_integer(id_type) else "string"
+        if to.format == "arrow":
+            return arrow_messages(to.exports, to.kind, commit, table)
+        if to.format == "json":
+            if not self._announced:
+                announce(self._kafka, to.topic, to.kind, ids)
+                self._announced = True
+            return json_messages(to.exports, to.kind, commit, table)
+        schema = avro_schema(to.kind, ids)
+        if self._number is None:
+            assert self._kafka.schema_registry is not None, "the configuration was checked"
+            registry = RegistryClient(self._kafka.schema_registry)
+            self._number = registry.register(f"{to.topic}-value", schema)
+        return avro_messages(to.exports, to.kind, commit, table, schema, self._number)
 
 
 class ExportPublishers:

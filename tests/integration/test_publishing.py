@@ -4,14 +4,19 @@ import json
 import signal
 import time
 from collections import Counter
+from io import BytesIO
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from exported import embeddings, write_export
+from fastavro import schemaless_reader
 from forked import Commands
 from kafka import KafkaAdminClient
 from log_lines import error_of
+from pydantic import ValidationError
+from registry_server import serving
+from running_job import reached
 from streaming import (
     T0,
     command,
@@ -144,3 +149,51 @@ def test_an_outage_is_waited_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert publisher.error is not None
     assert "no broker" in publisher.error
     assert ExportReader(tmp_path, "hash").published("vectors", "embeddings") == 0
+
+
+def test_schemas_of_what_is_written_are_registered_and_a_registry_that_is_away_stops_only_avro(
+    kafka: str, tmp_path: Path, commands: Commands
+) -> None:
+    with serving() as registry:
+        content, edges, vectors = wanted(tmp_path / "store", kafka, format="avro")
+        scores, dead = fresh_topic(kafka, stem="scores"), fresh_topic(kafka, stem="dead")
+        content["publish"].append({"exports": "hash", "topic": scores, "kind": "scores"})
+        content["kafka"] |= {"dead_letters": dead, "schema_registry": {"url": registry.url, "timeout_s": 1}}
+        write_export(tmp_path / "store", "hash")
+        send(kafka, edges, [b"{"])
+        registry.status = 503
+        config, log = written(tmp_path, content), tmp_path / "log"
+        job = commands.start("run", "--config", config, log=log)
+        try:
+            reached(lambda: len(read_topic(kafka, scores)) == 3 and len(read_topic(kafka, dead)) == 1)
+            assert read_topic(kafka, vectors) == []
+            registry.status = None
+            reached(lambda: len(read_topic(kafka, vectors)) == 3)
+        finally:
+            job.terminate()
+            job.join(60)
+        assert job.exitcode == 0, log.read_text()
+        write_export(tmp_path / "store", "hash")
+        send(kafka, edges, [b"{", edge(2, 3, T0)])
+        assert commands.run("run", "--config", config, "--until-idle", "1", log=log) == 0  # it asks again
+        assert [len(read_topic(kafka, topic)) for topic in (vectors, scores, dead)] == [6, 6, 2]
+        for topic, kind in ((scores, "scores"), (dead, "dead-letters")):
+            status, found = registry.answer(f"/subjects/{topic}-value/versions/1", None)
+            assert (status, found["schemaType"], json.loads(found["schema"])["title"]) == (200, "JSON", kind)
+        status, found = registry.answer(f"/subjects/{vectors}-value/versions/1", None)
+        values = [value for _, value in read_topic(kafka, vectors)]
+        assert {int.from_bytes(value[1:5], "big") for value in values} == {found["id"]}
+        records = [
+            schemaless_reader(BytesIO(value[5:]), json.loads(found["schema"]), None) for value in values
+        ]
+        assert [record["id"] for record in records] == embeddings(0, 3)["id"].to_pylist() * 2
+
+
+def test_avro_without_a_registry_is_refused(tmp_path: Path) -> None:
+    content = configuration(
+        tmp_path, "127.0.0.1:9", "edges", publish=[{"exports": "h", "topic": "v", "format": "avro"}]
+    )
+    with pytest.raises(
+        ValidationError, match=r"format avro needs a registry. Give its address in kafka.schema_registry.url"
+    ):
+        StreamConfig(**content)

@@ -53,7 +53,8 @@ class Registry:
         if parts[0] == "subjects" and len(parts) == 3 and body is not None:
             if not isinstance(json.loads(body["schema"]), dict | list | str):
                 return 422, {"error_code": 42201, "message": "Invalid schema"}
-            return 200, {"id": self.add(json.loads(body["schema"]), parts[1])}
+            more = {key: value for key, value in body.items() if key != "schema"}
+            return 200, {"id": self.add(json.loads(body["schema"]), parts[1], **more)}
         if parts[0] == "subjects" and len(parts) == 4:
             versions = self._versions.get(parts[1], [])
             version = int(parts[3])

@@ -70,15 +70,16 @@ class RegistryClient:
         self._follow(answer, references, number, until_s)
         return [*references.values(), self._parsed(answer, number)]
 
-    def register(self, subject: str, schema: dict[str, Any]) -> int:
-        """The id of a schema under a subject, registered if it is new.
+    def register(self, subject: str, schema: dict[str, Any], kind: str = "AVRO") -> int:
+        """The id of a schema of a kind (AVRO, JSON) under a subject, registered if it is new.
 
         Raises:
             Failure: The registry refuses it.
             UnavailableError: See ``schema``.
         """
         path = f"/subjects/{quote(subject, safe='')}/versions"
-        answer = self._ask(path, "id", int, self._until_s(), {"schema": json.dumps(schema)})
+        body = {"schema": json.dumps(schema), **({} if kind == "AVRO" else {"schemaType": kind})}
+        answer = self._ask(path, "id", int, self._until_s(), body)
         if "error_code" in answer:
             raise Failure(f"{self._urls[0]} refuses the schema of subject {subject}: {_reason(answer)}")
         return int(answer["id"])
