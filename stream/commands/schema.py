@@ -42,7 +42,7 @@ def schema(
         Literal["events", "embeddings", "scores", "dead-letters"],
         typer.Option(
             "--of",
-            help="What the messages have: events of a producer, or what Freshet writes (json or avro).",
+            help="Content of the messages: events of a producer, or what Freshet writes (json or avro).",
         ),
     ] = "events",
     ids: Annotated[
