@@ -114,6 +114,7 @@ CHECKS = {
     "ESDG 3": Check(cell("sx, weekly", "all rows"), 0.5),
     "ESDG 6": Check(cell("`tmgcn`", "largest difference, share of the loss"), 0.01),
     "DyGNeX 1": Check(value("points", 0, "efficiency", times=100), 0.05),
+    "DyGNeX 2": Check(value("points", 0, "efficiency", times=100), 0.05),
     "DyGNeX 8": Check(cell("300", "worst"), 0.01),
     "DynaHB 1": Check(ratio(cell("snapshot batches", SECONDS), cell("fixed 10 % × 10 %", SECONDS)), 1),
     "DynaHB 7": Check(cell("sx", "share"), 0.001),

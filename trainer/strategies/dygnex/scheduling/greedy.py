@@ -347,7 +347,7 @@ MORE = 3
 ROUNDS = 12
 """Rounds of the local search."""
 PUBLISHED = 300
-"""Groups up to which DyGNeX-G, which is O(n³), is one of the first fillings: it finds pairs of equal sums that peeling misses."""
+"""Groups up to which DyGNeX-G, which is slow, is one of the first fillings: it finds pairs of equal sums that peeling misses."""
 ANNEALED, REHEATED = 2000, 50
 """Groups up to which random exchanges are tried, and up to which for all numbers of iterations and several heats."""
 STEPS, MOST_STEPS = 6000, 1_000_000

@@ -4,6 +4,8 @@ Used groups leave the list, the target's own pair too. The zero group can be use
 G − 1 pairs. The first of equal candidates stays. α is ignored.
 """
 
+import heapq
+
 import numpy as np
 
 from freshet_graph.stream.arrays.kinds import Float64, Int64
@@ -15,7 +17,7 @@ PAIR = 2
 
 
 def paper(problem: Problem) -> Schedule:
-    """Schedule groups by DyGNeX-G, in O(n³). With L = 1 there are no pairs: groups are only sorted and cut."""
+    """Schedule groups by DyGNeX-G, in O(n² log n) for each iteration. With L = 1 groups are only sorted and cut: no pairs."""
     if problem.per_gpu < PAIR:
         return psg_sorted(problem)
     order = np.argsort(problem.times_s, kind="stable")
@@ -38,20 +40,18 @@ def _pairs(times: Float64, gpus: int) -> Int64:
     pairs, best = np.zeros((gpus, PAIR), np.int64), np.zeros((gpus, PAIR), np.int64)
     done = 0
     while len(left) - 1 > gpus:
-        least = np.inf
+        least, times_left = np.inf, times[left]
         for with_item in range(len(left) - 1):  # the longest alone, then with each other one
-            used = np.zeros(len(left), np.bool_)
-            waste = _waste(times, left, with_item, least, used, pairs)
+            waste = _waste(times_left, with_item, least, pairs)
             if waste < least:
                 least = waste
                 best[:] = pairs
-        iterations[done] = best
+        iterations[done] = np.take(left, best)
         done += 1
-        taken = np.zeros(len(times), np.bool_)
-        for item in best.flat:
-            taken[item] = True
-        taken[0] = False
-        left = left[~taken[left]]
+        kept = np.ones(len(left), np.bool_)
+        kept[best.ravel()] = False
+        kept[0] = True
+        left = left[kept]
     if len(left) > 1:
         for place in range(1, len(left)):
             iterations[done, place - 1, 0] = left[place]
@@ -60,48 +60,64 @@ def _pairs(times: Float64, gpus: int) -> Int64:
 
 
 @njit(cache=True, nogil=True)
-def _waste(times: Float64, left: Int64, with_item: int, least: float, used: Int64, pairs: Int64) -> float:
-    """Seconds that GPUs wait (eq. 9) if all follow a target; infinite as soon as they reach ``least``."""
-    longest, gpus = len(left) - 1, len(pairs)
-    target = times[left[longest]] + times[left[with_item]]
-    pairs[:] = 0
-    pairs[0, 0], pairs[0, 1] = left[longest], left[with_item]
+def _waste(times: Float64, with_item: int, least: float, pairs: Int64) -> float:
+    """Seconds that GPUs wait (eq. 9) if all follow a target; infinite as soon as they reach ``least``.
+
+    The listing walks over all items for each next pair. Here a heap has the closest later item of each item, so a pair costs a
+    logarithm. What it pops first is what the walk meets first: of equal pairs that with the shortest, then the longest item.
+
+    Args:
+        times: Of the items left, rising, the zero group first.
+        with_item: Beside the longest item; their sum is the target.
+        least: The least so far.
+        pairs: (G, 2), written: places in ``times``.
+    """
+    longest, gpus = len(times) - 1, len(pairs)
+    top = total = target = times[longest] + times[with_item]
+    used = np.zeros(len(times), np.bool_)
     used[longest] = used[with_item] = True
-    used[0] = False
-    top, total = target, target
-    for j in range(1, gpus):
-        head, tail = _closest(times, left, target, used)
-        if tail == 0:
-            break
-        load = times[left[head]] + times[left[tail]]
-        pairs[j, 0], pairs[j, 1] = left[head], left[tail]
-        used[head] = used[tail] = True
-        used[0] = False
-        top, total = max(top, load), total + load
-        if top * (j + 1) - total >= least:  # each further pair adds to it
-            return np.inf
+    used[0] = False  # the zero group can be used again
+    pairs[:] = 0
+    pairs[0, 0], pairs[0, 1] = longest, with_item
+    reaches, tail = np.empty(longest, np.int64), len(times)
+    for head in range(longest):  # the first later item that reaches the target with it
+        while tail > 0 and times[head] + times[tail - 1] >= target:
+            tail -= 1
+        reaches[head] = max(tail, head + 1)
+    closest = [
+        _closest(times, head, reaches[head], target, used) for head in range(longest) if not used[head]
+    ]
+    heapq.heapify(closest)
+    j = 1
+    while j < gpus and closest[0][0] < np.inf:
+        _, head, tail = closest[0]
+        if used[head]:
+            heapq.heappop(closest)
+            continue
+        if not used[-tail]:
+            load = times[head] + times[-tail]
+            pairs[j, 0], pairs[j, 1] = head, -tail
+            used[head] = used[-tail] = True
+            used[0] = False
+            top, total, j = max(top, load), total + load, j + 1
+            if top * j - total >= least:  # each further pair adds to it
+                return np.inf
+        if not used[head]:
+            heapq.heapreplace(closest, _closest(times, head, reaches[head], target, used))
     return top * gpus - total
 
 
 @njit(cache=True, nogil=True)
-def _closest(times: Float64, left: Int64, target: float, used: Int64) -> tuple[int, int]:
-    """The pair whose sum is closest to a target, by two pointers; (0, 0) if no pair is left."""
-    head, tail = 0, len(left) - 1
-    closest, best_head, best_tail = np.inf, 0, 0
-    while True:
-        while tail > 0 and used[tail]:
-            tail -= 1
-        while head < tail and used[head]:
-            head += 1
-        if head >= tail:
-            return best_head, best_tail
-        load = times[left[head]] + times[left[tail]]
-        if abs(load - target) < abs(closest - target):
-            closest, best_head, best_tail = load, head, tail
-        if load < target:
-            head += 1
-        else:
-            tail -= 1
+def _closest(times: Float64, head: int, reaches: int, target: float, used: Int64) -> tuple[float, int, int]:
+    """How far an item and its best later one miss a target, and both places, the later one negative; infinite without one."""
+    over, under = reaches, reaches - 1
+    while over < len(times) and used[over]:
+        over += 1
+    while under > head and used[under]:
+        under -= 1
+    above = times[head] + times[over] - target if over < len(times) else np.inf
+    below = target - (times[head] + times[under]) if under > head else np.inf
+    return (above, head, -over) if above <= below else (below, head, -under)
 
 
 def psg(problem: Problem) -> Schedule:
