@@ -83,6 +83,14 @@ class Demo:
         self._store = out / "store"
         self._readings: list[Reading] = []
         self._log: LogReader | None = None
+        self._phases: dict[str, float] = {}
+        self._phase, self._since = "making events", time.monotonic()
+
+    def _enter(self, phase: str) -> None:
+        """Begin a phase, and count the seconds of the one before."""
+        now = time.monotonic()
+        self._phases[self._phase] = self._phases.get(self._phase, 0.0) + now - self._since
+        self._phase, self._since = phase, now
 
     def run(self) -> None:
         """The whole demo."""
@@ -100,8 +108,10 @@ class Demo:
             highlight=False,
             soft_wrap=True,
         )
+        self._enter("starting the broker")
         broker = self._start_broker()
         producer = self._producer(events, broker)
+        self._enter("starting the services")
         self._start_services(broker)
         try:
             with Progress(console, producer.total) as progress:
@@ -174,22 +184,21 @@ class Demo:
 
     def _watch(self, progress: Progress, producer: LiveProducer) -> None:
         """Until the stream has ended by itself and the trainer has learned its last snapshot."""
-        phase = "starting"
         up_to_date = 0
         moved_s, before = time.monotonic(), (0, 0, 0)
         producer.start()
         while True:
             reading = self._read()
-            progress.show(phase, producer.sent, reading)
+            progress.show(self._phase, producer.sent, reading)
             self._children.check()
             now = (producer.sent, reading.events, reading.trained)
             if now != before:
                 moved_s, before = time.monotonic(), now
             if producer.failure or time.monotonic() - moved_s > STALLED_S:
-                what = producer.failure or f"nothing has moved for {STALLED_S} s while {phase}"
+                what = producer.failure or f"nothing has moved for {STALLED_S} s while {self._phase}"
                 raise ChildDiedError(f"{what}; logs are in {self._out / 'logs'}")
             if producer.is_alive():
-                phase = (
+                self._enter(
                     "streaming" if reading.events else "waiting for the services (compiling, the first time)"
                 )
                 if self._children.done("stream"):
@@ -197,9 +206,9 @@ class Demo:
                         f"stream ended while events were still to come; its log is {self._children.log('stream')}"
                     )
             elif not self._children.done("stream"):
-                phase = "reading the rest" if reading.lag else "sealing the last snapshot"
+                self._enter("reading the rest" if reading.lag else "sealing the last snapshot")
             else:
-                phase = "training the last snapshots"
+                self._enter("training the last snapshots")
                 up_to_date = up_to_date + 1 if reading.trainer_lag == 0 else 0
                 if up_to_date == UP_TO_DATE_READINGS:
                     break
@@ -222,10 +231,14 @@ class Demo:
 
     def _report(self, sent: int) -> None:
         console, out = self._console, self._out
+        self._enter("reporting")
         outcome = gather(self._store, sent, self._readings, out / "checkpoints" / "scores.jsonl")
         write_json(outcome, out / "report.json")
         draw(outcome, out / "report.png")
         print_tables(outcome, console)
+        self._enter("")
+        spent = ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in self._phases.items())
+        console.print(f"\nTime: {spent}", highlight=False, soft_wrap=True)
         console.print(
             f"\nFigure: [bold]{out / 'report.png'}[/], figures: {out / 'report.json'}, store: {self._store}, "
             f"logs: {out / 'logs'}\n\nTo try next:\n"

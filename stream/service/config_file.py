@@ -107,6 +107,8 @@ def sentences(kind: type[BaseModel], content: dict[str, Any], errors: list[Any])
         meant = _meant(kind, first["loc"]) if first["type"] == "extra_forbidden" else None
         if first["type"] == "literal_error" and isinstance(first["input"], str):
             meant = nearest(first["input"], re.findall(r"'([^']+)'", first["ctx"]["expected"]))
+        if meant is None and first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
+            meant = _of_the_other(kind, key)
         suggestion = f". Did you mean {meant}?" if len(by_key) == 1 else f" (did you mean {meant}?)"
         problems.append(_sentence(key, meaning[key], key_errors) + (suggestion if meant else ""))
     return "; ".join(problems)
@@ -148,6 +150,17 @@ def _meant(kind: type[BaseModel], place: tuple[int | str, ...]) -> str | None:
     unknown = str(place[-1])
     elsewhere = (known for known in _keys(kind) if known.rpartition(".")[2] == unknown)
     return nearest(unknown, section.model_fields) or next(elsewhere, None)
+
+
+def _of_the_other(kind: type[BaseModel], key: str) -> str | None:
+    """A key as one of the other service's configuration; None: it has none of that name."""
+    from freshet_graph.schemas.config import StreamConfig
+    from freshet_graph.schemas.trainer_config import TrainerConfig
+
+    others: dict[str, type[BaseModel]] = {"the stream's": StreamConfig, "the trainer's": TrainerConfig}
+    owners = (owner for owner, other in others.items() if other is not kind and key in other.model_fields)
+    owner = next(owners, None)
+    return owner and f"{key} of {owner} configuration"
 
 
 def _keys(kind: type[BaseModel], before: str = "") -> Iterator[str]:

@@ -91,12 +91,13 @@ def counting(text: str) -> Iterator[Callable[..., None]]:
         latest_counts = counts
 
     def shown() -> StatusLine | None:
-        done, units = latest_counts
+        done, units, *further = latest_counts
         if not units:
             return None
         per_s = rate.of(done)
         return StatusLine(
-            text.format(done, units, per_s), fields={"done": done, "of": units, "per_s": round(per_s)}
+            text.format(done, units, *further, per_s),
+            fields={"done": done, "of": units, "per_s": round(per_s)},
         )
 
     with Display(shown):

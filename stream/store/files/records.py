@@ -305,10 +305,16 @@ def require_agreement(path: Place, stored: R, wanted: R, what: str, changeable: 
     for key, value in seal_record(wanted):
         if key not in {"checksum", *changeable} and getattr(stored, key) != value:
             name = CONFIG_KEYS.get(key, f"lanes.{key}")
+            new = "store" if what == "a log" else "name"
+            cut = (
+                ", into which freshet-stream backfill OLD_STORE cuts the same events"
+                if key == "interval_us"
+                else ""
+            )
             raise MismatchError(
                 f"{path} has {name} = {_configured(key, getattr(stored, key))}, the configuration asks for "
                 f"{_configured(key, value)}. It is fixed for the life of {what}. Change the configuration back, or choose a "
-                f"new {'store' if what == 'a log' else 'name'}"
+                f"new {new}{cut}"
             )
 
 

@@ -116,6 +116,9 @@ def test_run_says_what_it_misses(tmp_path: Path) -> None:
     assert "has no lane 'distdy'. It has hash" in error
     code, _, error = invoke("run", "--config", write(tmp_path, colour="blue"))
     assert (code, "unknown key colour" in error) == (1, True)
+    code, _, error = invoke("run", "--config", write(tmp_path, publish=[]))
+    assert code == 1
+    assert "unknown key publish. Did you mean publish of the stream's configuration?" in error
 
 
 def event_file(folder: Path) -> str:
