@@ -110,7 +110,10 @@ class IntDictionary:
 
 
 def _int64(column: pa.Array | pa.ChunkedArray) -> Int64:
-    return np.ascontiguousarray(column.to_numpy(), np.int64)
+    """Read-only however many chunks there are: one is read in place, several are copied, and kernels are compiled once."""
+    values = np.ascontiguousarray(column.to_numpy(), np.int64)
+    values.flags.writeable = False
+    return values
 
 
 def _valid(column: pa.ChunkedArray) -> Bool:

@@ -11,7 +11,7 @@ from freshet_graph.stream.decode import json_kernel
 from freshet_graph.stream.decode.decoder import Decoder
 from freshet_graph.stream.kernels import read_only
 from freshet_graph.stream.microbatch import RawBatch
-from freshet_graph.stream.snapshots import string_dictionary
+from freshet_graph.stream.snapshots import dictionary, string_dictionary
 from freshet_graph.stream.snapshots.dictionary import new_dictionary
 
 
@@ -46,7 +46,7 @@ def test_a_poll_of_empty_messages_and_one_that_may_be_written_have_nothing_compi
 
 
 def test_ids_out_of_memory_files_and_empty_ones_have_nothing_compiled() -> None:
-    dictionary = new_dictionary("string")
+    strings = new_dictionary("string")
     written = [
         pa.py_buffer(np.array([0, 1, 2], np.int32)),
         pa.py_buffer(np.frombuffer(b"ab", np.uint8).copy()),
@@ -55,12 +55,23 @@ def test_ids_out_of_memory_files_and_empty_ones_have_nothing_compiled() -> None:
     before: dict[str, int] = {}
     for buffers in (written, frozen):
         column = pa.chunked_array([pa.Array.from_buffers(pa.string(), 2, [None, *buffers])])
-        dictionary.encode(column, column)
+        strings.encode(column, column)
         before = before or kinds_of_arrays(string_dictionary)
-    dictionary.extend(pa.array([], pa.string()))
-    dictionary.extend(pa.Array.from_buffers(pa.string(), 2, [None, frozen[0], pa.py_buffer(b"ef")]))
+    strings.extend(pa.array([], pa.string()))
+    strings.extend(pa.Array.from_buffers(pa.string(), 2, [None, frozen[0], pa.py_buffer(b"ef")]))
     assert kinds_of_arrays(string_dictionary) == before
-    assert dictionary.size == 6
+    assert strings.size == 6
+
+
+def test_integer_ids_in_one_piece_and_in_several_have_nothing_compiled() -> None:
+    """A batch of one message has its ids in one chunk, one of several messages may have them in more."""
+    integers = new_dictionary("int")
+    whole, pieces = pa.chunked_array([[1, 2, 3]]), pa.chunked_array([[4], [5, 6]])
+    before: dict[str, int] = {}
+    for src, dst in ((whole, pieces), (pieces, whole), (pieces, pieces), (whole, whole)):
+        integers.encode(src, dst)
+        before = before or kinds_of_arrays(dictionary)
+    assert kinds_of_arrays(dictionary) == before
 
 
 @pytest.mark.parametrize("buffer", [b"ab", bytearray(b"ab"), pa.py_buffer(b"ab"), b""])
