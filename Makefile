@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 TEST_PROCESSES ?= 4
 KAFKA_PORT ?= 0
 
-.PHONY: help setup demo test test-quick test-slow explore docs lint format bench gpu gpu-kit audit constraints kafka kafka-stop flink flink-stop clean
+.PHONY: help setup demo test test-quick test-slow test-images explore docs lint format bench gpu gpu-kit audit constraints image release kafka kafka-stop flink flink-stop clean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ test-quick: $(WARM) ## Run a sample of the unit tests, in two minutes, without a
 test-slow: $(WARM) ## Run the slow tests: Flink, the demo, fresh installs, long runs on real graphs
 	@$(PYTEST) -m slow $(PYTEST_ARGS)
 
+test-images: $(WARM) ## Build both container images and run them against a broker, as root: gigabytes, and tens of minutes
+	@TARGETS="stream trainer" OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -s $(PYTEST_ARGS) tests/integration/test_images.py
+
 explore: $(STAMP) ## Draw new examples for the property tests, for a minute (SEED=n: those that failed once)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/property -m hypothesis --hypothesis-profile=exploring \
 		--hypothesis-seed=$(or $(SEED),$$RANDOM$$RANDOM) $(PYTEST_ARGS)
@@ -99,6 +102,9 @@ audit: $(STAMP) ## Compare the pinned versions with advisories (ADVISORIES=FILE,
 
 constraints: $(STAMP) ## Write the newest versions into constraints.txt, and say what changed; then: make setup test
 	@$(BIN)/python deploy/release/constraints.py
+
+image: ## Build the two container images without a container engine, as root (TARGETS=stream; deploy/image/build.sh says more)
+	@deploy/image/build.sh
 
 release: $(STAMP) ## Make a release of the newest commit in dist/ (VERSION=0.1.0; RELEASE_ARGS=--wheels: to install it offline)
 	@$(BIN)/python deploy/release/release.py "$(VERSION)" $(RELEASE_ARGS)

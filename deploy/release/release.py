@@ -41,7 +41,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "version", help="such as 0.1.0; what pyproject.toml, CITATION.cff and CHANGELOG.md say"
+        "version", help="such as 0.1.0; what pyproject.toml, CITATION.cff, Dockerfile and CHANGELOG.md say"
     )
     parser.add_argument(
         "--out", type=Path, default=None, help="a folder that does not exist; default: dist/VERSION"
@@ -97,8 +97,12 @@ def require_ready(tree: Path, version: str) -> None:
     project = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     if project["version"] != version:
         raise ReleaseError(f"pyproject.toml has version {project['version']}. Set it to {version}")
-    if f"\nversion: {version}\n" not in (tree / "CITATION.cff").read_text(encoding="utf-8"):
-        raise ReleaseError(f"CITATION.cff has another version. Set it to {version}")
+    for name, text in (
+        ("CITATION.cff", f"\nversion: {version}\n"),
+        ("Dockerfile", f'image.version="{version}"'),
+    ):
+        if text not in (tree / name).read_text(encoding="utf-8"):
+            raise ReleaseError(f"{name} has another version. Set it to {version}")
     changes(tree, version)
 
 

@@ -3,6 +3,7 @@
 import email
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -146,6 +147,37 @@ def test_every_final_stage_runs_as_a_numbered_user_that_is_not_root() -> None:
     for user, _ in entry_points:
         # Orchestrators can check a number only (runAsNonRoot).
         assert re.fullmatch(r"[1-9]\d*(:\d+)?", user)
+
+
+def test_every_final_stage_has_a_health_check_and_the_version_that_is_released() -> None:
+    stages: list[list[str]] = []
+    for name, _ in instructions():
+        if name == "FROM":
+            stages.append([])
+        elif stages:
+            stages[-1].append(name)
+    final = [names for names in stages if "ENTRYPOINT" in names]
+    assert len(final) == 2
+    assert all("HEALTHCHECK" in names for names in final)
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f'image.version="{version}"' in (ROOT / "Dockerfile").read_text()
+
+
+def test_without_buildah_the_build_says_in_one_sentence_what_is_missing(tmp_path: Path) -> None:
+    for program in ("bash", "dirname", "realpath"):
+        (tmp_path / program).symlink_to(shutil.which(program) or "")
+    script = str(ROOT / "deploy" / "image" / "build.sh")
+    for base, names in (("debootstrap", "buildah debootstrap"), ("python:3.11-slim-bookworm", "buildah")):
+        done = subprocess.run(
+            [tmp_path / "bash", script],
+            env={"PATH": str(tmp_path), "BASE": base, "STORE": str(tmp_path / "store")},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 1
+        assert done.stderr.startswith("error: buildah is not installed. Install it")
+        assert f"apt-get install {names}," in done.stderr
+        assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "store").exists()
 
 
 def test_the_image_keeps_compiled_kernels_where_its_user_can_write() -> None:
