@@ -1,4 +1,7 @@
-"""Kafka to the committed log beside a bare poll loop of the same client: python benchmarks/ingest.py [--rounds 3].
+"""Kafka to the committed log beside a bare poll loop of the same client: python benchmarks/ingest.py [--rounds 3] [--beside].
+
+``--beside`` compares two jobs instead: one reads JSON by ``fields``, the other takes ``t`` from the record, too. Both have one
+open snapshot.
 
 A real broker on this machine (deploy/kafka), topics of 4 partitions, filled before anything is timed. Bare loops and the whole
 path (poll, validate, order, dense ids, files, fsync: the job itself) take turns, so that what else the machine does meets all
@@ -40,9 +43,11 @@ def timed(events: int, work: Callable[..., float], *given: Any) -> tuple[float, 
     return rate, (time.process_time() - began) / events * 1e9
 
 
-def configuration(store: Path, bootstrap: str, topic: str) -> StreamConfig:
+def configuration(
+    store: Path, bootstrap: str, topic: str, *, every_s: float = SPAN_S / SNAPSHOTS, **more: Any
+) -> StreamConfig:
     """The defaults, but for snapshots: so many over the whole stream, whatever its length."""
-    named, every = {"name": topic, "format": topic.split("-", 1)[0]}, {"interval_s": SPAN_S / SNAPSHOTS}
+    named, every = {"name": topic, "format": topic.split("-", 1)[0]} | more, {"interval_s": every_s}
     return StreamConfig.model_validate(harness.stream_keys(store, bootstrap, named, snapshots=every))
 
 
@@ -93,11 +98,32 @@ def ran(config: StreamConfig, events: int) -> Any:
     return done
 
 
-def whole(bootstrap: str, topic: str, events: int) -> float:
+def whole(bootstrap: str, topic: str, events: int, **more: Any) -> float:
     """Events per second of the job from its first poll to its last commit."""
     with harness.scratch() as folder:
-        rate: float = ran(configuration(folder / "store", bootstrap, topic), events).events_per_s
+        rate: float = ran(configuration(folder / "store", bootstrap, topic, **more), events).events_per_s
         return rate
+
+
+def beside(bootstrap: str, given: Any) -> Iterator[list[str]]:
+    """CPU nanoseconds per event of both jobs, by turns."""
+    events, found = given.json_events, Rounds()
+    fill(bootstrap, "json-all", events)
+    ways = {"t: t": "t", "t: $timestamp": "$timestamp"}
+    for number in range(given.rounds + 1):  # the first one compiles
+        for name, path in ways.items():
+            fields = {"src": "src", "dst": "dst", "t": path}
+
+            def work(fields: dict[str, str] = fields) -> float:
+                return whole(bootstrap, "json-all", events, every_s=1e9, fields=fields)
+
+            one = timed(events, work)
+            if number:
+                found.setdefault(name, []).append(one)
+    first = median(cpu_ns for _, cpu_ns in found["t: t"])
+    for name, rounds in found.items():
+        cpu = [cpu_ns for _, cpu_ns in rounds]
+        yield [name, harness.spread(cpu, 0), f"{median(cpu) / first:.2f}"]
 
 
 def measure(bootstrap: str, plain: ProcessPoolExecutor, given: Any) -> Rounds:
@@ -137,7 +163,7 @@ def main() -> None:
     from freshet_graph.stream.service.collector import calm_collector
     from freshet_graph.stream.service.memory import keep_memory
 
-    given = harness.options(__doc__, json_events=1_000_000, arrow_events=8_000_000, rounds=3)
+    given = harness.options(__doc__, json_events=1_000_000, arrow_events=8_000_000, rounds=3, beside=False)
     keep_memory()
     quiet_beam(debug=False)
     calm_collector()
@@ -146,6 +172,10 @@ def main() -> None:
         harness.broker(folder / "kafka") as bootstrap,
         ProcessPoolExecutor(1, get_context("spawn")) as plain,
     ):
+        if given.beside:
+            head = "fields of JSON | CPU ns per event, median (least to most) | of t in the message"
+            harness.table(head, beside(bootstrap, given))
+            return
         found = measure(bootstrap, plain, given)
     harness.table(
         "way | M events/s, median (least to most) | CPU ns per event | of the bare loop", rows(found)

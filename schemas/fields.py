@@ -15,9 +15,24 @@ MAX_FEATURE_PATHS = 4096
 PathKeys = tuple[str, ...]
 OpName = Literal["insert", "delete"]
 
+RECORD_COLUMNS = {
+    "$timestamp": "$timestamp",
+    "$key": "$key, or a field inside of it, such as $key.id",
+    "$headers": "$headers.NAME",
+    "$topic": "$topic",
+    "$partition": "$partition",
+}
+"""The columns of a Kafka record beside its value, and the paths that lead to them."""
+
+
+class RecordColumn(str):
+    """The first key of a path to a column of ``RECORD_COLUMNS``; a key of a message may be spelled alike."""
+
+    __slots__ = ()
+
 
 def path_keys(path: str) -> PathKeys:
-    r"""The keys of a path: ``card.id`` is ``("card", "id")``; ``\.`` is a dot in a key, ``\\`` a backslash.
+    r"""The keys of a path: ``card.id`` is ``("card", "id")``; ``\.`` is a dot in a key, ``\\`` a backslash, ``\$`` a dollar.
 
     Raises:
         ValueError: An empty or overlong path, an empty key, or a backslash before anything else.
@@ -26,9 +41,9 @@ def path_keys(path: str) -> PathKeys:
     for character in characters:
         if character == "\\":
             escaped = next(characters, "")
-            if escaped not in ("\\", ".") or not escaped:
+            if escaped not in ("\\", ".", "$") or not escaped:
                 raise ValueError(
-                    rf"path {path!r} has a backslash before something other than a dot or a backslash"
+                    rf"path {path!r} has a backslash before something other than a dot, a backslash or a dollar"
                 )
             key += escaped
         elif character == ".":
@@ -44,8 +59,26 @@ def path_keys(path: str) -> PathKeys:
     return tuple(keys)
 
 
+def field_keys(path: str) -> PathKeys:
+    """The keys of a field's path, the first a ``RecordColumn`` if it leads beside the message.
+
+    Raises:
+        ValueError: See ``path_keys``; or the record has no such column.
+    """
+    keys = path_keys(path)
+    if not path.startswith("$"):
+        return keys
+    fits = {"$key": len(keys) >= 1, "$headers": len(keys) >= 2}.get(keys[0], len(keys) == 1)
+    if keys[0] not in RECORD_COLUMNS or not fits:
+        raise ValueError(
+            f"path {path!r} begins with a dollar, but a record has {', '.join(RECORD_COLUMNS.values())}. "
+            rf"Write \{path} for a key of the message"
+        )
+    return RecordColumn(keys[0]), *keys[1:]
+
+
 def _checked(path: str) -> str:
-    path_keys(path)
+    field_keys(path)
     return path
 
 
@@ -53,7 +86,10 @@ Path = Annotated[str, AfterValidator(_checked)]
 
 
 class Fields(Section):
-    """Paths of keys to the fields of an event; only what is named here is read."""
+    """Paths of keys to the fields of an event; only what is named here is read.
+
+    A path may lead beside the message: $timestamp, $key, $headers.NAME, $topic, $partition.
+    """
 
     src: Path | None = Field(None, description="Source id of an edge event.")
     dst: Path | None = Field(None, description="Destination id of an edge event.")
@@ -76,7 +112,7 @@ class Fields(Section):
             value = getattr(self, name)
             for part, path in enumerate(value if isinstance(value, list) else [value]):
                 if path is not None:
-                    yield name, part, path_keys(path)
+                    yield name, part, field_keys(path)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -87,6 +123,10 @@ class Fields(Section):
         if self.node is not None and self.node in (self.src, self.dst):
             raise ValueError(
                 f"node and an end of an edge are both at {self.node}. Give each a path of its own"
+            )
+        if self.node is not None and self.node.startswith("$") and self.src is not None:
+            raise ValueError(
+                f"node is at {self.node}, so every message is a node event. Leave out src and dst, or node"
             )
         if (self.offset is None) != (self.values is None):
             raise ValueError("offset and values belong together. Name both or neither")

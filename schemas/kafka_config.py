@@ -6,11 +6,14 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
-from freshet_graph.schemas.fields import Fields, IdPrefix, OpName
+from freshet_graph.schemas.fields import Fields, IdPrefix, OpName, PathKeys, RecordColumn
 from freshet_graph.schemas.section import Section
 
 TopicName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
 """A name that Kafka accepts."""
+
+
+_KEYS_BY_REGISTRY = frozenset({"avro"})
 
 
 class Topic(Section):
@@ -33,7 +36,13 @@ class Topic(Section):
     fields: Fields | None = Field(
         None,
         description="Paths to the fields of messages in another form, such as "
-        "{src: card.id, dst: merchant.id, t: created_at}; null: src, dst, t … as in freshet-stream schema.",
+        "{src: card.id, dst: merchant.id, t: created_at}; null: src, dst, t … as in freshet-stream schema. Also of the record "
+        "beside the message: $timestamp, $key, $headers.NAME, $topic, $partition.",
+    )
+    key_format: Literal["text", "integer", "json", "avro"] = Field(
+        "text",
+        description="How the keys of records are written, if fields names $key: text, integer (4 or 8 bytes, as Java's "
+        "IntegerSerializer and LongSerializer), json, or avro with kafka.schema_registry.",
     )
     ops: dict[str, OpName] | None = Field(
         None,
@@ -57,7 +66,32 @@ class Topic(Section):
             raise ValueError(
                 f"topic {self.name}: ops has the words of op, but fields names no op. Name op in fields"
             )
+        if self.key_format != "text" and not any(keys[0] == "$key" for keys in self.record_paths):
+            raise ValueError(
+                f"topic {self.name}: key_format is given, but fields names no $key. Leave it out"
+            )
+        inside = [keys for keys in self.record_paths if keys[0] == "$key" and len(keys) > 1]
+        if inside and self.key_format not in ("json", "avro"):
+            raise ValueError(
+                f"topic {self.name}: fields names {'.'.join(inside[0])}, but key_format is {self.key_format}. "
+                "Set key_format to json or avro"
+            )
         return self
+
+    @property
+    def record_paths(self) -> list[PathKeys]:
+        """Keys of the paths that lead beside the message."""
+        paths = self.fields.paths() if self.fields is not None else ()
+        return [keys for _, _, keys in paths if isinstance(keys[0], RecordColumn)]
+
+    @property
+    def record_columns(self) -> frozenset[str]:
+        """Columns of Kafka's records that are read besides the value: $timestamp, $key, and $headers.NAME of each header."""
+        return frozenset(
+            ".".join(keys[:2]) if keys[0] == "$headers" else str(keys[0])
+            for keys in self.record_paths
+            if keys[0] in ("$timestamp", "$key", "$headers")
+        )
 
 
 def require_addresses(bootstrap: str) -> str:
@@ -267,6 +301,16 @@ class Kafka(Section):
             )
         if self.ssl_keyfile is not None and self.ssl_certfile is None:
             raise ValueError("ssl_keyfile is given without ssl_certfile. Give both")
+        return self
+
+    @model_validator(mode="after")
+    def _keys_have_schemas(self) -> Self:
+        for topic in self.topics:
+            if topic.key_format in _KEYS_BY_REGISTRY and self.schema_registry is None:
+                raise ValueError(
+                    f"topic {topic.name}: key_format is avro, whose schemas are in a registry. "
+                    "Give its address in kafka.schema_registry.url"
+                )
         return self
 
     @model_validator(mode="after")

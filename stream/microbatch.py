@@ -1,6 +1,6 @@
 """The elements of the pipeline: one poll of one topic partition, undecoded and decoded."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -34,6 +34,8 @@ class RawBatch:
         quiet: How long there has been nothing unread; None: there is something, or no broker answers.
         skipped: Offsets among them that retention deleted unread; set on a cluster, where the log's process counts them.
         stamped_us: The newest time that a broker gave to one of them, microseconds since the epoch; 0: none did.
+        beside: Columns of the records beside the value, those that the topic's fields name: ``$timestamp`` (timestamp[ms]),
+            ``$key`` and ``$headers.NAME`` (large_binary); one that is missing counts as null.
     """
 
     topic: str
@@ -46,6 +48,12 @@ class RawBatch:
     quiet: Quiet | None = None
     skipped: int = 0
     stamped_us: int = 0
+    beside: dict[str, pa.Array] = field(default_factory=dict)
+
+    def __getitem__(self, span: slice) -> "RawBatch":
+        """Some of the messages, with the same begin and end."""
+        beside = {name: column[span] for name, column in self.beside.items()}
+        return replace(self, offsets=self.offsets[span], values=self.values[span], beside=beside)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,12 @@ from freshet_graph.schemas.errors import one_line
 from freshet_graph.schemas.events import MAX_ID_BYTES, IdKind, Op, Reason, event_schema
 from freshet_graph.schemas.fields import PathKeys
 from freshet_graph.stream.arrays.kinds import Int64
-from freshet_graph.stream.decode.columns import NULL_KINDS, canonical, decoded, nulls
+from freshet_graph.stream.decode.columns import NULL_KINDS, canonical, decoded, float32s, nulls
 from freshet_graph.stream.decode.confluent import HEADER_BYTES
 from freshet_graph.stream.decode.mapping import NATIVE, Mapping
 from freshet_graph.stream.decode.reading import DecodedRows, Limits, Refusal, RefusedError
 from freshet_graph.stream.decode.times import TimeUnit
+from freshet_graph.stream.decode.validate import Faults
 
 NOT_ARROW = "not_arrow"
 """Reason of a message that is no Arrow IPC stream of rows."""
@@ -148,17 +149,18 @@ _UNKNOWN_OP = 2
 """Stands for a word that isn't an op; refused with the reason."""
 
 
-def mapped(batch: pa.RecordBatch, mapping: Mapping) -> pa.RecordBatch:
+def mapped(batch: pa.RecordBatch, mapping: Mapping, faults: Faults) -> pa.RecordBatch:
     """Columns named like an event's, from their places in a topic's messages.
 
-    Types don't change, except that words of op become numbers and ids with a prefix text.
+    Types don't change, except that words of op become numbers, ids with a prefix text, and listed features one array. What is no
+    number among those is added to ``faults``.
 
     Raises:
         RefusedError: A column is missing, or of a type that its use doesn't allow.
     """
     prefix = mapping.prefix
     if mapping.mapped:
-        batch = _renamed(batch, mapping)
+        batch = _renamed(batch, mapping, faults)
         if "dst" not in batch.schema.names:
             prefix = prefix._replace(src=prefix.node)
             batch = batch.append_column("dst", pa.nulls(batch.num_rows))
@@ -174,17 +176,19 @@ def _changed(batch: pa.RecordBatch, name: str, change: Callable[[pa.Array], pa.A
     return batch.set_column(places[0], name, change(batch.column(places[0]))) if len(places) == 1 else batch
 
 
-def _renamed(batch: pa.RecordBatch, mapping: Mapping) -> pa.RecordBatch:
+def _renamed(batch: pa.RecordBatch, mapping: Mapping, faults: Faults) -> pa.RecordBatch:
     columns: dict[str, pa.Array] = {}
     parts: list[pa.Array] = []
     for (name, part), keys in mapping.paths:
         column = _column_at(batch, keys)
         if name == "features" and mapping.feature_parts:
-            parts.append(_numbers(mapping.shown(name, part), column))
+            parts.append(float32s(mapping.shown(name, part), column, faults))
         else:
             columns[_NAMES.get(name, name)] = column
     if parts:
         columns["features"] = side_by_side(parts, batch.num_rows)
+    for name in mapping.elsewhere & {"src", "dst", "t", "node"}:
+        columns[_NAMES.get(name, name)] = pa.nulls(batch.num_rows)
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
@@ -212,12 +216,6 @@ def _column_at(batch: pa.RecordBatch, keys: PathKeys) -> pa.Array:
                 f"column {shown} is {column.type}, expected plain values inside of a struct",
             )
     return column
-
-
-def _numbers(shown: str, column: pa.Array) -> pa.Array:
-    if not (pt.is_floating(column.type) or pt.is_integer(column.type) or pt.is_null(column.type)):
-        raise RefusedError(Reason.WRONG_TYPE, f"column {shown} is {column.type}, expected numbers")
-    return pc.cast(column, pa.float32(), safe=False)
 
 
 def side_by_side(parts: Sequence[pa.Array], rows: int) -> pa.Array:
@@ -263,7 +261,12 @@ def _ops(column: pa.Array, *, mapping: Mapping) -> pa.Array:
 
 
 def event_rows(
-    batch: pa.RecordBatch, messages: Int64, ids: IdKind, unit: TimeUnit, mapping: Mapping
+    batch: pa.RecordBatch,
+    messages: Int64,
+    ids: IdKind,
+    unit: TimeUnit,
+    mapping: Mapping,
+    faults: Faults | None = None,
 ) -> DecodedRows:
     """Columns of one row per message, as rows of events.
 
@@ -273,17 +276,20 @@ def event_rows(
         ids: Kind of node ids of the graph.
         unit: The topic's time unit, for numeric times.
         mapping: Places of the fields in the topic's messages.
+        faults: Earlier faults of rows; more are added.
 
     Raises:
         RefusedError: A column is missing, or of a wrong type.
     """
+    faults = Faults.none(batch.num_rows) if faults is None else faults
     place = batch.schema.get_field_index("op")
     has_words = not mapping.mapped and place >= 0 and pt.is_string(batch.schema.field(place).type)
     mapping = replace(mapping, own_ops=True) if has_words else mapping
-    mapped_batch = mapped(batch, mapping)
-    return DecodedRows(
-        canonical(mapped_batch, ids, unit, shown=mapping.column, time_texts=mapping.time_texts), messages
+    mapped_batch = mapped(batch, mapping, faults)
+    draft = canonical(
+        mapped_batch, ids, unit, faults=faults, shown=mapping.column, time_texts=mapping.time_texts
     )
+    return DecodedRows(draft, messages)
 
 
 _LONGEST_WORD = 4 * (MAX_ID_BYTES + 1)
@@ -480,8 +486,11 @@ def _rows(run: list[Message], ids: IdKind, unit: TimeUnit, mapping: Mapping) -> 
     # More than one batch is left only if a column exceeds 2 GiB.
     for batch in one_table([batch for _, batch, _ in run]).to_batches():
         span = slice(first, first + batch.num_rows)
-        mapped_batch = batch if mapping == NATIVE else mapped(batch, mapping)
-        draft = canonical(mapped_batch, ids, unit, shown=mapping.column, time_texts=mapping.time_texts)
+        faults = Faults.none(batch.num_rows)
+        mapped_batch = batch if mapping == NATIVE else mapped(batch, mapping, faults)
+        draft = canonical(
+            mapped_batch, ids, unit, faults=faults, shown=mapping.column, time_texts=mapping.time_texts
+        )
         together.append(DecodedRows(draft, messages[span], rows[span]))
         first += batch.num_rows
     return together
@@ -490,6 +499,8 @@ def _rows(run: list[Message], ids: IdKind, unit: TimeUnit, mapping: Mapping) -> 
 def one_table(batches: list[pa.RecordBatch]) -> pa.Table:
     """The rows of batches of one schema; columns without a value are not copied."""
     whole = pa.Table.from_batches(batches)
+    if not whole.num_columns:  # which pa.table would give no rows
+        return whole.combine_chunks()
     columns = [
         nulls(column.type, len(column))
         if column.null_count == len(column) and column.type in NULL_KINDS

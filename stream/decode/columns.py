@@ -3,7 +3,9 @@
 A column of a wrong type is a ``RefusedError``; a single wrong value becomes a fault of its row.
 """
 
+import re
 from collections.abc import Callable, Iterable
+from decimal import Decimal, InvalidOperation
 from functools import cache
 
 import numpy as np
@@ -13,9 +15,9 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from freshet_graph.schemas.events import MAX_ID_BYTES, OUT_OF_RANGE_US, US_PER_S, IdKind, Op, Reason
-from freshet_graph.stream.decode.json_kernel import rfc3339
+from freshet_graph.stream.decode.json_kernel import rfc3339, scan_number, to_float32, to_us
 from freshet_graph.stream.decode.reading import RefusedError
-from freshet_graph.stream.decode.times import SCALE_DIGITS, TimeUnit, rfc3339_to_us
+from freshet_graph.stream.decode.times import SCALE_DIGITS, TimeUnit, rfc3339_to_us, scaled_to_us
 from freshet_graph.stream.decode.validate import Draft, Faults, draft_schema, shorten
 from freshet_graph.stream.kernels import njit, read_only
 
@@ -55,6 +57,89 @@ def _read(
 ) -> None:
     for row in range(len(t)):
         is_time[row], t[row] = rfc3339(data, ends[row], ends[row + 1])
+
+
+WHOLE, REAL, TIME = 0, 1, 2
+"""What texts are read as: whole numbers (int64), numbers (float32), or times (int64 microseconds)."""
+
+_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
+_IS_NUMBER = rf"^{_NUMBER.pattern}$"
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values are text."""
+    return bool(pt.is_string(kind) or pt.is_large_string(kind))
+
+
+def read_numbers(
+    texts: pa.Array, kind: int, faults: Faults, reason: str, sentence: Callable[[str], str], scale: int = 0
+) -> pa.Array:
+    """Numbers written as JSON writes them, in texts; one that is none is null, and a fault of its row.
+
+    Args:
+        texts: string or large_string [rows].
+        kind: ``WHOLE``, ``REAL`` (infinite beyond float32) or ``TIME``.
+        faults: Gets the rows of other texts.
+        reason: Of these.
+        sentence: About one of them.
+        scale: Decimal places between a unit of times and the microsecond, as ``times.SCALE_DIGITS``.
+    """
+    texts = texts.cast(pa.large_string())
+    rows = len(texts)
+    whole, real, known = np.zeros(rows, np.int64), np.zeros(rows, np.float32), np.zeros(rows, np.bool_)
+    if rows:
+        _, offsets, data = texts.buffers()
+        ends = read_only(offsets, np.int64)[texts.offset : texts.offset + rows + 1]
+        _read_numbers(read_only(data or b"", np.uint8), ends, kind, scale, whole, real, known)
+    valid = texts.is_valid().to_numpy(zero_copy_only=False)
+    known &= valid
+    for row in np.flatnonzero(valid & ~known).tolist():  # long ones, exponents, and what is no number
+        text = texts[row].as_py()
+        number = _exact(text, kind, scale)
+        if number is not None:
+            (real if kind == REAL else whole)[row], known[row] = number, True
+    faults.refuse(valid & ~known, reason, lambda row: sentence(texts[row].as_py()))
+    return pa.array(real if kind == REAL else whole, mask=~known)
+
+
+def _exact(text: str, kind: int, scale: int) -> float | int | None:
+    """The reference of ``read_numbers`` for one text; None: it is no such number."""
+    if not _NUMBER.fullmatch(text):
+        return None
+    if kind == REAL:
+        with np.errstate(over="ignore"):
+            return float(np.float64(text).astype(np.float32))
+    if kind == TIME:
+        return scaled_to_us(text, scale)
+    try:
+        number = Decimal(text)
+    except InvalidOperation:  # an exponent of twenty digits
+        return None
+    fits = number.is_zero() or (number.adjusted() < 20 and number == int(number))
+    return int(number) if fits and -(2**63) <= number < 2**63 else None
+
+
+@njit(cache=True, nogil=True)
+def _read_numbers(
+    data: npt.NDArray[np.uint8],
+    ends: npt.NDArray[np.int64],
+    kind: int,
+    scale: int,
+    whole: npt.NDArray[np.int64],
+    real: npt.NDArray[np.float32],
+    known: npt.NDArray[np.bool_],
+) -> None:
+    for row in range(len(known)):
+        i, negative, digits, power, exact, integer = scan_number(data, ends[row], ends[row + 1])
+        if i != ends[row + 1]:
+            continue
+        if kind == REAL:
+            known[row], real[row] = to_float32(negative, digits, power, exact)
+        elif kind == TIME:
+            known[row], whole[row] = to_us(negative, digits, power + scale, exact)
+        else:
+            known[row] = integer and power == 0 and exact
+            whole[row] = -digits if negative else digits
 
 
 REQUIRED = ("src", "dst", "t")
@@ -104,7 +189,7 @@ def canonical(
         "src": src,
         "dst": dst,
         "t": _times(names["t"], arrays["t"], unit, faults, time_texts or unit == "rfc3339"),
-        "weight": _weights(names["weight"], arrays["weight"], rows),
+        "weight": _weights(names["weight"], arrays["weight"], rows, faults),
         "features": _features(names["features"], arrays["features"], rows),
         "feature_offset": _int32(names["feature_offset"], arrays["feature_offset"], rows, faults),
         "label": _int32(names["label"], arrays["label"], rows, faults),
@@ -185,7 +270,13 @@ def _integers(
             lambda i: f"{name} is {values[i]}, expected a whole number between {low} and {high}",
         )
         return pa.array(np.where(fits, whole, 0).astype(np.int64), mask=missing)
-    if not pt.is_integer(kind):
+    if is_text(kind):
+
+        def sentence(text: str) -> str:
+            return f"{name} is the string {shorten(text)}, expected a whole number"
+
+        column = read_numbers(column, WHOLE, faults, reason, sentence)
+    elif not pt.is_integer(kind):
         raise _wrong(name, column, ["integers"])
     if pt.is_uint64(kind):
         filled = column.fill_null(0).to_numpy(zero_copy_only=False)
@@ -208,16 +299,20 @@ def _integers(
 
 
 def _ints(name: str, column: pa.Array, faults: Faults, reason: Reason) -> pa.Array:
-    if pt.is_string(column.type) or pt.is_large_string(column.type):
-        raise RefusedError(
-            Reason.BAD_ID, f"column {name} is {column.type}, but ids are int64 (config key ids)"
-        )
+    if is_text(column.type):
+
+        def sentence(text: str) -> str:
+            return f"{name} is the string {shorten(text)}, but ids are int64 (config key ids)"
+
+        return read_numbers(column, WHOLE, faults, reason, sentence)
     return _integers(name, column, -(2**63), 2**63 - 1, faults, reason)
 
 
-def _texts(name: str, column: pa.Array, _faults: Faults, reason: Reason) -> pa.Array:
+def _texts(name: str, column: pa.Array, faults: Faults, reason: Reason) -> pa.Array:
     if pt.is_null(column.type):
         return nulls(pa.string(), len(column))
+    if pt.is_integer(column.type):
+        return pc.cast(_integers(name, column, -(2**63), 2**63 - 1, faults, reason), pa.string())
     if not (pt.is_string(column.type) or pt.is_large_string(column.type)):
         raise RefusedError(reason, f"column {name} is {column.type}, but ids are strings (config key ids)")
     return column if pt.is_string(column.type) else pc.cast(column, pa.string())
@@ -241,6 +336,8 @@ def _ops(name: str, column: pa.Array | None, dst: pa.Array, faults: Faults) -> p
     default = np.where(has_dst, np.int8(Op.INSERT), np.int8(Op.NODE))
     if column is None or pt.is_null(column.type):
         return pa.array(default)
+    if is_text(column.type):
+        raise _wrong(name, column, ["integers"])
     wide = _integers(name, column, -1, 1, faults, Reason.UNKNOWN_OP)
     missing = wide.is_null().to_numpy(zero_copy_only=False)
     op = wide.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int8)
@@ -249,8 +346,8 @@ def _ops(name: str, column: pa.Array | None, dst: pa.Array, faults: Faults) -> p
 
 def _times(name: str, column: pa.Array, unit: TimeUnit, faults: Faults, texts: bool) -> pa.Array:
     kind = column.type
-    if texts and (pt.is_string(kind) or pt.is_large_string(kind)):
-        return read_times(name, column, faults).view(pa.int64())
+    if is_text(kind):
+        return _time_texts(name, column, unit, faults, dates=texts)
     if pt.is_timestamp(kind):
         return _scaled(column.view(pa.int64()), _TICKS_PER_S[kind.unit])
     if pt.is_null(kind):
@@ -269,6 +366,25 @@ def _times(name: str, column: pa.Array, unit: TimeUnit, faults: Faults, texts: b
     micros = np.clip(np.nan_to_num(values, nan=0.0), -limit, limit) * factor
     nearest = np.copysign(np.floor(np.abs(micros) + 0.5), micros).astype(np.int64)
     return pa.array(nearest, mask=column.is_null().to_numpy(zero_copy_only=False))
+
+
+def _time_texts(name: str, column: pa.Array, unit: TimeUnit, faults: Faults, *, dates: bool) -> pa.Array:
+    """Texts of numbers in a unit, or of times in RFC 3339 if ``dates``, as int64 microseconds."""
+    if unit == "rfc3339":
+        return read_times(name, column, faults).view(pa.int64())
+    # Of a text that is neither, the sentence is about a time.
+    is_date = pa.repeat(False, len(column))
+    if dates:
+        is_date = pc.invert(pc.match_substring_regex(column, _IS_NUMBER)).fill_null(False)
+    read = read_times(name, pc.if_else(is_date, column, None), faults).view(pa.int64())
+
+    def sentence(text: str) -> str:
+        return f"{name} is the string {shorten(text)}, expected a number in {unit}{' or an RFC 3339 string' if dates else ''}"
+
+    scale = SCALE_DIGITS[unit]
+    numbers = pc.if_else(is_date, None, column)
+    micros = read_numbers(numbers, TIME, faults, Reason.WRONG_TYPE, sentence, scale)
+    return pc.coalesce(read, micros)
 
 
 def _scaled(ticks: pa.Array, per_s: int) -> pa.Array:
@@ -303,12 +419,27 @@ def _block(kind: pa.DataType) -> pa.Array:
     return pa.nulls(SHARED_ROWS, kind)
 
 
-def _weights(name: str, column: pa.Array | None, rows: int) -> pa.Array:
+def _weights(name: str, column: pa.Array | None, rows: int, faults: Faults) -> pa.Array:
     if column is None or pt.is_null(column.type):
         return pa.array(np.ones(rows, np.float32))
-    if not (pt.is_floating(column.type) or pt.is_integer(column.type)):
-        raise _wrong(name, column, ["float32"])
-    return pc.cast(column, pa.float32(), safe=False).fill_null(np.float32(1.0))
+    return float32s(name, column, faults).fill_null(np.float32(1.0))
+
+
+def float32s(name: str, column: pa.Array, faults: Faults) -> pa.Array:
+    """Numbers of any type, or texts of numbers, as float32; a text that is none is null, and a fault of its row.
+
+    Raises:
+        RefusedError: They are neither.
+    """
+    if is_text(column.type):
+
+        def sentence(text: str) -> str:
+            return f"{name} is the string {shorten(text)}, expected a number"
+
+        return read_numbers(column, REAL, faults, Reason.WRONG_TYPE, sentence)
+    if not (pt.is_floating(column.type) or pt.is_integer(column.type) or pt.is_null(column.type)):
+        raise _wrong(name, column, ["numbers"])
+    return pc.cast(column, pa.float32(), safe=False)
 
 
 def _features(name: str, column: pa.Array | None, rows: int) -> pa.Array:

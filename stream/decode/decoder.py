@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from traceback import walk_tb
@@ -16,9 +16,10 @@ from freshet_graph.schemas.config import StreamConfig, Topic
 from freshet_graph.schemas.errors import FreshetError, one_line
 from freshet_graph.schemas.events import REJECT_SCHEMA, Reason, event_schema
 from freshet_graph.stream.arrays.kinds import Bool, Int64
+from freshet_graph.stream.decode.beside import BesideFields
 from freshet_graph.stream.decode.formats.interface import UnavailableError, create_format
-from freshet_graph.stream.decode.reading import REFUSAL_SCHEMA, DecodedRows, Limits, refused_alike
-from freshet_graph.stream.decode.validate import Faults, Rules, check
+from freshet_graph.stream.decode.reading import REFUSAL_SCHEMA, DecodedRows, Limits, refused_alike, renumbered
+from freshet_graph.stream.decode.validate import Draft, Faults, Rules, check
 from freshet_graph.stream.microbatch import MicroBatch, RawBatch
 from freshet_graph.stream.service.heartbeat import beat
 
@@ -68,18 +69,21 @@ def wall_time_us() -> int:
     return time.time_ns() // 1000
 
 
+_Events = tuple[pa.RecordBatch, Int64, Int64 | None]
+"""Accepted events under the canonical schema, their messages (int64), and from formats with several rows per message the rows."""
+
+
 @dataclass(frozen=True, slots=True)
 class _DecodedMessages:
     """Answers to messages, which are named by their index among those read.
 
     Attributes:
-        events: Accepted events under the canonical schema, each batch with its messages (int64) and, from formats with
-            several rows per message, the rows in them.
+        events: Those that were accepted.
         refused: ``REFUSAL_SCHEMA``.
         looked_at: Number of messages read.
     """
 
-    events: list[tuple[pa.RecordBatch, Int64, Int64 | None]]
+    events: list[_Events]
     refused: list[pa.Table]
     looked_at: int
 
@@ -109,7 +113,7 @@ class _DecodedMessages:
         first = self.looked_at
         return _DecodedMessages(
             [*self.events, *((batch, messages + first, rows) for batch, messages, rows in later.events)],
-            [*self.refused, *(_renumbered(table, lambda places: places + first) for table in later.refused)],
+            [*self.refused, *(renumbered(table, lambda places: places + first) for table in later.refused)],
             first + later.looked_at,
         )
 
@@ -140,9 +144,12 @@ class Decoder:
         self._format = create_format(topic, config.kafka, config.ids)
         self._reasons = {*Reason, *self._format.reasons}
         self._limits = self._format.limits
+        self._beside = BesideFields(topic, config.kafka, config.ids, self._format.unit, self._format.mapping)
+        self._shown = self._beside.shown if self._beside else self._format.mapping.column
         self._events = event_schema(config.ids)
         self._schema = self._events.append(pa.field("offset", pa.int64(), nullable=False))
-        if self._format.many:
+        self._many = self._format.many
+        if self._many:
             self._schema = self._schema.append(pa.field("row", pa.int32(), nullable=False))
 
     def prepare(self, raw: RawBatch) -> str | None:
@@ -155,7 +162,7 @@ class Decoder:
             UnavailableError: It cannot be had now, or the format raised a ``FreshetError`` or ``OSError``. Keep the poll and
                 try again.
         """
-        return self._prepare(raw.values)
+        return self._beside.prepare(raw) or self._prepare(raw.values)
 
     def _prepare(self, values: pa.LargeBinaryArray) -> str | None:
         try:
@@ -202,34 +209,32 @@ class Decoder:
 
     def _decoded(self, whole: RawBatch, first: int, at_once: Limits | None) -> tuple[MicroBatch, int]:
         """Decode a poll from its ``first`` message; also returns the index of the next message."""
-        raw = (
-            whole
-            if first == 0
-            else replace(
-                whole,
-                first_offset=whole.offsets[first].as_py(),
-                offsets=whole.offsets[first:],
-                values=whole.values[first:],
-            )
-        )
+        raw = whole if first == 0 else replace(whole[first:], first_offset=whole.offsets[first].as_py())
         now_us = self._now_us()
         offsets = raw.offsets.to_numpy(zero_copy_only=False)
         lengths = pc.binary_length(raw.values).fill_null(-1).to_numpy(zero_copy_only=False)
         limit = self.config.kafka.max_message_bytes
-        places = np.flatnonzero((lengths >= 0) & (lengths <= limit))
+        rules, beside = Rules.of(self.config, now_us), self._beside.read(raw)
+        is_blank = self._beside.without_value(beside, lengths <= 0)
+        places = np.flatnonzero((lengths >= 0) & (lengths <= limit) & ~is_blank)
         wanted = raw.values if len(places) == len(lengths) else raw.values.take(pa.array(places))
-        answers = self._answers(wanted, at_once, Rules.of(self.config, now_us))
+        reading = _Reading(at_once, rules, beside, places)
+        answers = self._answers(wanted, 0, reading)
         done = len(lengths) if answers.looked_at == len(places) else int(places[answers.looked_at])
         large = np.flatnonzero(lengths[:done] > limit)
         sentences = [f"{n} bytes, but config key kafka.max_message_bytes is {limit}" for n in lengths[large]]
         refusals = [refused_alike(large, Reason.TOO_LARGE, sentences)] if len(large) else []
-        refusals += [_renumbered(table, lambda messages: places[messages]) for table in answers.refused]
-        accepted = []
-        for events, messages, rows in answers.events:
-            columns = [*events.columns, pa.array(offsets[places[messages]])]
-            if rows is not None:
-                columns.append(pa.array(rows, pa.int32()))
-            accepted.append(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+        refusals += [renumbered(table, lambda messages: places[messages]) for table in answers.refused]
+        accepted = [
+            self._placed(events, offsets[places[messages]], rows) for events, messages, rows in answers.events
+        ]
+        blank = np.flatnonzero(is_blank[:done])
+        if len(blank):
+            alone = self._beside.filled(self._beside.blank(blank), beside, blank)
+            rows = np.zeros(len(blank), np.int64) if self._many else None
+            (events, messages, rows), refused = self._checked(replace(alone, rows=rows), rules)
+            accepted.append(self._placed(events, offsets[messages], rows))
+            refusals += refused
         is_last = done == len(lengths)
         batch = MicroBatch(
             topic=raw.topic,
@@ -237,21 +242,27 @@ class Decoder:
             first_offset=raw.first_offset,
             end_offset=raw.end_offset if is_last else int(offsets[done]),
             high_watermark=raw.high_watermark,
-            events=_joined(accepted, self._schema),
+            events=_joined(accepted, self._schema, in_order=not len(blank)),
             rejects=_rejects(raw, offsets, refusals),
-            tombstones=int(np.count_nonzero(lengths[:done] < 0)),
+            tombstones=int(np.count_nonzero(lengths[:done] < 0)) - int(np.count_nonzero(lengths[blank] < 0)),
             wall_time_us=now_us,
             quiet=raw.quiet if is_last else None,
             skipped=raw.skipped if first == 0 else 0,
         )
         return batch, first + done
 
-    def _answers(self, values: pa.LargeBinaryArray, at_once: Limits | None, rules: Rules) -> _DecodedMessages:
-        """Read messages and check their rows; a message on which the format's code raises is refused alone."""
+    def _placed(self, events: pa.RecordBatch, offsets: Int64, rows: Int64 | None) -> pa.RecordBatch:
+        columns = [*events.columns, pa.array(offsets)]
+        if rows is not None:
+            columns.append(pa.array(rows, pa.int32()))
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _answers(self, values: pa.LargeBinaryArray, first: int, reading: "_Reading") -> _DecodedMessages:
+        """Read messages, those of a poll from its ``first``; one on which the format's code raises is refused alone."""
         if len(values) == 0:
             return _DecodedMessages([], [], 0)
         try:
-            return self._read(values, at_once, rules)
+            return self._read(values, first, reading)
         except UnavailableError:
             raise
         except Exception as error:  # noqa: BLE001  a format's code may raise anything on content
@@ -263,7 +274,8 @@ class Decoder:
                 )
         beat()
         half = len(values) // 2
-        first_half = self._answers(values[:half], at_once, rules)
+        first_half = self._answers(values[:half], first, reading)
+        at_once = reading.at_once
         if at_once is not None:
             rows = sum(batch.num_rows for batch, *_ in first_half.events)
             at_once = Limits(
@@ -273,28 +285,53 @@ class Decoder:
                 return first_half
         if first_half.looked_at < half:
             return first_half
-        return first_half.followed_by(self._answers(values[half:], at_once, rules))
+        later = replace(reading, at_once=at_once)
+        return first_half.followed_by(self._answers(values[half:], first + half, later))
 
-    def _read(self, values: pa.LargeBinaryArray, at_once: Limits | None, rules: Rules) -> _DecodedMessages:
-        read = self._format.read(values, at_once)
+    def _read(self, values: pa.LargeBinaryArray, first: int, reading: "_Reading") -> _DecodedMessages:
+        read = self._format.read(values, reading.at_once)
         answers = _DecodedMessages([], [*read.refused], read.looked_at)
         for rows in read.rows:
-            check(rows.draft, rules, self._format.mapping.column)
-            faults = rows.draft.faults
-            accepted, named = faults.accepted, rows
-            if self._format.atomic and not accepted.all():
-                accepted, faults = _together(rows.messages, faults)
-                named = replace(rows, rows=None)
-            answers.refused.extend(_refused_rows(named, faults))
-            events = rows.draft.events(accepted)
-            for field, column in zip(self._events, events.columns, strict=True):
-                if column.null_count and not field.nullable:
-                    raise ValueError(f"column {field.name} has nulls")
-            events.validate(full=True)
-            within = None if rows.rows is None else rows.rows[accepted]
-            answers.events.append((events, rows.messages[accepted], within))
+            whole = self._beside.filled(rows, reading.beside, reading.records[first + rows.messages])
+            events, refused = self._checked(whole, reading.rules)
+            answers.events.append(events)
+            answers.refused.extend(refused)
         answers.require(len(values), self._reasons)
         return answers
+
+    def _checked(self, rows: DecodedRows, rules: Rules) -> tuple[_Events, list[pa.Table]]:
+        """The rows that keep the rules, and the refusals of the others."""
+        check(rows.draft, rules, self._shown)
+        faults = rows.draft.faults
+        accepted, named = faults.accepted, rows
+        if self._format.atomic and not accepted.all():
+            accepted, faults = _together(rows.messages, faults)
+            named = replace(rows, rows=None)
+        refused = _refused_rows(named, faults)
+        events = rows.draft.events(accepted)
+        for field, column in zip(self._events, events.columns, strict=True):
+            if column.null_count and not field.nullable:
+                raise ValueError(f"column {field.name} has nulls")
+        events.validate(full=True)
+        within = None if rows.rows is None else rows.rows[accepted]
+        return (events, rows.messages[accepted], within), refused
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """Messages of a poll being read.
+
+    Attributes:
+        at_once: See ``MessageFormat.read``.
+        rules: Of their events.
+        beside: What is beside the values of the poll's records.
+        records: int64, the index of each message's record.
+    """
+
+    at_once: Limits | None
+    rules: Rules
+    beside: Mapping[str, Draft]
+    records: Int64
 
 
 def _raised(error: Exception, module: str) -> str:
@@ -304,13 +341,6 @@ def _raised(error: Exception, module: str) -> str:
     frame, line = (of_module or lines)[-1]
     place = f"{Path(frame.f_code.co_filename).name}:{line}"
     return f"{type(error).__name__}: {one_line(error)[:200]} ({place})"
-
-
-def _renumbered(refused: pa.Table, numbers: Callable[[Int64], Int64]) -> pa.Table:
-    """Refusals with other indices of their messages."""
-    return refused.set_column(
-        0, REFUSAL_SCHEMA.field("message"), pa.array(numbers(refused["message"].to_numpy()))
-    )
 
 
 def _together(messages: Int64, faults: Faults) -> tuple[Bool, Faults]:
@@ -341,10 +371,13 @@ def _refused_rows(rows: DecodedRows, faults: Faults) -> list[pa.Table]:
     return tables
 
 
-def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+def _joined(batches: list[pa.RecordBatch], schema: pa.Schema, *, in_order: bool) -> pa.RecordBatch:
     if len(batches) == 1:
         return batches[0]
-    together = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
+    table = pa.Table.from_batches(batches, schema)
+    if not in_order:
+        table = table.sort_by([(name, "ascending") for name in ("offset", "row") if name in schema.names])
+    together = table.combine_chunks().to_batches()
     return together[0] if together else pa.RecordBatch.from_pylist([], schema)
 
 

@@ -604,7 +604,7 @@ class PathTable:
         return cls(
             np.frombuffer(keys, np.uint8).copy(),
             np.array(levels, np.int64),
-            np.array(rows, np.int64),
+            np.array(rows, np.int64).reshape(-1, 6),
         )
 
 
@@ -617,33 +617,36 @@ class ScanPlan:
         words: uint8, the words of op side by side.
         word_ends: int64, their ends.
         word_ops: int8, what each means.
-        numbers: Bits of the ids that may be numbers although ids are text: those that get a prefix.
+        prefixed: Bits of the ids that get a prefix, and so must not be empty before it.
         parts: Paths that features are put together from.
         time_texts: Whether ``t`` may be an RFC 3339 text in a unit of numbers.
+        elsewhere: Bits of the fields that a message needs not have; their columns mean nothing.
     """
 
     paths: PathTable
     words: UInt8
     word_ends: Int64
     word_ops: Int8
-    numbers: int
+    prefixed: int
     parts: int
     time_texts: bool
+    elsewhere: int
 
     @classmethod
     def of(cls, mapping: Mapping) -> "ScanPlan":
         """The plan of a mapping."""
         words = [word.encode("utf-8", "surrogatepass") for word in mapping.ops]
         prefix = mapping.prefix
-        numbers = (SRC if prefix.src else 0) | (DST if prefix.dst else 0) | (NODE if prefix.node else 0)
+        prefixed = (SRC if prefix.src else 0) | (DST if prefix.dst else 0) | (NODE if prefix.node else 0)
         return cls(
             paths=PathTable.of(mapping),
             words=np.frombuffer(b"".join(words), np.uint8).copy(),
             word_ends=np.cumsum([len(word) for word in words]).astype(np.int64),
             word_ops=np.array(list(mapping.ops.values()), np.int8),
-            numbers=numbers,
+            prefixed=prefixed,
             parts=mapping.feature_parts,
             time_texts=mapping.time_texts,
+            elsewhere=sum(1 << FIELDS.index(name) for name in mapping.elsewhere),
         )
 
 
@@ -755,8 +758,9 @@ def scan(data: UInt8, ends: Int64, plan: ScanPlan, *, text_ids: bool, unit: Time
         plan.words,
         plan.word_ends,
         plan.word_ops,
-        plan.numbers,
+        plan.prefixed,
         plan.parts,
+        plan.elsewhere,
         *(getattr(columns, name) for name in Columns.__dataclass_fields__),
     )
     return columns
@@ -789,9 +793,7 @@ def _read_floats(data: UInt8, i: int, end: int, values: Float32, count: int) -> 
 
 
 @njit(cache=True, nogil=True)
-def _read_text(
-    data: UInt8, i: int, end: int, or_number: bool, unescaped: UInt8, used: int
-) -> tuple[int, int, int, int]:
+def _read_text(data: UInt8, i: int, end: int, unescaped: UInt8, used: int) -> tuple[int, int, int, int]:
     """Read a text at i; a whole number's digits are its text.
 
     Returns:
@@ -804,7 +806,7 @@ def _read_text(
             return close + 1, i + 1, close - i - 1, used
         past, after = unescape(data, i, end, unescaped, used)
         return past, len(data) + used, after - used, after
-    if or_number and (c == MINUS or ZERO <= c <= NINE):
+    if c == MINUS or ZERO <= c <= NINE:
         past, number = _read_whole(data, i, end)
         # -0 is the number 0.
         return (-1 if number == 0 and c == MINUS else past), i, past - i, used
@@ -833,8 +835,9 @@ def _scan(
     words: UInt8,
     word_ends: Int64,
     word_ops: Int8,
-    numbers: int,
+    prefixed: int,
     parts: int,
+    elsewhere: int,
     known: Bool,
     given: Int64,
     op: Int8,
@@ -859,7 +862,7 @@ def _scan(
     for m in range(len(ends) - 1):
         i, end = ends[m], ends[m + 1]
         first = count
-        has = parts_found = 0
+        has, parts_found = elsewhere, 0
         level = depth = 0
         high_bits = np.uint8(0)
         for k in range(i, end):
@@ -913,18 +916,14 @@ def _scan(
                         has |= bit
                         if bit in (SRC, NODE):
                             if text_ids:
-                                i, src[m], src_bytes[m], used = _read_text(
-                                    data, i, end, numbers & bit != 0, unescaped, used
-                                )
-                                ok &= src_bytes[m] > 0 or numbers & bit == 0
+                                i, src[m], src_bytes[m], used = _read_text(data, i, end, unescaped, used)
+                                ok &= src_bytes[m] > 0 or prefixed & bit == 0
                             else:
                                 i, src[m] = _read_whole(data, i, end)
                         elif bit == DST:
                             if text_ids:
-                                i, dst[m], dst_bytes[m], used = _read_text(
-                                    data, i, end, numbers & bit != 0, unescaped, used
-                                )
-                                ok &= dst_bytes[m] > 0 or numbers & bit == 0
+                                i, dst[m], dst_bytes[m], used = _read_text(data, i, end, unescaped, used)
+                                ok &= dst_bytes[m] > 0 or prefixed & bit == 0
                             else:
                                 i, dst[m] = _read_whole(data, i, end)
                         elif bit == T:
@@ -967,7 +966,7 @@ def _scan(
                                 feature_offset[m] = number
                         else:  # EVENT_ID
                             i, event_id[m], event_id_bytes[m], used = _read_text(
-                                data, i, end, True, unescaped, used
+                                data, i, end, unescaped, used
                             )
                         e = entries[e, ALSO] if i > 0 else -1
             if i <= 0:
@@ -994,7 +993,7 @@ def _scan(
             pieces = has & (FEATURES | OFFSET | VALUES)
             ok &= (
                 op_before == _INSERT
-                and not has & (SRC | DST)
+                and not has & ~elsewhere & (SRC | DST)
                 and pieces in (0, FEATURES, OFFSET | VALUES)
                 and has & T != 0
             )

@@ -94,7 +94,7 @@ class _Fields:
     mapping: Mapping
 
     def __contains__(self, name: str) -> bool:
-        return name in self.values
+        return name in self.values or name in self.mapping.elsewhere
 
     def get(self, name: str) -> Any:
         return self.values.get(name)
@@ -277,7 +277,7 @@ def _edge_event(fields: _Fields, ids: IdKind, unit: TimeUnit) -> JsonRow:
 
 def _node_event(fields: _Fields, ids: IdKind, unit: TimeUnit) -> JsonRow:
     for other in ("src", "dst"):
-        if other in fields:
+        if other in fields.values:
             _refuse(Reason.WRONG_TYPE, f"has both node and {other}, but an event is of a node or of an edge")
     if _op(fields) != Op.INSERT:
         _refuse(Reason.UNKNOWN_OP, "op is delete, which is known for edges only")
@@ -285,7 +285,7 @@ def _node_event(fields: _Fields, ids: IdKind, unit: TimeUnit) -> JsonRow:
     values = _values(fields, "values")
     if features is not None and (offset is not None or values is not None):
         _refuse(Reason.WRONG_TYPE, "has features and offset or values. Give the full vector or a piece of it")
-    if values is not None and offset is None:
+    if values is not None and "offset" not in fields:
         _refuse(Reason.MISSING_FIELD, "values are given without offset")
     return JsonRow(
         op=Op.NODE,
@@ -307,7 +307,7 @@ def _expected(name: str, ids: IdKind, unit: TimeUnit, mapping: Mapping) -> str:
     if name in ("src", "dst", "node"):
         if ids == "int":
             return "a number"
-        return "a string or an integer" if getattr(mapping.prefix, name) else "a string"
+        return "a string or an integer"
     if name == "t":
         if unit == "rfc3339":
             return "an RFC 3339 string (the topic's time_unit)"
@@ -442,16 +442,14 @@ def _op(fields: _Fields) -> Op:
 
 
 def _node_id(fields: _Fields, name: str, ids: IdKind, prefix: str) -> int | str:
+    if name in fields.mapping.elsewhere:
+        return 0 if ids == "int" else ""
     shown = fields.shown(name)
     if name not in fields:
         _refuse(Reason.MISSING_FIELD, f"{shown} is missing")
     value = fields.get(name)
     if _is_number(value):
-        if ids == "string" and not prefix:
-            _refuse(
-                Reason.BAD_ID, f"{shown} is the number {shorten(value)}, but ids are strings (config key ids)"
-            )
-        if not prefix:
+        if ids == "int":
             return _whole(shown, value, 64, Reason.BAD_ID)
         return f"{prefix}{_whole(shown, value, 64, Reason.BAD_ID, text=True)}"
     if isinstance(value, str):
@@ -466,6 +464,8 @@ def _node_id(fields: _Fields, name: str, ids: IdKind, prefix: str) -> int | str:
 
 
 def _time(fields: _Fields, unit: TimeUnit) -> int:
+    if "t" in fields.mapping.elsewhere:
+        return 0
     shown = fields.shown("t")
     if "t" not in fields:
         _refuse(Reason.MISSING_FIELD, f"{shown} is missing")

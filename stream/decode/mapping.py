@@ -1,17 +1,24 @@
 """Places of an event's fields in a topic's messages, ready for the readers."""
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 from freshet_graph.schemas.config import Topic
 from freshet_graph.schemas.events import Op
-from freshet_graph.schemas.fields import PathKeys
+from freshet_graph.schemas.fields import PathKeys, RecordColumn
 
 FIELDS = ("src", "dst", "t", "op", "weight", "features", "label", "event_id", "node", "offset", "values")
 """The fields of an edge event or a node event, and the keys of a message without a mapping."""
 
+FIELDS_OF = {"src": ("src", "node"), "features": ("features", "values"), "feature_offset": ("offset",)}
+"""The fields that become a column of events, if it is not the one of the same name."""
+
 _MEANING = {"insert": Op.INSERT, "delete": Op.DELETE}
+
+VALUE, TEXTS, JSON, AVRO = "value", "texts", "json", "avro"
+"""Parts of a record with fields: its value; columns of texts, numbers and times; keys and headers in JSON; keys in Avro."""
 
 Target = tuple[str, int]
 """A field, and its place among the paths of features that come from several (else 0)."""
@@ -31,6 +38,16 @@ class Prefix(NamedTuple):
 _NO_PREFIX = Prefix()
 
 
+def _part(topic: Topic, keys: PathKeys, *, is_array: bool) -> str:
+    """The part of the record that a field is in."""
+    if not isinstance(keys[0], RecordColumn):
+        return VALUE
+    if keys[0] == "$key":
+        return {"json": JSON, "avro": AVRO}.get(topic.key_format, TEXTS)
+    # A header is text, unless a field lies inside of it, or is an array.
+    return JSON if keys[0] == "$headers" and (len(keys) > 2 or is_array) else TEXTS
+
+
 @dataclass(frozen=True)
 class Mapping:
     """A topic's mapping, for the readers of its messages.
@@ -43,6 +60,7 @@ class Mapping:
         own_ops: Whether ``ops`` was given.
         feature_parts: Number of paths that features are made of; 0: they are one array, or there are none.
         time_texts: Whether ``t`` may be an RFC 3339 text besides a number: the topic has no ``time_unit``.
+        elsewhere: Fields that other parts of the record have: a message needs none of them.
     """
 
     paths: tuple[tuple[Target, PathKeys], ...] = tuple(((name, 0), (name,)) for name in FIELDS)
@@ -52,6 +70,7 @@ class Mapping:
     own_ops: bool = False
     feature_parts: int = 0
     time_texts: bool = False
+    elsewhere: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, topic: Topic) -> Self:
@@ -68,6 +87,31 @@ class Mapping:
         if topic.id_prefix is not None:
             more["prefix"] = Prefix(**topic.id_prefix.model_dump())
         return cls(**more)
+
+    @classmethod
+    def parts(cls, topic: Topic) -> "dict[str, Mapping]":
+        """The mapping of each part of a record that has fields (``VALUE``, ``TEXTS``, ``JSON``, ``AVRO``), and of the value.
+
+        Listed features may be in several parts: each numbers its own from 0.
+        """
+        whole = cls.of(topic)
+        names = frozenset(name for (name, _), _ in whole.paths)
+        paths: dict[str, list[tuple[Target, PathKeys]]] = {VALUE: []}
+        listed: Counter[str] = Counter()
+        for (name, _), keys in whole.paths:
+            is_listed = name == "features" and whole.feature_parts > 0
+            where = _part(topic, keys, is_array=name in ("features", "values") and not is_listed)
+            paths.setdefault(where, []).append(((name, listed[where] if is_listed else 0), keys))
+            listed[where] += is_listed
+        return {
+            where: replace(
+                whole,
+                paths=tuple(own),
+                feature_parts=listed[where],
+                elsewhere=names - {name for (name, _), _ in own},
+            )
+            for where, own in paths.items()
+        }
 
     @cached_property
     def ops(self) -> dict[str, Op]:
@@ -94,10 +138,8 @@ class Mapping:
 
     def column(self, name: str) -> str:
         """A column of events in a sentence: its name, and the path that it comes from if there is one other path."""
-        field = {"feature_offset": "offset"}.get(name, name)
         known = {field for (field, _), _ in self.paths}
-        candidates = [field, *{"src": ["node"], "features": ["values"]}.get(name, [])]
-        given = [field for field in candidates if field in known]
+        given = [field for field in FIELDS_OF.get(name, (name,)) if field in known]
         if not self.mapped or len(given) != 1 or (name == "features" and self.feature_parts):
             return name
         shown_name = self.shown(given[0])

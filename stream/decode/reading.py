@@ -70,6 +70,13 @@ def refused_alike(messages: Int64, reason: str, sentences: str | Sequence[str]) 
     return pa.Table.from_arrays(arrays, schema=REFUSAL_SCHEMA)
 
 
+def renumbered(refused: pa.Table, numbers: Callable[[Int64], Int64]) -> pa.Table:
+    """Refusals with other indices of their messages."""
+    return refused.set_column(
+        0, REFUSAL_SCHEMA.field("message"), pa.array(numbers(refused["message"].to_numpy()))
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class DecodedRows:
     """Rows read together, in the order of the messages.

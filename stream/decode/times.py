@@ -26,12 +26,17 @@ def number_to_us(text: str, unit: Literal["s", "ms", "us", "ns"]) -> int:
     Returns:
         The time; ``OUT_OF_RANGE_US`` (negated for negative numbers) if int64 cannot hold it.
     """
+    return scaled_to_us(text, SCALE_DIGITS[unit])
+
+
+def scaled_to_us(text: str, scale: int) -> int:
+    """``number_to_us`` of a unit that is ten to ``scale`` microseconds."""
     # As many digits as the text has: nothing is rounded before the microsecond is.
     context = Context(prec=len(text) + 20, Emax=MAX_EMAX, Emin=MIN_EMIN, rounding=ROUND_HALF_UP, traps=[])
     number = context.create_decimal(text)
     if not number.is_finite() or number.adjusted() > 30:
         return -OUT_OF_RANGE_US if number.is_signed() else OUT_OF_RANGE_US
-    scaled = context.multiply(number, Decimal(10) ** SCALE_DIGITS[unit])
+    scaled = context.multiply(number, Decimal(10) ** scale)
     if scaled.adjusted() < -1:
         return 0
     return max(-OUT_OF_RANGE_US, min(OUT_OF_RANGE_US, int(scaled.to_integral_value(ROUND_HALF_UP))))

@@ -138,7 +138,7 @@ def try_messages(kafka: Kafka, topic: Topic, raws: Sequence[RawBatch], config: S
         Failure: The format is unknown.
         UnavailableError: What the format needs is not there.
     """
-    fields: dict[str, Any] = dict(proposed(list(dict.fromkeys(_paths(raws)))))
+    fields: dict[str, Any] = _with_record(proposed(list(dict.fromkeys(_paths(raws)))), raws)
     tried: list[tuple[Topic, StreamConfig]] = []
     if config is not None:
         tried.append((topic, config))
@@ -162,6 +162,16 @@ def try_messages(kafka: Kafka, topic: Topic, raws: Sequence[RawBatch], config: S
     elif best.events:
         fields = {name: path for name, path in fields.items() if path == name}
     return replace(best, fields=fields)
+
+
+def _with_record(fields: dict[str, str], raws: Sequence[RawBatch]) -> dict[str, str]:
+    """Proposed fields; a time, and one of the two ends, that no message has are looked for beside it."""
+    if not fields.keys() & {"src", "dst"}:
+        return fields
+    keys = [raw.beside["$key"] for raw in raws if "$key" in raw.beside]
+    if keys and not any(column.null_count for column in keys):
+        fields = {"src": "$key", "dst": "$key"} | fields
+    return {"t": "$timestamp"} | fields
 
 
 def _decoded(topic: Topic, config: StreamConfig, raws: Sequence[RawBatch]) -> Trial:
@@ -201,7 +211,7 @@ def _refusals(refused: Iterator[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _paths(raws: Sequence[RawBatch]) -> Iterator[str]:
-    """Paths of keys in messages of JSON, and names of columns in those of Arrow."""
+    """Paths of keys in messages of JSON, names of columns in those of Arrow, and headers."""
     for value in (value for raw in raws for value in raw.values.to_pylist() if value is not None):
         with suppress(ValueError):
             parsed = json.loads(value)
@@ -209,3 +219,6 @@ def _paths(raws: Sequence[RawBatch]) -> Iterator[str]:
             continue
         with suppress(pa.ArrowException):
             yield from pa.ipc.open_stream(value).schema.names
+    for name in dict.fromkeys(name for raw in raws for name in raw.beside):
+        if name.startswith("$headers."):
+            yield "$headers." + name.removeprefix("$headers.").replace("\\", "\\\\").replace(".", "\\.")

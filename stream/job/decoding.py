@@ -89,14 +89,7 @@ class Decoding:
                     self._shown(self._present.error_s)
                     if self._gives_up:
                         raise Failure(reason)
-                nothing = replace(
-                    raw,
-                    end_offset=raw.first_offset,
-                    offsets=raw.offsets[:0],
-                    values=raw.values[:0],
-                    quiet=None,
-                    skipped=0,
-                )
+                nothing = replace(raw[:0], end_offset=raw.first_offset, quiet=None, skipped=0)
                 yield from decoder.batches(nothing)
                 beat()
                 if self._wait(pause_s):

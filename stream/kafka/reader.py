@@ -192,7 +192,8 @@ class PartitionReader:
         """
         self._kafka, self._skipped = kafka, skipped
         self.consumer = open_consumer(kafka, kafka_client=large_reads_client)
-        read_columns(self.consumer, kafka.max_poll_records, kafka.max_batch_bytes)
+        wanted = {topic.name: topic.record_columns for topic in kafka.topics}
+        read_columns(self.consumer, kafka.max_poll_records, kafka.max_batch_bytes, wanted)
         self._waiting: dict[TopicPartition, RawBatch] = {}
         self._held_from: dict[TopicPartition, int] = {}  # the first offset that the log doesn't have
         self.stop = threading.Event()
@@ -414,6 +415,7 @@ class PartitionReader:
             values=records.values,
             quiet=self._quiet.of(tp) if self._next[tp] >= self._end[tp] else None,
             stamped_us=records.stamped_ms * 1000,
+            beside=records.beside,
         )
 
     def _gap(self, partitions: list[TopicPartition]) -> None:

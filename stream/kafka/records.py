@@ -6,8 +6,8 @@ the client's: connections, fetches, checksums, decompression, transactions, posi
 
 import struct
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
@@ -123,11 +123,13 @@ COLUMNAR_MAGIC = 2
 BATCH_BYTES = 128 << 20
 """Default of ``kafka.max_batch_bytes``."""
 
-_TORN = -1
-
 
 class BatchTooLongError(KafkaError):  # type: ignore[misc]  # the client has no types
     """A record batch is longer than the configuration allows."""
+
+
+Beside = dict[str, pa.Array]
+"""Columns of records beside the value, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +141,23 @@ class Records:
         values: large_binary [n]; null for a tombstone.
         end_offset: Offset to read next: after the last message and the holes behind it.
         stamped_ms: The newest time that a broker gave to any of them or to a hole, milliseconds; 0: none did.
+        beside: The wanted columns beside the value: ``$timestamp``, timestamp[ms]; ``$key`` and ``$headers.NAME``,
+            large_binary, the last of several headers of a name. Null: the record has none.
     """
 
     offsets: pa.Array
     values: pa.LargeBinaryArray
     end_offset: int
     stamped_ms: int = 0
+    beside: Beside = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.offsets)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values and of what is beside them."""
+        return int(self.values.nbytes + sum(column.nbytes for column in self.beside.values()))
 
     @classmethod
     def none(cls, end_offset: int, stamped_ms: int = 0) -> "Records":
@@ -156,9 +166,13 @@ class Records:
 
     def split(self, count: int) -> tuple["Records", "Records"]:
         """The first ``count`` messages, fewer than there are, and the rest."""
-        rest = Records(self.offsets[count:], self.values[count:], self.end_offset, self.stamped_ms)
-        first = Records(self.offsets[:count], self.values[:count], rest.offsets[0].as_py(), self.stamped_ms)
-        return first, rest
+        rest = self[count:]
+        return replace(self[:count], end_offset=rest.offsets[0].as_py()), rest
+
+    def __getitem__(self, span: slice) -> "Records":
+        """Some of them, with the same end."""
+        beside = {name: column[span] for name, column in self.beside.items()}
+        return replace(self, offsets=self.offsets[span], values=self.values[span], beside=beside)
 
 
 def joined(parts: list[Records]) -> Records:
@@ -170,10 +184,19 @@ def joined(parts: list[Records]) -> Records:
         pa.concat_arrays([part.values for part in parts]),
         parts[-1].end_offset,
         max(part.stamped_ms for part in parts),
+        {
+            name: pa.concat_arrays([part.beside[name] for part in parts if len(part)])
+            for name in next((part.beside for part in parts if len(part)), {})
+        },
     )
 
 
-def read_columns(consumer: KafkaConsumer, limit: int, batch_bytes: int = BATCH_BYTES) -> None:
+def read_columns(
+    consumer: KafkaConsumer,
+    limit: int,
+    batch_bytes: int = BATCH_BYTES,
+    wanted: Mapping[str, frozenset[str]] | None = None,
+) -> None:
     """Have a consumer's ``poll`` return columns.
 
     Each value of its result is then a list of ``Records`` of up to ``limit`` messages, holes without a message included,
@@ -184,15 +207,23 @@ def read_columns(consumer: KafkaConsumer, limit: int, batch_bytes: int = BATCH_B
         limit: Most messages of one ``Records``.
         batch_bytes: A record batch that is longer, decompressed, is an error of ``poll``. A ``Records`` that has as many
             bytes gets no further batch.
+        wanted: By topic, the columns of ``Records.beside``; none by default.
     """
-    consumer._fetcher.PartitionRecords = partial(_ColumnarRecords, limit, batch_bytes)
+    consumer._fetcher.PartitionRecords = partial(_ColumnarRecords, limit, batch_bytes, wanted=wanted or {})
 
 
 class _ColumnarRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # the client has no types
     """The fetcher's part of one answer for one partition, handed out in columns."""
 
-    def __init__(self, limit: int, batch_bytes: int, *arguments: Any, **options: Any) -> None:
-        self._limit, self._batch_bytes = limit, batch_bytes
+    def __init__(
+        self,
+        limit: int,
+        batch_bytes: int,
+        *arguments: Any,
+        wanted: Mapping[str, frozenset[str]] | None = None,
+        **options: Any,
+    ) -> None:
+        self._limit, self._batch_bytes, self._wanted_of = limit, batch_bytes, wanted or {}
         super().__init__(*arguments, **options)
 
     def _maybe_skip_record(self, record: Any) -> bool:
@@ -205,12 +236,12 @@ class _ColumnarRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # the c
         for batch in iter(records.next_batch, None):
             waiting.append(self._read(batch))
             count += len(waiting[-1])
-            held_bytes += waiting[-1].values.nbytes
+            held_bytes += waiting[-1].nbytes
             while count > self._limit:
                 first, rest = joined(waiting).split(self._limit)
                 self.next_fetch_offset = first.end_offset
                 yield first
-                waiting, count, held_bytes = [rest], len(rest), rest.values.nbytes
+                waiting, count, held_bytes = [rest], len(rest), rest.nbytes
             if held_bytes >= self._batch_bytes:
                 whole = joined(waiting)
                 self.next_fetch_offset = whole.end_offset
@@ -224,13 +255,14 @@ class _ColumnarRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # the c
 
     def _read(self, batch: Any) -> Records:
         """The messages of a batch from the fetched offset on: brokers answer with whole batches."""
+        wanted = self._wanted_of.get(self.topic_partition.topic, frozenset())
         try:
             if self.check_crcs and not batch.validate_crc():
                 raise CorruptRecordError("its checksum differs")
             if batch.magic < COLUMNAR_MAGIC:
-                records = _one_by_one(batch, self.check_crcs)
+                records = _one_by_one(batch, self.check_crcs, wanted)
             elif self._is_for_readers(batch):
-                records = _columns(batch, self._batch_bytes)
+                records = _columns(batch, self._batch_bytes, wanted)
             else:
                 records = Records.none(batch.next_offset, _stamped_ms(batch))
         except CorruptRecordError as error:
@@ -250,11 +282,7 @@ class _ColumnarRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # the c
                 "kafka.on_gap: skip"
             ) from error
         before = int(np.searchsorted(records.offsets.to_numpy(), self.fetch_offset))
-        return (
-            replace(records, offsets=records.offsets[before:], values=records.values[before:])
-            if before
-            else records
-        )
+        return records[before:] if before else records
 
     def _is_for_readers(self, batch: Any) -> bool:
         """Whether a batch holds messages, and those of no aborted transaction."""
@@ -269,24 +297,55 @@ class _ColumnarRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # the c
         return not batch.is_control_batch
 
 
-def _one_by_one(batch: Any, check_crcs: bool) -> Records:
+def _one_by_one(batch: Any, check_crcs: bool, wanted: frozenset[str]) -> Records:
     singles = list(batch)
     if check_crcs and not all(record.validate_crc() for record in singles):
         raise CorruptRecordError("a message's checksum differs")
     offsets = pa.array([record.offset for record in singles], pa.int64())
     values = pa.array([record.value for record in singles], pa.large_binary())
-    return Records(offsets, values, singles[-1].offset + 1)
+    return Records(offsets, values, singles[-1].offset + 1, beside=beside(singles, wanted))
 
 
-def _columns(batch: Any, limit: int) -> Records:
+_STAMP = pa.timestamp("ms")
+_HEADER = "$headers."
+
+
+def beside(records: Sequence[Any], wanted: Iterable[str]) -> Beside:
+    """Columns beside the value of the client's single records; see ``Records.beside``."""
+    columns: Beside = {}
+    for name in wanted:
+        if name == "$timestamp":
+            stamps = [None if r.timestamp is None or r.timestamp < 0 else r.timestamp for r in records]
+            columns[name] = pa.array(stamps, pa.int64()).cast(_STAMP)
+        elif name == "$key":
+            columns[name] = pa.array([record.key for record in records], pa.large_binary())
+        else:
+            header = name.removeprefix(_HEADER)
+            columns[name] = pa.array(
+                [dict(record.headers).get(header) for record in records], pa.large_binary()
+            )
+    return columns
+
+
+def _columns(batch: Any, limit: int, wanted: frozenset[str]) -> Records:
     data = memoryview(batch._buffer)[batch._pos :]
     if batch.compression_type:
         try:
             data = memoryview(decompressed(batch.compression_type, data, limit))
         except DamagedError as error:
             raise CorruptRecordError(str(error)) from error
-    offsets, values = parse(read_only(data, np.uint8), batch.records_count, batch.base_offset)
-    return Records(offsets, values, batch.next_offset, _stamped_ms(batch))
+    columns = parse(read_only(data, np.uint8), batch.records_count, batch.base_offset, wanted)
+    if "$timestamp" in columns:
+        deltas = columns["$timestamp"]
+        # A broker's time is one for the whole batch.
+        stamps = (
+            np.full(len(deltas), batch.max_timestamp)
+            if batch.timestamp_type
+            else deltas + batch.first_timestamp
+        )
+        columns["$timestamp"] = pa.array(stamps, mask=stamps < 0).cast(_STAMP)
+    offsets, values = columns.pop("offset"), columns.pop("value")
+    return Records(offsets, values, batch.next_offset, _stamped_ms(batch), columns)
 
 
 def _stamped_ms(batch: Any) -> int:
@@ -297,33 +356,57 @@ def _stamped_ms(batch: Any) -> int:
     return int(batch.max_timestamp) if batch.timestamp_type or batch.is_control_batch else 0
 
 
-def parse(data: UInt8, count: int, base_offset: int) -> tuple[pa.Array, pa.LargeBinaryArray]:
+def parse(data: UInt8, count: int, base_offset: int, wanted: frozenset[str] = frozenset()) -> dict[str, Any]:
     """The decompressed records of one batch of format 2 as columns.
 
     Args:
         data: uint8, exactly the records.
         count: Number of records.
         base_offset: Of the batch.
+        wanted: Columns beside the value.
 
     Returns:
-        Offsets, int64, and values, large_binary with nulls for tombstones.
+        ``offset``, int64; ``value``, large_binary with nulls for tombstones; and the wanted columns as in ``Records.beside``,
+        but ``$timestamp`` as milliseconds after the batch's first (NumPy int64).
 
     Raises:
         CorruptRecordError: The bytes are not such records.
     """
+    headers = [
+        name.removeprefix(_HEADER).encode("utf-8", "surrogatepass")
+        for name in sorted(wanted)
+        if name.startswith(_HEADER)
+    ]
+    name_ends = np.cumsum([0, *map(len, headers)]).astype(np.int64)
+    names = np.frombuffer(b"".join(headers), np.uint8)
     offsets = np.empty(count, np.int64)
-    spans = np.empty((count, 2), np.int64)
-    size = int(_scan(data, base_offset, offsets, spans)) if count <= len(data) else _TORN
-    if size == _TORN:
+    stamps = np.empty(count, np.int64)
+    spans = np.empty((2 + len(headers), count, 2), np.int64)
+    whole = count <= len(data) and _scan(data, base_offset, names, name_ends, offsets, stamps, spans)
+    if not whole:
         raise CorruptRecordError(f"it doesn't hold the {count} records of its header")
+    columns: dict[str, Any] = {"offset": pa.array(offsets), "value": _packed(data, spans[0])}
+    if "$timestamp" in wanted:
+        columns["$timestamp"] = stamps
+    if "$key" in wanted:
+        columns["$key"] = _packed(data, spans[1])
+    for place, header in enumerate(headers):
+        columns[_HEADER + header.decode("utf-8", "surrogatepass")] = _packed(data, spans[2 + place])
+    return columns
+
+
+def _packed(data: UInt8, spans: Int64) -> pa.LargeBinaryArray:
+    """The bytes at spans [n, 2] of start and length, side by side; a length of −1 is null."""
+    count = len(spans)
     ends = np.empty(count + 1, np.int64)
-    values = np.empty(size, np.uint8)
+    values = np.empty(int(np.maximum(spans[:, 1], 0).sum()), np.uint8)
     valid = np.ones(count, np.bool_)
     nulls = int(_gather(data, spans, ends, values, valid))
     validity = pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None
     buffers = [validity, pa.py_buffer(ends), pa.py_buffer(values)]
-    packed = pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, buffers, nulls)
-    return pa.array(offsets), cast(pa.LargeBinaryArray, packed)
+    return cast(
+        pa.LargeBinaryArray, pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, buffers, nulls)
+    )
 
 
 _Varint = tuple[np.int64, int]
@@ -345,46 +428,80 @@ def _varint(data: UInt8, position: int) -> _Varint:
 
 
 @njit(cache=True, nogil=True)
-def _scan(data: UInt8, base_offset: int, offsets: Int64, spans: Int64) -> int:
-    """Offset, and start and length of the value, of each record; returns the bytes of all values, −1 if torn.
+def _span(data: UInt8, position: int, end: int, spans: Int64) -> int:
+    """Write the start and length of the bytes at a position to ``spans`` [2], and return the position after them; −1: torn."""
+    size, position = _varint(data, position)
+    if position < 0 or size > end - position:
+        return -1
+    spans[0], spans[1] = position, max(size, -1)
+    return int(position + max(size, 0))
 
-    Record => length, attributes (a byte), timestamp delta, offset delta, key, value, headers; a length of −1 is null.
+
+@njit(cache=True, nogil=True)
+def _scan(
+    data: UInt8,
+    base_offset: int,
+    names: UInt8,
+    name_ends: Int64,
+    offsets: Int64,
+    stamps: Int64,
+    spans: Int64,
+) -> bool:
+    """Offset, milliseconds after the batch's first time, and start and length of value, key and named headers of each record.
+
+    Record => length, attributes (a byte), timestamp delta, offset delta, key, value, headers; a length of −1 is null. Returns
+    False if they are torn.
     """
     position = 0
-    total = 0
+    name, ignored = np.zeros(2, np.int64), np.zeros(2, np.int64)
     for i in range(len(offsets)):
         length, position = _varint(data, position)
         if position < 0 or length < 1 or length > len(data) - position:
-            return -1
+            return False
         end = position + length
-        _, position = _varint(data, position + 1)
+        stamps[i], position = _varint(data, position + 1)
         if position < 0:
-            return -1
+            return False
         delta, position = _varint(data, position)
         if position < 0:
-            return -1
+            return False
         offsets[i] = base_offset + delta
-        size, position = _varint(data, position)  # the key
-        if position < 0 or size > end - position:
-            return -1
-        position += max(size, 0)
-        size, position = _varint(data, position)
-        if position < 0 or size > end - position:
-            return -1
-        spans[i, 0], spans[i, 1] = position, size
-        total += max(size, 0)
-        position += max(size, 0)
+        position = _span(data, position, end, spans[1, i])
+        if position < 0:
+            return False
+        position = _span(data, position, end, spans[0, i])
+        if position < 0:
+            return False
+        for place in range(2, len(spans)):
+            spans[place, i, 1] = -1
         headers, position = _varint(data, position)
         if position < 0 or headers < 0:
-            return -1
-        for _ in range(2 * headers):  # name and value
-            size, position = _varint(data, position)
-            if position < 0 or size > end - position:
-                return -1
-            position += max(size, 0)
+            return False
+        for _ in range(headers):
+            position = _span(data, position, end, name)
+            if position < 0:
+                return False
+            place = _named(data, name, names, name_ends)
+            position = _span(data, position, end, ignored if place < 0 else spans[2 + place, i])
+            if position < 0:
+                return False
         if position != end:
-            return -1
-    return total if position == len(data) else -1
+            return False
+    return position == len(data)
+
+
+@njit(cache=True, nogil=True)
+def _named(data: UInt8, span: Int64, names: UInt8, name_ends: Int64) -> int:
+    """The place of the name at a span [2] among names side by side; −1: it is none of them."""
+    for place in range(len(name_ends) - 1):
+        start = name_ends[place]
+        if name_ends[place + 1] - start == span[1]:
+            k = 0
+            while k < span[1] and names[start + k] == data[span[0] + k]:
+                k += 1
+            if k == span[1]:
+                return place
+    return -1
 
 
 @njit(cache=True, nogil=True)

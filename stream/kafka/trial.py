@@ -1,6 +1,7 @@
 """The newest messages of a topic, read without a group and without a trace."""
 
 import time
+from typing import Any
 
 import pyarrow as pa
 from kafka import TopicPartition
@@ -8,6 +9,7 @@ from kafka import TopicPartition
 from freshet_graph.schemas.config import Kafka
 from freshet_graph.stream.kafka.client import kafka_failures
 from freshet_graph.stream.kafka.reader import open_consumer
+from freshet_graph.stream.kafka.records import beside
 from freshet_graph.stream.kafka.topics import bounds, topic_partitions
 from freshet_graph.stream.microbatch import RawBatch
 from freshet_graph.stream.service.failure import Failure
@@ -17,7 +19,7 @@ WAIT_S = 10.0
 
 
 def newest(kafka: Kafka, topic: str, messages: int) -> list[RawBatch]:
-    """The newest messages of a topic, as many of each partition as of the others, as polls.
+    """The newest messages of a topic, as many of each partition as of the others, as polls with all that is beside them.
 
     Raises:
         Failure: No broker answers, the topic doesn't exist, or has no messages.
@@ -38,17 +40,17 @@ def newest(kafka: Kafka, topic: str, messages: int) -> list[RawBatch]:
             consumer.assign(list(wanted))
             for tp, (start, _) in wanted.items():
                 consumer.seek(tp, start)
-            records: dict[TopicPartition, list[tuple[int, bytes | None]]] = {tp: [] for tp in wanted}
+            records: dict[TopicPartition, list[Any]] = {tp: [] for tp in wanted}
             until_s = time.monotonic() + WAIT_S
             while time.monotonic() < until_s and any(
                 consumer.position(tp) < end for tp, (_, end) in wanted.items()
             ):
                 for tp, some in consumer.poll(timeout_ms=200).items():
-                    records[tp] += [
-                        (record.offset, record.value) for record in some if record.offset < wanted[tp][1]
-                    ]
+                    records[tp] += [record for record in some if record.offset < wanted[tp][1]]
     finally:
         consumer.close(autocommit=False)
+    headers = {name for some in records.values() for record in some for name, _ in record.headers}
+    columns = ["$timestamp", "$key", *(f"$headers.{name}" for name in sorted(headers))]
     return [
         RawBatch(
             topic=topic,
@@ -56,8 +58,9 @@ def newest(kafka: Kafka, topic: str, messages: int) -> list[RawBatch]:
             first_offset=wanted[tp][0],
             end_offset=wanted[tp][1],
             high_watermark=wanted[tp][1],
-            offsets=pa.array([offset for offset, _ in some], pa.int64()),
-            values=pa.array([value for _, value in some], pa.large_binary()),
+            offsets=pa.array([record.offset for record in some], pa.int64()),
+            values=pa.array([record.value for record in some], pa.large_binary()),
+            beside=beside(some, columns),
         )
         for tp, some in records.items()
         if some

@@ -19,11 +19,20 @@ from freshet_graph.stream.service.failure import Failure
 TP = TopicPartition("edges", 3)
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 texts = st.binary(max_size=300)
+WANTED = {
+    "$timestamp": lambda record: record.timestamp,
+    "$key": lambda record: record.key,
+    "$headers.a": lambda record: dict(record.headers).get("a"),
+    "$headers.é.b": lambda record: dict(record.headers).get("é.b"),
+}
 messages = st.lists(
     st.tuples(
         st.none() | texts,  # key
         st.none() | texts,  # value
-        st.lists(st.tuples(st.text(max_size=5), st.none() | texts), max_size=2),  # headers
+        st.lists(
+            st.tuples(st.sampled_from(["a", "é.b", "b", ""]) | st.text(max_size=5), st.none() | texts),
+            max_size=3,
+        ),  # headers
         st.integers(0, 3),  # offsets left out before it, as compaction does
         st.integers(0, 2**42),  # timestamp
     ),
@@ -72,8 +81,17 @@ def test_columns_hold_what_the_client_reads_one_by_one(batches, first, skip, lim
         more, at = batch(content, at, magic=magic, compression=compression)
         data += more
     plain, plain_end = taken(Fetcher.PartitionRecords(first + skip, TP, MemoryRecords(data)), 1000)
-    part = _ColumnarRecords(limit, batch_bytes, first + skip, TP, MemoryRecords(data))
+    wanted = {"edges": frozenset(WANTED)}
+    part = _ColumnarRecords(limit, batch_bytes, first + skip, TP, MemoryRecords(data), wanted=wanted)
     pieces, end = taken(part, 1)
+    for name, cell in WANTED.items():
+        columns = [piece.beside[name] for piece, _ in pieces if len(piece)]
+        cells = [
+            cell
+            for column in columns
+            for cell in (column.cast("int64") if name == "$timestamp" else column).to_pylist()
+        ]
+        assert cells == [cell(record) for record, _ in plain]
     assert [pair for piece, _ in pieces for pair in pairs(piece)] == [(r.offset, r.value) for r, _ in plain]
     assert end == plain_end
     for piece, position in pieces:
@@ -94,9 +112,32 @@ def test_torn_records_are_refused_and_never_read_beyond_their_bytes(content, dat
     noise = body.copy()
     noise[data.draw(st.integers(0, len(body) - 1))] ^= data.draw(st.integers(1, 255))
     with suppress(CorruptRecordError):
-        parse(noise, len(content), 0)[1].validate(full=True)
+        columns = parse(noise, len(content), 0, frozenset(WANTED))
+        for name in ("offset", "value", "$key", "$headers.a", "$headers.é.b"):
+            columns[name].validate(full=True)
     with pytest.raises(CorruptRecordError):
         parse(body, len(body) + 1, 0)
+
+
+def test_times_are_the_brokers_if_it_gives_them_and_null_if_nobody_does():
+    builder = MemoryRecordsBuilder(2, NONE, 1 << 20)
+    for time_ms in (5_000, 9_000):
+        builder.append(time_ms, None, b"x", [])
+    builder.close()
+    data = bytearray(builder.buffer())
+    wanted = {"edges": frozenset(["$timestamp"])}
+
+    def stamps(change):
+        part = _ColumnarRecords(10, BATCH_BYTES, 0, TP, MemoryRecords(bytes(change)), wanted=wanted)
+        part.check_crcs = False
+        return part.take(1)[0].beside["$timestamp"].cast("int64").to_pylist()
+
+    assert stamps(data) == [5_000, 9_000]
+    data[22] |= 0x08  # attributes: log-append time
+    assert stamps(data) == [9_000, 9_000]
+    data[22] &= ~0x08
+    data[27:35] = struct.pack(">q", -1)
+    assert stamps(data)[0] is None
 
 
 def test_a_batch_with_another_checksum_is_named_and_not_read_for_ever():

@@ -35,11 +35,18 @@ def decoder(
     return Decoder(config.kafka.topics[0], config, now_us=lambda: NOW_US)
 
 
-def poll(values: list[bytes | None], first: int = 100) -> RawBatch:
-    """Messages at every second offset: holes are normal."""
+def poll(values: list[bytes | None], first: int = 100, **beside: list[object]) -> RawBatch:
+    """Messages at every second offset: holes are normal. ``beside``: timestamp (ms), key, and other names are headers."""
     offsets = pa.array([first + 2 * i for i in range(len(values))], pa.int64())
     end = first + 2 * len(values)
-    return RawBatch("edges", 3, first, end, end + 7, offsets, pa.array(values, pa.large_binary()))
+    columns = {
+        f"${name}" if name in ("timestamp", "key") else f"$headers.{name}": pa.array(
+            cells, pa.timestamp("ms") if name == "timestamp" else pa.large_binary()
+        )
+        for name, cells in beside.items()
+    }
+    content = pa.array(values, pa.large_binary())
+    return RawBatch("edges", 3, first, end, end + 7, offsets, content, beside=columns)
 
 
 def message_format(name: str) -> MessageFormat:

@@ -55,6 +55,16 @@ def send(bootstrap: str, topic: str, messages: list[bytes | None], *, partition:
     producer.close()
 
 
+def send_records(bootstrap: str, topic: str, records: list[dict[str, Any]]) -> None:
+    """Put whole records into partition 0 of a topic, in order: value, key, headers, timestamp_ms."""
+    producer = KafkaProducer(**settings(bootstrap), linger_ms=5)
+    futures = [producer.send(topic, **{"value": None, "partition": 0, **record}) for record in records]
+    producer.flush(timeout=30)
+    for future in futures:
+        future.get(timeout=30)
+    producer.close()
+
+
 def edge(src: object, dst: object, t: float, **more: object) -> bytes:
     """A JSON event."""
     return json.dumps({"src": src, "dst": dst, "t": t, **more}).encode()

@@ -46,11 +46,18 @@ Columns = tuple[Int64, pa.RecordBatch]
 
 
 class AvroReader:
-    """Reads the fields at ``paths`` into columns, by the schemas of a registry."""
+    """Reads the fields at ``paths`` into columns, by the schemas of a registry.
 
-    def __init__(self, registry: SchemaRegistry, paths: Iterable[PathKeys]) -> None:
+    With ``inside`` a message is the value of the field of this name in a record of no other field, which has the same bytes: so a
+    message need not be a record.
+    """
+
+    def __init__(
+        self, registry: SchemaRegistry, paths: Iterable[PathKeys], *, inside: str | None = None
+    ) -> None:
         self.client = RegistryClient(registry)
         self._paths = tuple(paths)
+        self._inside = inside
         # On a cluster several threads prepare and read polls of one topic. Only ``prepare`` forgets, and nothing that it has
         # just seen, so ``read`` finds what was fetched for its poll.
         self._preparing = Lock()
@@ -88,7 +95,11 @@ class AvroReader:
                 return f"{num_known:,} of the {len(wanted):,} schemas of its messages were fetched so far"
             beat()
             try:
-                self._schemas[number] = AvroSchema.of(self.client.schema(number), self._paths)
+                *others, schema = self.client.schema(number)
+                if self._inside is not None:
+                    fields = [{"name": self._inside, "type": schema}]
+                    schema = {"type": "record", "name": "__inside", "fields": fields}
+                self._schemas[number] = AvroSchema.of([*others, schema], self._paths)
             except UnknownSchemaError as error:
                 self._unknown[number] = time.monotonic(), str(error)
                 self._requested.add(number)

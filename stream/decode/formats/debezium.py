@@ -17,7 +17,7 @@ import pyarrow.types as pt
 
 from freshet_graph.schemas.config import Kafka, Topic
 from freshet_graph.schemas.events import IdKind, Op, Reason
-from freshet_graph.schemas.fields import PathKeys
+from freshet_graph.schemas.fields import PathKeys, RecordColumn
 from freshet_graph.schemas.section import Section
 from freshet_graph.stream.arrays.kinds import Bool, Int8, Int64
 from freshet_graph.stream.decode.arrow import event_rows
@@ -100,7 +100,8 @@ class Envelope(MessageFormat):
         if topic.ops is not None or (topic.fields is not None and topic.fields.op is not None):
             return "the words of op are Debezium's own (c, r, u, d). Leave out ops, and op in fields"
         for name, _, keys in topic.fields.paths() if topic.fields is not None else ():
-            if name in ("src", "dst", "node") and keys[0] != AFTER:
+            in_row = keys[0] == AFTER or isinstance(keys[0], RecordColumn)
+            if name in ("src", "dst", "node") and not in_row:
                 path = ".".join(keys)
                 return f"fields.{name} is {path}, but Debezium has the row under after. Write after.{path}"
         return None
@@ -114,7 +115,9 @@ class Envelope(MessageFormat):
         inserted = in_order([_placed(rows, 1) for rows in images.inserted])
         gone = [_placed(rows, 0, Op.DELETE) for rows in deleted]
         gone += [
-            _placed(_moved_pairs(rows, into), 0, Op.DELETE) for rows in images.replaced for into in inserted
+            _placed(_moved_pairs(rows, into, self.mapping.elsewhere), 0, Op.DELETE)
+            for rows in images.replaced
+            for into in inserted
         ]
         return Read(in_order([*inserted, *gone]), refused, len(values))
 
@@ -169,15 +172,23 @@ def _without_nodes(rows: DecodedRows) -> DecodedRows:
     return rows
 
 
-def _moved_pairs(before: DecodedRows, after: DecodedRows) -> DecodedRows:
-    """Rows before updates whose pair differs afterwards, with the time and the id of the update."""
+def _moved_pairs(before: DecodedRows, after: DecodedRows, elsewhere: frozenset[str]) -> DecodedRows:
+    """Rows before updates whose pair differs afterwards, with the time and the id of the update.
+
+    An end that is ``elsewhere``, beside the message, is the same in both rows.
+    """
     _, rows_before, rows_after = np.intersect1d(
         before.messages, after.messages, assume_unique=True, return_indices=True
     )
     old = before.draft.batch.take(pa.array(rows_before))
     new = after.draft.batch.take(pa.array(rows_after))
-    same = pc.and_(pc.equal(old["src"], new["src"]), pc.equal(old["dst"], new["dst"])).fill_null(True)
-    same = same.to_numpy(zero_copy_only=False) | ~before.draft.faults.accepted[rows_before]
+    same = np.ones(len(old), bool)
+    known = np.ones(len(old), bool)
+    for name in {"src", "dst"} - elsewhere:
+        equal = pc.equal(old[name], new[name])
+        known &= equal.is_valid().to_numpy(zero_copy_only=False)
+        same &= equal.fill_null(True).to_numpy(zero_copy_only=False)
+    same |= ~known | ~before.draft.faults.accepted[rows_before]
     moved = np.flatnonzero(~same)
     for name in ("t", "event_id"):
         place = old.schema.get_field_index(name)

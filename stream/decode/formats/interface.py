@@ -10,6 +10,7 @@ import pyarrow as pa
 from freshet_graph.schemas.config import Kafka, Topic
 from freshet_graph.schemas.events import IdKind
 from freshet_graph.schemas.section import Section
+from freshet_graph.stream.decode.mapping import VALUE
 from freshet_graph.stream.decode.mapping import Mapping as Fields
 from freshet_graph.stream.decode.reading import DecodedRows, Limits
 from freshet_graph.stream.decode.times import TimeUnit
@@ -76,7 +77,7 @@ class MessageFormat(ABC):
         self.topic, self.kafka, self.ids, self.options = topic, kafka, ids, options
         self.unit: TimeUnit = topic.time_unit or self.default_unit
         self.limits = Limits(kafka.max_message_rows, kafka.max_message_bytes)
-        self.mapping = Fields.of(topic)
+        self.mapping = Fields.parts(topic)[VALUE]
 
     @classmethod
     def refuses(cls, topic: Topic, kafka: Kafka) -> str | None:

@@ -218,7 +218,7 @@ def test_a_hostile_schema_is_refused(registry: Registry, schema: Any, words: str
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"src": "string"}, "column src is string, but ids are int64"),
+        ({"src": "string"}, "src is the string '', but ids are int64"),
         (
             {"weight": ["null", "string", "double"]},
             "field weight is a union of double, string, expected one type",

@@ -259,5 +259,5 @@ def test_what_an_id_may_be_with_a_prefix_is_said():
     assert rejects["sentence"].to_pylist() == [
         "src is an object, expected a string or an integer",
         "src is 7.5, expected a string or an int64",
-        "dst is an object, expected a string",
+        "dst is an object, expected a string or an integer",
     ]
