@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
-from freshet_graph.schemas.fields import Fields, IdPrefix, OpName, PathKeys, RecordColumn
+from freshet_graph.schemas.fields import Fields, IdPrefix, OpName, Path, PathKeys, RecordColumn, path_keys
 from freshet_graph.schemas.section import Section
 
 TopicName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
@@ -44,6 +44,17 @@ class Topic(Section):
         description="How the keys of records are written, if fields names $key: text, integer (4 or 8 bytes, as Java's "
         "IntegerSerializer and LongSerializer), json, or avro with kafka.schema_registry.",
     )
+    many: Path | Literal["."] | None = Field(
+        None,
+        description="Path of an array with an event in each element, such as order.items; fields lead through it "
+        "(order.items.sku) or around it. '.': the message is the array, or has a JSON value per line.",
+    )
+    json_text: Path | None = Field(
+        None,
+        alias="json",
+        description="Path of a text that is JSON itself, such as after of Debezium's MongoDB; fields lead through it "
+        "(after.user). With the formats json and debezium.",
+    )
     ops: dict[str, OpName] | None = Field(
         None,
         min_length=1,
@@ -76,6 +87,27 @@ class Topic(Section):
                 f"topic {self.name}: fields names {'.'.join(inside[0])}, but key_format is {self.key_format}. "
                 "Set key_format to json or avro"
             )
+        return self
+
+    @property
+    def many_keys(self) -> PathKeys | None:
+        """Keys of the array whose elements are events; none: the message itself."""
+        return None if self.many is None else () if self.many == "." else path_keys(self.many)
+
+    @model_validator(mode="after")
+    def _elements_have_fields(self) -> Self:
+        if self.many_keys and self.fields is None:
+            raise ValueError(
+                f"topic {self.name}: many is {self.many}, but fields is missing. Name fields inside of it, such as "
+                f"{self.many}.src"
+            )
+        if self.many_keys and self.fields is not None:
+            paths = [keys for _, _, keys in self.fields.paths()]
+            if not any(keys[: len(self.many_keys)] == self.many_keys for keys in paths):
+                raise ValueError(
+                    f"topic {self.name}: no field lies inside of many, {self.many}. Write paths from the begin of the "
+                    f"message, such as {self.many}.{'.'.join(paths[0])}"
+                )
         return self
 
     @property

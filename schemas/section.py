@@ -3,6 +3,12 @@
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic.fields import FieldInfo
+
+
+def keys_of(kind: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The fields of a section by their keys in files; one may differ from the attribute's name."""
+    return {field.alias or name: field for name, field in kind.model_fields.items()}
 
 
 class Section(BaseModel):

@@ -180,7 +180,7 @@ def _renamed(batch: pa.RecordBatch, mapping: Mapping, faults: Faults) -> pa.Reco
     columns: dict[str, pa.Array] = {}
     parts: list[pa.Array] = []
     for (name, part), keys in mapping.paths:
-        column = _column_at(batch, keys)
+        column = _column_at(batch, keys, mapping.many)
         if name == "features" and mapping.feature_parts:
             parts.append(float32s(mapping.shown(name, part), column, faults))
         else:
@@ -192,8 +192,33 @@ def _renamed(batch: pa.RecordBatch, mapping: Mapping, faults: Faults) -> pa.Reco
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
-def _column_at(batch: pa.RecordBatch, keys: PathKeys) -> pa.Array:
-    shown = ".".join(keys)
+_ELEMENTS = "\0elements"
+"""Column of the elements of ``Mapping.many``."""
+
+
+def exploded(batch: pa.RecordBatch, many: PathKeys) -> tuple[pa.RecordBatch, Int64]:
+    """A row for each element of the lists at ``many``, and the row that each came from (int64).
+
+    Raises:
+        RefusedError: There is no such column, or it has no lists.
+    """
+    column = _column_at(batch, many)
+    if pt.is_null(column.type):
+        column = pa.nulls(len(column), pa.list_(pa.null()))
+    if not (pt.is_list(column.type) or pt.is_large_list(column.type) or pt.is_fixed_size_list(column.type)):
+        raise RefusedError(
+            Reason.WRONG_TYPE, f"column {'.'.join(many)} is {column.type}, expected a list (topic key many)"
+        )
+    parents = pc.list_parent_indices(column).cast(pa.int64())
+    rows = batch.take(parents).append_column(_ELEMENTS, column.flatten())
+    return rows, parents.to_numpy(zero_copy_only=False)
+
+
+def _column_at(batch: pa.RecordBatch, keys: PathKeys, many: PathKeys | None = None) -> pa.Array:
+    """The column at a path, which may lead through the elements of ``many``."""
+    shown, whole = ".".join(keys), keys
+    if many is not None and keys[: len(many)] == many:
+        keys = _ELEMENTS, *keys[len(many) :]
     places = batch.schema.get_all_field_indices(keys[0])
     if not places:
         names = ", ".join(batch.schema.names) or "none"
@@ -202,7 +227,7 @@ def _column_at(batch: pa.RecordBatch, keys: PathKeys) -> pa.Array:
         raise RefusedError(Reason.WRONG_TYPE, f"column {keys[0]} stands {len(places)} times")
     column = batch.column(places[0])
     for i, key in enumerate(keys[1:], start=1):
-        above = ".".join(keys[:i])
+        above = ".".join(whole[: len(whole) - len(keys) + i])
         if not pt.is_struct(column.type):
             raise RefusedError(Reason.WRONG_TYPE, f"column {above} is {column.type}, expected a struct")
         inside = column.type.get_all_field_indices(key)
@@ -268,7 +293,7 @@ def event_rows(
     mapping: Mapping,
     faults: Faults | None = None,
 ) -> DecodedRows:
-    """Columns of one row per message, as rows of events.
+    """Columns of one row per message, as rows of events: one each, or one for each element of ``mapping.many``.
 
     Args:
         batch: Columns under the names of a message's fields, which the topic's ``fields`` may lead to.
@@ -281,6 +306,11 @@ def event_rows(
     Raises:
         RefusedError: A column is missing, or of a wrong type.
     """
+    rows = None
+    if mapping.many is not None:
+        batch, parents = exploded(batch, mapping.many)
+        messages = messages[parents]
+        rows = numbered(messages)
     faults = Faults.none(batch.num_rows) if faults is None else faults
     place = batch.schema.get_field_index("op")
     has_words = not mapping.mapped and place >= 0 and pt.is_string(batch.schema.field(place).type)
@@ -289,7 +319,13 @@ def event_rows(
     draft = canonical(
         mapped_batch, ids, unit, faults=faults, shown=mapping.column, time_texts=mapping.time_texts
     )
-    return DecodedRows(draft, messages)
+    return DecodedRows(draft, messages, rows)
+
+
+def numbered(messages: Int64) -> Int64:
+    """The number of each row within its message, whose rows are neighbours."""
+    _, first, counts = np.unique(messages, return_index=True, return_counts=True)
+    return np.arange(len(messages)) - np.repeat(first, counts)
 
 
 _LONGEST_WORD = 4 * (MAX_ID_BYTES + 1)
@@ -415,7 +451,12 @@ def read_arrow(
         except RefusedError as error:
             refusals.append((i, error.reason, str(error)))
             continue
-        rows, text_bytes = rows + batch.num_rows, text_bytes + written_bytes
+        try:
+            more = batch.num_rows if mapping.many is None else _num_elements(batch, mapping.many, limits)
+        except RefusedError as error:
+            refusals.append((i, error.reason, str(error)))
+            continue
+        rows, text_bytes = rows + more, text_bytes + written_bytes
         if at_once is not None and messages and (rows > at_once.rows or text_bytes > at_once.bytes):
             looked_at = i
             break
@@ -424,6 +465,22 @@ def read_arrow(
     for _, run in groupby(messages, key=_company):
         _read_run(list(run), ids, unit, mapping, read, refusals)
     return read, refusals, looked_at
+
+
+def _num_elements(batch: pa.RecordBatch, many: PathKeys, limits: Limits) -> int:
+    """Elements of all lists of a message.
+
+    Raises:
+        RefusedError: There are too many, or no lists.
+    """
+    lists = _column_at(batch, many)
+    is_list = pt.is_list(lists.type) or pt.is_large_list(lists.type) or pt.is_fixed_size_list(lists.type)
+    count = (pc.sum(pc.list_value_length(lists)).as_py() or 0) if is_list else 0
+    if count > limits.rows:
+        raise RefusedError(
+            Reason.TOO_LARGE, f"{count} elements, but config key kafka.max_message_rows is {limits.rows}"
+        )
+    return int(count)
 
 
 def _check_text(batch: pa.RecordBatch, limits: Limits) -> int:
@@ -486,13 +543,19 @@ def _rows(run: list[Message], ids: IdKind, unit: TimeUnit, mapping: Mapping) -> 
     # More than one batch is left only if a column exceeds 2 GiB.
     for batch in one_table([batch for _, batch, _ in run]).to_batches():
         span = slice(first, first + batch.num_rows)
-        faults = Faults.none(batch.num_rows)
-        mapped_batch = batch if mapping == NATIVE else mapped(batch, mapping, faults)
+        at, within = messages[span], rows[span]
+        events = batch
+        if mapping.many is not None:
+            events, parents = exploded(batch, mapping.many)
+            at = at[parents]
+            within = numbered(at)
+        faults = Faults.none(events.num_rows)
+        mapped_batch = events if mapping == NATIVE else mapped(events, mapping, faults)
         draft = canonical(
             mapped_batch, ids, unit, faults=faults, shown=mapping.column, time_texts=mapping.time_texts
         )
-        together.append(DecodedRows(draft, messages[span], rows[span]))
-        first += batch.num_rows
+        together.append(DecodedRows(draft, at, within))
+        first = span.stop
     return together
 
 

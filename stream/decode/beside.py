@@ -5,7 +5,7 @@ then get the columns of these fields.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -17,11 +17,12 @@ import pyarrow.compute as pc
 from freshet_graph.schemas.config import Kafka, Topic
 from freshet_graph.schemas.events import IdKind, Op, Reason
 from freshet_graph.stream.arrays.kinds import Bool, Int64
-from freshet_graph.stream.decode.arrow import event_rows, side_by_side
+from freshet_graph.stream.decode.arrow import event_rows
 from freshet_graph.stream.decode.formats.avro import AvroReader
 from freshet_graph.stream.decode.json_messages import read_json
-from freshet_graph.stream.decode.mapping import AVRO, FIELDS_OF, JSON, TEXTS, VALUE
+from freshet_graph.stream.decode.mapping import AVRO, JSON, TEXTS, VALUE
 from freshet_graph.stream.decode.mapping import Mapping as Fields
+from freshet_graph.stream.decode.merging import Merging, is_valid, of_record
 from freshet_graph.stream.decode.reading import DecodedRows, RefusedError, renumbered
 from freshet_graph.stream.decode.times import TimeUnit
 from freshet_graph.stream.decode.validate import Draft, Faults, draft_schema, shorten
@@ -56,30 +57,8 @@ class BesideFields:
             paths = [keys for _, keys in self._parts[AVRO].paths]
             self._avro = AvroReader(kafka.schema_registry, paths, inside="$key")
         self.shown = whole.column
-        names = {name for (name, _), _ in whole.paths}
-        own = {name for (name, _), _ in value.paths}
-        self._columns = {
-            column: part
-            for part, mapping in self._parts.items()
-            for column in draft_schema(ids).names
-            if {name for (name, _), _ in mapping.paths} & {*FIELDS_OF.get(column, (column,))}
-        }
-        self._is_node = "node" in names - own
-        self._may_be_node = "node" in own
-        # Of each of listed features: the record's part that has it, its place there, and its name in sentences.
-        self._listed: list[tuple[str, int, str]] = []
-        if whole.feature_parts and "features" in self._columns:
-            place_of = {
-                keys: (part, place)
-                for part, mapping in ({VALUE: value} | self._parts).items()
-                for (name, place), keys in mapping.paths
-                if name == "features"
-            }
-            self._listed = [
-                (*place_of[keys], whole.shown(name, number))
-                for (name, number), keys in whole.paths
-                if name == "features"
-            ]
+        self._merging = Merging(whole, {VALUE: value} | self._parts, VALUE, ids)
+        names, own = whole.names, value.names
         needed = {"src", "dst", "t"} if "src" in names else {"node", "t"}
         self._needs_no_value = not (needed | {"op"}) & own
         self._needed = ["src", "t", "dst"] if "src" in names else ["src", "t"]
@@ -104,21 +83,21 @@ class BesideFields:
             return np.zeros(len(rows), bool)
         is_event = rows.copy()
         for column in self._needed:
-            draft = drafts[self._columns[column]]
+            draft = drafts[self._merging.columns[column]]
             absent = [
                 code
                 for code, (reason, _) in enumerate(draft.faults.kinds, start=1)
                 if reason == Reason.MISSING_FIELD
             ]
             is_faulty = ~draft.faults.accepted & ~np.isin(draft.faults.code, absent)
-            is_event &= _is_valid(draft.batch[column]) | is_faulty
+            is_event &= is_valid(draft.batch[column]) | is_faulty
         return is_event
 
     def blank(self, messages: Int64) -> DecodedRows:
         """Rows of records without a value."""
         count = len(messages)
         columns = {field.name: pa.nulls(count, field.type) for field in draft_schema(self._ids)}
-        op = Op.NODE if self._is_node else Op.INSERT
+        op = Op.NODE if self._merging.is_node else Op.INSERT
         columns["op"] = pa.repeat(pa.scalar(int(op), pa.int8()), count)
         columns["weight"] = pa.repeat(pa.scalar(1.0, pa.float32()), count)
         batch = pa.RecordBatch.from_arrays(list(columns.values()), schema=draft_schema(self._ids))
@@ -132,43 +111,7 @@ class BesideFields:
             drafts: The answer of ``read``.
             records: int64, the index of each row's record among those of ``drafts``.
         """
-        if not drafts:
-            return rows
-        value = rows.draft
-        taken: dict[str, pa.RecordBatch] = {}
-        for part, draft in drafts.items():
-            whole = len(records) == len(draft.batch) and bool((records == np.arange(len(records))).all())
-            taken[part] = draft.batch if whole else draft.batch.take(pa.array(records))
-            for code, (reason, sentence) in enumerate(draft.faults.kinds, start=1):
-                value.faults.refuse(draft.faults.code[records] == code, reason, _of_record(sentence, records))
-        columns = dict(zip(value.batch.schema.names, value.batch.columns, strict=True))
-        is_node = pc.equal(columns["op"], int(Op.NODE)) if self._may_be_node else None
-        for column, part in self._columns.items():
-            if column == "features" and self._listed:
-                continue
-            beside = taken[part][column]
-            of_edges = column in ("src", "dst", "op") and is_node is not None
-            columns[column] = pc.if_else(is_node, columns[column], beside) if of_edges else beside
-        if self._listed:
-            columns["features"] = self._features({VALUE: value.batch} | taken, value.faults)
-        if not self._is_node and is_node is None and "dst" in self._columns:
-            # A reader of columns took the missing dst for that of a node event.
-            edge = pc.and_(pc.equal(columns["op"], int(Op.NODE)), columns["dst"].is_valid())
-            columns["op"] = pc.if_else(edge, pa.scalar(int(Op.INSERT), pa.int8()), columns["op"])
-        batch = pa.RecordBatch.from_arrays(
-            [columns[n] for n in value.batch.schema.names], schema=value.batch.schema
-        )
-        return replace(rows, draft=Draft(batch, value.faults))
-
-    def _features(self, batches: Mapping[str, pa.RecordBatch], faults: Faults) -> pa.Array:
-        parts = [pc.list_element(batches[part]["features"], place) for part, place, _ in self._listed]
-        given = np.array([_is_valid(part) for part in parts])
-        for row_given, (*_, shown) in zip(given, self._listed, strict=True):
-            missing = ~row_given & given.any(axis=0)
-            faults.refuse(
-                missing, Reason.MISSING_FIELD, f"{shown} is missing, but others of features are given"
-            )
-        return side_by_side(parts, batches[VALUE].num_rows)
+        return self._merging.filled(rows, drafts, records) if drafts else rows
 
     def _texts(self, raw: RawBatch, mapping: Fields) -> Draft:
         count = len(raw.offsets)
@@ -214,7 +157,7 @@ class BesideFields:
         """Keys by the schemas of the registry; a null key has no fields."""
         assert self._avro is not None, "the part has keys in Avro"
         keys = _column(raw, "$key")
-        places = np.flatnonzero(_is_valid(keys))
+        places = np.flatnonzero(is_valid(keys))
         read, refused = self._avro.read(keys.take(pa.array(places)))
         refused = [renumbered(table, lambda messages: places[messages]) for table in refused]
         rows = []
@@ -248,7 +191,7 @@ class BesideFields:
             for code, (reason, sentence) in enumerate(given.kinds, start=1):
                 where = np.zeros(count, bool)
                 where[messages[given.code == code]] = True
-                faults.refuse(where, reason, _of_record(sentence, row_of))
+                faults.refuse(where, reason, of_record(sentence, row_of))
             first += len(messages)
         for message, reason, sentence in _listed(refused):
             known = reason if reason in {*Reason} else Reason.WRONG_TYPE
@@ -267,19 +210,10 @@ def _listed(refused: Sequence[pa.Table]) -> Iterator[tuple[int, str, str]]:
         yield from zip(*(table[name].to_pylist() for name in ("message", "reason", "sentence")), strict=True)
 
 
-def _of_record(sentence: str | Callable[[int], str], records: Int64) -> str | Callable[[int], str]:
-    """A sentence about the record of each row."""
-    return (lambda row: sentence(int(records[row]))) if callable(sentence) else sentence
-
-
 def _column(raw: RawBatch, name: str) -> pa.Array:
     """A column of bytes, null if the poll has none."""
     column = raw.beside.get(name)
     return pa.nulls(len(raw.offsets), _BINARY) if column is None else column
-
-
-def _is_valid(column: pa.Array) -> Bool:
-    return np.asarray(column.is_valid().to_numpy(zero_copy_only=False))
 
 
 def _json_of(raw: RawBatch, name: str) -> pa.Array:

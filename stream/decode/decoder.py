@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from traceback import walk_tb
 
@@ -15,6 +15,7 @@ import pyarrow.types as pt
 from freshet_graph.schemas.config import StreamConfig, Topic
 from freshet_graph.schemas.errors import FreshetError, one_line
 from freshet_graph.schemas.events import REJECT_SCHEMA, Reason, event_schema
+from freshet_graph.schemas.fields import RecordColumn
 from freshet_graph.stream.arrays.kinds import Bool, Int64
 from freshet_graph.stream.decode.beside import BesideFields
 from freshet_graph.stream.decode.formats.interface import UnavailableError, create_format
@@ -81,11 +82,13 @@ class _DecodedMessages:
         events: Those that were accepted.
         refused: ``REFUSAL_SCHEMA``.
         looked_at: Number of messages read.
+        empty: int64, messages without an event.
     """
 
     events: list[_Events]
     refused: list[pa.Table]
     looked_at: int
+    empty: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
 
     def require(self, count: int, reasons: set[str]) -> None:
         """Check that each message has an answer, and only those there are.
@@ -94,7 +97,7 @@ class _DecodedMessages:
             ValueError: The format's ``read`` breaks its promise; nothing would be said of the message.
         """
         named = [messages for _, messages, _ in self.events]
-        named += [table["message"].to_numpy() for table in self.refused]
+        named += [*(table["message"].to_numpy() for table in self.refused), self.empty]
         answered = np.zeros(count, bool)
         for messages in named:
             if len(messages) and not 0 <= messages.min() <= messages.max() < self.looked_at <= count:
@@ -115,6 +118,7 @@ class _DecodedMessages:
             [*self.events, *((batch, messages + first, rows) for batch, messages, rows in later.events)],
             [*self.refused, *(renumbered(table, lambda places: places + first) for table in later.refused)],
             first + later.looked_at,
+            np.concatenate([self.empty, later.empty + first]),
         )
 
 
@@ -145,10 +149,17 @@ class Decoder:
         self._reasons = {*Reason, *self._format.reasons}
         self._limits = self._format.limits
         self._beside = BesideFields(topic, config.kafka, config.ids, self._format.unit, self._format.mapping)
+        many = topic.many_keys
+        paths = () if many is None or topic.fields is None else topic.fields.paths()
+        # An id of the whole message would make all its events but one repeats.
+        self._numbers_ids = any(
+            name == "event_id" and (isinstance(keys[0], RecordColumn) or keys[: len(many or ())] != many)
+            for name, _, keys in paths
+        )
         self._shown = self._beside.shown if self._beside else self._format.mapping.column
         self._events = event_schema(config.ids)
         self._schema = self._events.append(pa.field("offset", pa.int64(), nullable=False))
-        self._many = self._format.many
+        self._many = self._format.many or topic.many is not None
         if self._many:
             self._schema = self._schema.append(pa.field("row", pa.int32(), nullable=False))
 
@@ -244,7 +255,7 @@ class Decoder:
             high_watermark=raw.high_watermark,
             events=_joined(accepted, self._schema, in_order=not len(blank)),
             rejects=_rejects(raw, offsets, refusals),
-            tombstones=int(np.count_nonzero(lengths[:done] < 0)) - int(np.count_nonzero(lengths[blank] < 0)),
+            tombstones=_count(lengths[:done] < 0) - _count(lengths[blank] < 0) + len(answers.empty),
             wall_time_us=now_us,
             quiet=raw.quiet if is_last else None,
             skipped=raw.skipped if first == 0 else 0,
@@ -290,9 +301,11 @@ class Decoder:
 
     def _read(self, values: pa.LargeBinaryArray, first: int, reading: "_Reading") -> _DecodedMessages:
         read = self._format.read(values, reading.at_once)
-        answers = _DecodedMessages([], [*read.refused], read.looked_at)
+        answers = _DecodedMessages([], [*read.refused], read.looked_at, read.empty)
         for rows in read.rows:
             whole = self._beside.filled(rows, reading.beside, reading.records[first + rows.messages])
+            if self._numbers_ids and rows.rows is not None:
+                whole = _with_numbered_ids(whole, rows.rows)
             events, refused = self._checked(whole, reading.rules)
             answers.events.append(events)
             answers.refused.extend(refused)
@@ -309,9 +322,9 @@ class Decoder:
             named = replace(rows, rows=None)
         refused = _refused_rows(named, faults)
         events = rows.draft.events(accepted)
-        for field, column in zip(self._events, events.columns, strict=True):
-            if column.null_count and not field.nullable:
-                raise ValueError(f"column {field.name} has nulls")
+        for wanted, column in zip(self._events, events.columns, strict=True):
+            if column.null_count and not wanted.nullable:
+                raise ValueError(f"column {wanted.name} has nulls")
         events.validate(full=True)
         within = None if rows.rows is None else rows.rows[accepted]
         return (events, rows.messages[accepted], within), refused
@@ -341,6 +354,20 @@ def _raised(error: Exception, module: str) -> str:
     frame, line = (of_module or lines)[-1]
     place = f"{Path(frame.f_code.co_filename).name}:{line}"
     return f"{type(error).__name__}: {one_line(error)[:200]} ({place})"
+
+
+def _count(mask: Bool) -> int:
+    return int(np.count_nonzero(mask))
+
+
+def _with_numbered_ids(rows: DecodedRows, numbers: Int64) -> DecodedRows:
+    """Rows with their place in the message behind the event id, which is the message's."""
+    batch = rows.draft.batch
+    place = batch.schema.get_field_index("event_id")
+    ids = pc.binary_join_element_wise(batch["event_id"], pa.array(numbers).cast(pa.string()), "/")
+    return replace(
+        rows, draft=replace(rows.draft, batch=batch.set_column(place, batch.schema.field(place), ids))
+    )
 
 
 def _together(messages: Int64, faults: Faults) -> tuple[Bool, Faults]:

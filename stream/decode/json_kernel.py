@@ -13,7 +13,7 @@ import numpy as np
 
 from freshet_graph.schemas.events import Op
 from freshet_graph.stream.arrays.kinds import Bool, Float32, Int8, Int32, Int64, UInt8
-from freshet_graph.stream.decode.mapping import FIELDS, Level, Mapping
+from freshet_graph.stream.decode.mapping import FIELDS, WRITTEN, Level, Mapping
 from freshet_graph.stream.decode.times import SCALE_DIGITS, TimeUnit
 from freshet_graph.stream.kernels import njit
 
@@ -551,6 +551,9 @@ SRC, DST, T, OP, WEIGHT, FEATURES, LABEL, EVENT_ID, NODE, OFFSET, VALUES = (
 FEATURE_PART = len(FIELDS)
 """Slot of one of the paths that features are put together from."""
 
+SPAN = len(FIELDS) + 1
+"""Slot of a value that is left as it is written."""
+
 CHILD, SLOT, PART, ALSO = 2, 3, 4, 5
 """Columns of ``PathTable.entries`` after the key's start and end."""
 
@@ -591,7 +594,9 @@ class PathTable:
                 else:
                     for target, part in below:
                         is_part = target == "features" and mapping.feature_parts > 0
-                        slot = FEATURE_PART if is_part else FIELDS.index(target)
+                        slot = (
+                            FEATURE_PART if is_part else SPAN if target == WRITTEN else FIELDS.index(target)
+                        )
                         if row[SLOT] < 0:
                             row[SLOT], row[PART] = slot, part
                         else:
@@ -671,7 +676,7 @@ def find_entry(
     return -1
 
 
-PART_BIT = 1 << FEATURE_PART
+PART_BIT, SPAN_BIT = 1 << FEATURE_PART, 1 << SPAN
 _INSERT, _NODE_OP = int(Op.INSERT), int(Op.NODE)
 NO_NUMBER = 100
 """Scale of times that are texts only; greater than any of ``SCALE_DIGITS``."""
@@ -698,6 +703,7 @@ class Columns:
         values: float32, all features in order.
         feature_offset, label: int32 [n].
         event_id, event_id_bytes: int64 [n]: start and length of its text.
+        written, written_bytes: int64 [n]: start and length of the value at the path of ``mapping.WRITTEN``.
         unescaped: uint8, texts that had escapes: a start beyond the data lies in here.
     """
 
@@ -716,12 +722,14 @@ class Columns:
     label: Int32
     event_id: Int64
     event_id_bytes: Int64
+    written: Int64
+    written_bytes: Int64
     unescaped: UInt8
 
 
 _KINDS: dict[str, type] = {
     **dict.fromkeys(("src", "dst", "src_bytes", "dst_bytes", "event_id", "event_id_bytes"), np.int64),
-    **dict.fromkeys(("given", "t", "feature_ends"), np.int64),
+    **dict.fromkeys(("given", "t", "feature_ends", "written", "written_bytes"), np.int64),
     **dict.fromkeys(("feature_offset", "label"), np.int32),
     **{"known": np.bool_, "op": np.int8},
 }
@@ -853,6 +861,8 @@ def _scan(
     label: Int32,
     event_id: Int64,
     event_id_bytes: Int64,
+    written: Int64,
+    written_bytes: Int64,
     unescaped: UInt8,
 ) -> None:
     count = used = 0
@@ -955,6 +965,9 @@ def _scan(
                             )
                             ok &= certain
                             parts_found += 1
+                        elif bit == SPAN_BIT:
+                            i = skip_value(data, i, end)
+                            written[m], written_bytes[m] = begin, i - begin
                         elif bit in (FEATURES, VALUES):
                             i, count = _read_floats(data, i, end, values, count)
                         elif bit in (LABEL, OFFSET):
@@ -1005,3 +1018,95 @@ def _scan(
         feature_ends[m] = count
         known[m] = ok
         given[m] = has
+
+
+@njit(cache=True, nogil=True)
+def find_elements(data: UInt8, ends: Int64, lines: bool, starts: Int64, lengths: Int64, counts: Int64) -> int:
+    """Find the elements of arrays, or with ``lines`` also the lines of texts that are none.
+
+    Args:
+        data: uint8, texts side by side.
+        ends: int64 [n + 1], text i is ``data[ends[i]:ends[i + 1]]``.
+        lines: Whether a text that is no array has a value per line.
+        starts: int64, gets the begin of each element in order; a byte of an array is room for one.
+        lengths: int64, gets their bytes.
+        counts: int64 [n], gets the number of elements of each text; −1: not known here.
+
+    Returns:
+        The number of all elements.
+    """
+    total = 0
+    for m in range(len(counts)):
+        i, end, first = skip_space(data, ends[m], ends[m + 1]), ends[m + 1], total
+        counts[m] = -1
+        if byte_at(data, i, end) == OPEN_ARRAY:
+            i = skip_space(data, i + 1, end)
+            closed = byte_at(data, i, end) == CLOSE_ARRAY
+            while i < end and not closed:
+                begin = i
+                i = skip_value(data, i, end)
+                if i < 0:
+                    break
+                starts[total], lengths[total] = begin, i - begin
+                total += 1
+                i = skip_space(data, i, end)
+                closed = byte_at(data, i, end) == CLOSE_ARRAY
+                if not closed and byte_at(data, i, end) != COMMA:
+                    break
+                i = i if closed else skip_space(data, i + 1, end)
+            closed = closed and skip_space(data, i + 1, end) == end
+            if closed and is_utf8(data, ends[m], end):
+                counts[m] = total - first
+            else:
+                total = first
+        elif lines:
+            while i < end:
+                begin = i
+                while i < end and data[i] != 10:
+                    i += 1
+                starts[total], lengths[total] = begin, i - begin
+                total += 1
+                i = skip_space(data, i, end)
+            counts[m] = total - first
+    return total
+
+
+@njit(cache=True, nogil=True)
+def splice_texts(
+    data: UInt8, ends: Int64, starts: Int64, lengths: Int64, out: UInt8, out_ends: Int64
+) -> None:
+    """Copy texts, and replace a string in each by the JSON value that it holds.
+
+    Args:
+        data: uint8, texts side by side.
+        ends: int64 [n + 1], text i is ``data[ends[i]:ends[i + 1]]``.
+        starts: int64 [n], the begin of the value in each; one that is no string of one JSON value stays.
+        lengths: int64 [n], its bytes; 0: there is none.
+        out: uint8, gets the texts; as long as ``data``.
+        out_ends: int64 [n + 1], gets their ends.
+    """
+    used = 0
+    out_ends[0] = 0
+    for m in range(len(starts)):
+        start, after = starts[m], starts[m] + lengths[m]
+        if lengths[m] == 0:
+            start = after = ends[m + 1]
+        for k in range(ends[m], start):
+            out[used] = data[k]
+            used += 1
+        past = -1
+        if byte_at(data, start, after) == QUOTE:
+            past, inside = unescape(data, start, after, out, used)
+            value_end = skip_value(out, used, inside) if past == after else -1
+            if value_end > 0 and skip_space(out, value_end, inside) == inside:
+                used = inside
+            else:
+                past = -1
+        if past < 0:
+            for k in range(start, after):
+                out[used] = data[k]
+                used += 1
+        for k in range(after, ends[m + 1]):
+            out[used] = data[k]
+            used += 1
+        out_ends[m + 1] = used

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from freshet_graph.schemas.events import IdKind, Op, Reason
+from freshet_graph.schemas.fields import PathKeys
 from freshet_graph.stream.decode.confluent import without_header
 from freshet_graph.stream.decode.json_kernel import (
     EVENT_ID,
@@ -26,13 +27,14 @@ from freshet_graph.stream.decode.json_kernel import (
     LABEL,
     NODE,
     OFFSET,
+    SPAN_BIT,
     VALUES,
     Columns,
     ScanPlan,
     gather_text,
     scan,
 )
-from freshet_graph.stream.decode.mapping import NATIVE, Level, Mapping
+from freshet_graph.stream.decode.mapping import NATIVE, WRITTEN, Level, Mapping
 from freshet_graph.stream.decode.reading import DecodedRows, Refusal, RefusedError, refusal_table
 from freshet_graph.stream.decode.times import TimeUnit, number_to_us, rfc3339_to_us
 from freshet_graph.stream.decode.validate import Draft, Faults, draft_schema, shorten
@@ -73,7 +75,7 @@ class _Repeating(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class JsonRow:
-    """One event in the types of the canonical columns; ``features`` is float32."""
+    """One event in the types of the canonical columns; ``features`` is float32. ``written``: see ``mapping.WRITTEN``."""
 
     op: int
     src: int | str
@@ -84,6 +86,7 @@ class JsonRow:
     feature_offset: int | None
     label: int | None
     event_id: str | None
+    written: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,9 @@ class _Fields:
     def shown(self, name: str) -> str:
         return self.mapping.shown(name)
 
+    def written(self) -> bytes | None:
+        return dumped(self.values[WRITTEN]) if WRITTEN in self.values else None
+
 
 @lru_cache(maxsize=256)
 def _plan(mapping: Mapping) -> ScanPlan:
@@ -116,7 +122,8 @@ def read_json(
     Confluent's serializer of JSON puts its header before a message; the message is read without it.
 
     Returns:
-        Rows in the order of the messages, and the messages that are no events (``REFUSAL_SCHEMA``).
+        Rows in the order of the messages, and the messages that are no events (``REFUSAL_SCHEMA``). If the mapping has a path of
+        ``mapping.WRITTEN``, the rows have a column of that name besides, large_binary.
     """
     if len(values) == 0:
         return [], []
@@ -164,11 +171,22 @@ def _read_plain(
     if rows:
         messages = np.concatenate((messages, np.array(sources, np.int64)))
         order = np.argsort(messages)
-        together = pa.Table.from_batches([batch, _read(rows, ids)]).combine_chunks().to_batches()[0]
+        together = pa.Table.from_batches([batch, _read(rows, batch.schema)]).combine_chunks().to_batches()[0]
         batch, messages = together.take(pa.array(order)), messages[order]
     if refusals:
         refused.append(refusal_table(refusals))
     return [DecodedRows(Draft(batch, Faults.none(len(messages))), messages)], refused
+
+
+def written_spans(
+    values: pa.LargeBinaryArray, mapping: Mapping
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Start and length of the value at the path of ``mapping.WRITTEN`` in each message (0: none); and whether it is known."""
+    _, ends_buffer, data_buffer = values.buffers()
+    ends = read_only(ends_buffer, np.int64)[values.offset : values.offset + len(values) + 1]
+    columns = scan(read_only(data_buffer or b"", np.uint8), ends, _plan(mapping), text_ids=False, unit="s")
+    lengths = np.where(columns.known, columns.written_bytes, 0)
+    return columns.written, lengths, columns.known
 
 
 def _scanned(columns: Columns, data: npt.NDArray[np.uint8], ids: IdKind, mapping: Mapping) -> pa.RecordBatch:
@@ -225,7 +243,7 @@ def _scanned(columns: Columns, data: npt.NDArray[np.uint8], ids: IdKind, mapping
     event_id = pa.nulls(len(given), pa.string())
     if has_event_id.any():
         event_id = texts(columns.event_id, columns.event_id_bytes, ~has_event_id)
-    schema = draft_schema(ids)
+    schema = _row_schema(ids, mapping)
     arrays = {
         "op": pa.array(of_known(columns.op)),
         "src": src,
@@ -237,12 +255,22 @@ def _scanned(columns: Columns, data: npt.NDArray[np.uint8], ids: IdKind, mapping
         "label": optional(columns.label, LABEL),
         "event_id": event_id,
     }
+    if WRITTEN in schema.names:
+        absent = ~given_bits(SPAN_BIT)
+        arrays[WRITTEN] = texts(columns.written, columns.written_bytes, absent).cast(_BINARY)
     return pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
 
 
-def _read(rows: list[JsonRow], ids: IdKind) -> pa.RecordBatch:
-    """The messages known to ``read_message``, as columns."""
+_BINARY = pa.large_binary()
+
+
+def _row_schema(ids: IdKind, mapping: Mapping) -> pa.Schema:
     schema = draft_schema(ids)
+    return schema.append(pa.field(WRITTEN, _BINARY)) if WRITTEN in mapping.names else schema
+
+
+def _read(rows: list[JsonRow], schema: pa.Schema) -> pa.RecordBatch:
+    """The messages known to ``read_message``, as columns."""
     return pa.RecordBatch.from_arrays(
         [pa.array([getattr(row, field.name) for row in rows], field.type) for field in schema], schema=schema
     )
@@ -272,6 +300,7 @@ def _edge_event(fields: _Fields, ids: IdKind, unit: TimeUnit) -> JsonRow:
         feature_offset=None,
         label=_integer(fields, "label", 32),
         event_id=_event_id(fields),
+        written=fields.written(),
     )
 
 
@@ -297,6 +326,7 @@ def _node_event(fields: _Fields, ids: IdKind, unit: TimeUnit) -> JsonRow:
         feature_offset=offset,
         label=_integer(fields, "label", 32),
         event_id=_event_id(fields),
+        written=fields.written(),
     )
 
 
@@ -323,11 +353,7 @@ def _expected(name: str, ids: IdKind, unit: TimeUnit, mapping: Mapping) -> str:
 
 def _fields(raw: bytes, mapping: Mapping) -> _Fields:
     """The fields of the message's object that are not null; numbers as int or ``Number``."""
-    if not raw:
-        _refuse(NOT_JSON, "the message is empty")
-    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and _depth(raw) > MAX_DEPTH:
-        _refuse(NOT_JSON, f"nested deeper than {MAX_DEPTH} levels")
-    parsed = _parsed(raw)
+    parsed = parse(raw)
     if not isinstance(parsed, dict):
         _refuse(NOT_JSON, f"a JSON {_kind_of(parsed)} instead of an object, one per event")
     values: dict[str, Any] = {}
@@ -342,6 +368,19 @@ def _fields(raw: bytes, mapping: Mapping) -> _Fields:
                 )
         values["features"] = [parts[part] for part in range(mapping.feature_parts)]
     return _Fields(values, mapping)
+
+
+def parse(raw: bytes) -> Any:
+    """The value of a message; numbers as int or ``Number``.
+
+    Raises:
+        RefusedError: It is no JSON, or nested too deep.
+    """
+    if not raw:
+        _refuse(NOT_JSON, "the message is empty")
+    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and _depth(raw) > MAX_DEPTH:
+        _refuse(NOT_JSON, f"nested deeper than {MAX_DEPTH} levels")
+    return _parsed(raw)
 
 
 def _parsed(raw: bytes) -> Any:
@@ -383,6 +422,48 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     counts = Counter(key for key, _ in pairs)
     repeating.repeated = frozenset(key for key, count in counts.items() if count > 1)
     return repeating
+
+
+def dumped(value: Any) -> bytes:
+    """A parsed value as JSON: numbers as they were written, repeated keys twice."""
+    return _dumped(value).encode("utf-8", "surrogatepass")
+
+
+def _dumped(value: Any) -> str:
+    if isinstance(value, dict):
+        pairs = [*value.items()]
+        if isinstance(value, _Repeating):
+            pairs += [(key, value[key]) for key in value.repeated]
+        return "{" + ",".join(f"{json.dumps(key)}:{_dumped(below)}" for key, below in pairs) + "}"
+    if isinstance(value, list):
+        return f"[{','.join(map(_dumped, value))}]"
+    return str(value) if isinstance(value, Number) else json.dumps(value)
+
+
+def array_elements(raw: bytes, *, lines: bool) -> list[bytes]:
+    """The elements of an array, each as JSON: the reference of ``json_kernel.find_elements`` for texts that are arrays.
+
+    Raises:
+        RefusedError: It is no array.
+    """
+    value = parse(raw)
+    if not isinstance(value, list):
+        expected = "an array, or an object per line" if lines else "an array"
+        _refuse(Reason.WRONG_TYPE, f"{_quoted(value)}, expected {expected}")
+    return [dumped(element) for element in value]
+
+
+def with_inner(raw: bytes, keys: PathKeys) -> bytes | None:
+    """A message in which the text at a path is the JSON value that it holds; None: there is none."""
+    try:
+        whole = parse(raw)
+        above = whole
+        for key in keys[:-1]:
+            above = above[key]
+        above[keys[-1]] = parse(above[keys[-1]].encode())
+        return dumped(whole)
+    except (RefusedError, LookupError, TypeError, AttributeError, UnicodeEncodeError):
+        return None
 
 
 def _keys_in(value: dict[str, Any] | list[Any]) -> int:

@@ -1,6 +1,7 @@
 """Places of an event's fields in a topic's messages, ready for the readers."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Self
@@ -12,6 +13,9 @@ from freshet_graph.schemas.fields import PathKeys, RecordColumn
 FIELDS = ("src", "dst", "t", "op", "weight", "features", "label", "event_id", "node", "offset", "values")
 """The fields of an edge event or a node event, and the keys of a message without a mapping."""
 
+WRITTEN = "written"
+"""Target of a path whose value is left as it is written."""
+
 FIELDS_OF = {"src": ("src", "node"), "features": ("features", "values"), "feature_offset": ("offset",)}
 """The fields that become a column of events, if it is not the one of the same name."""
 
@@ -19,6 +23,8 @@ _MEANING = {"insert": Op.INSERT, "delete": Op.DELETE}
 
 VALUE, TEXTS, JSON, AVRO = "value", "texts", "json", "avro"
 """Parts of a record with fields: its value; columns of texts, numbers and times; keys and headers in JSON; keys in Avro."""
+ELEMENT = "element"
+"""A part of a value: an element of an array of events."""
 
 Target = tuple[str, int]
 """A field, and its place among the paths of features that come from several (else 0)."""
@@ -61,6 +67,7 @@ class Mapping:
         feature_parts: Number of paths that features are made of; 0: they are one array, or there are none.
         time_texts: Whether ``t`` may be an RFC 3339 text besides a number: the topic has no ``time_unit``.
         elsewhere: Fields that other parts of the record have: a message needs none of them.
+        many: Keys of the array whose elements are events; None: a message is one. Paths lead through it.
     """
 
     paths: tuple[tuple[Target, PathKeys], ...] = tuple(((name, 0), (name,)) for name in FIELDS)
@@ -71,11 +78,12 @@ class Mapping:
     feature_parts: int = 0
     time_texts: bool = False
     elsewhere: frozenset[str] = frozenset()
+    many: PathKeys | None = None
 
     @classmethod
     def of(cls, topic: Topic) -> Self:
         """The mapping that a topic's configuration asks for."""
-        more: dict[str, Any] = {"time_texts": topic.time_unit is None}
+        more: dict[str, Any] = {"time_texts": topic.time_unit is None, "many": topic.many_keys}
         if topic.fields is not None:
             paths = tuple(((name, part), keys) for name, part, keys in topic.fields.paths())
             listed = topic.fields.features
@@ -90,28 +98,50 @@ class Mapping:
 
     @classmethod
     def parts(cls, topic: Topic) -> "dict[str, Mapping]":
-        """The mapping of each part of a record that has fields (``VALUE``, ``TEXTS``, ``JSON``, ``AVRO``), and of the value.
-
-        Listed features may be in several parts: each numbers its own from 0.
-        """
+        """The mapping of each part of a record that has fields (``VALUE``, ``TEXTS``, ``JSON``, ``AVRO``), and of the value."""
         whole = cls.of(topic)
-        names = frozenset(name for (name, _), _ in whole.paths)
-        paths: dict[str, list[tuple[Target, PathKeys]]] = {VALUE: []}
+
+        def part(name: str, keys: PathKeys) -> str:
+            listed = name == "features" and whole.feature_parts > 0
+            return _part(topic, keys, is_array=name in ("features", "values") and not listed)
+
+        return {
+            where: mapping if where == VALUE else replace(mapping, many=None)
+            for where, mapping in whole._grouped(part, VALUE).items()
+        }
+
+    def elements(self) -> "dict[str, Mapping]":
+        """The mapping of each element of ``many``, ``ELEMENT``, and that of what is around them, ``VALUE``."""
+        many = self.many or ()
+        parts = self._grouped(lambda _, keys: ELEMENT if keys[: len(many)] == many else VALUE, VALUE)
+        return {where: replace(mapping, many=None) for where, mapping in parts.items()}
+
+    def _grouped(self, part_of: Callable[[str, PathKeys], str], always: str) -> "dict[str, Mapping]":
+        """Several mappings, each with some of the fields, the others being elsewhere.
+
+        Listed features may be in several: each numbers its own from 0.
+        """
+        paths: dict[str, list[tuple[Target, PathKeys]]] = {always: []}
         listed: Counter[str] = Counter()
-        for (name, _), keys in whole.paths:
-            is_listed = name == "features" and whole.feature_parts > 0
-            where = _part(topic, keys, is_array=name in ("features", "values") and not is_listed)
+        for (name, _), keys in self.paths:
+            where = part_of(name, keys)
+            is_listed = name == "features" and self.feature_parts > 0
             paths.setdefault(where, []).append(((name, listed[where] if is_listed else 0), keys))
             listed[where] += is_listed
         return {
             where: replace(
-                whole,
+                self,
                 paths=tuple(own),
                 feature_parts=listed[where],
-                elsewhere=names - {name for (name, _), _ in own},
+                elsewhere=self.elsewhere | self.names - {name for (name, _), _ in own},
             )
             for where, own in paths.items()
         }
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The fields that have paths."""
+        return frozenset(name for (name, _), _ in self.paths)
 
     @cached_property
     def ops(self) -> dict[str, Op]:

@@ -92,6 +92,29 @@ class DecodedRows:
     rows: Int64 | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Messages of a poll that were read.
+
+    Attributes:
+        rows: Runs of rows in the order of the messages.
+        refused: Messages and rows that became no event (``REFUSAL_SCHEMA``).
+        looked_at: Number of messages read; the others are left for the next call.
+        empty: int64, the indices of messages that hold no event, such as an empty array.
+    """
+
+    rows: list[DecodedRows]
+    refused: list[pa.Table]
+    looked_at: int
+    empty: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+
+
+def unanswered(rows: Sequence[DecodedRows], refused: Sequence[pa.Table], looked_at: int) -> Int64:
+    """Messages (int64) that have neither rows nor a refusal: their lists are empty."""
+    named = [one.messages for one in rows] + [table["message"].to_numpy() for table in refused]
+    return np.setdiff1d(np.arange(looked_at), np.concatenate([*named, np.empty(0, np.int64)]))
+
+
 def in_order(parts: Sequence[DecodedRows]) -> list[DecodedRows]:
     """Rows of several passes, in the order of the messages and of the rows within one.
 

@@ -11,6 +11,7 @@ from pydantic_settings import SettingsError
 
 from freshet_graph.schemas.config import Service
 from freshet_graph.schemas.errors import FreshetError, must_be
+from freshet_graph.schemas.section import keys_of
 from freshet_graph.stream.nearest import nearest
 from freshet_graph.stream.service.example import section_of
 from freshet_graph.stream.service.failure import Failure
@@ -127,7 +128,7 @@ def _key(kind: type[BaseModel], content: Any, place: tuple[int | str, ...]) -> t
             name = content.get("name") if isinstance(content, dict) else None
             key += f"[{name if isinstance(name, str) else step}]"
             continue
-        field = section.model_fields.get(step) if section is not None else None
+        field = keys_of(section).get(step) if section is not None else None
         if field is not None:
             section, meaning = (
                 section_of(field.annotation),
@@ -145,11 +146,11 @@ def _meant(kind: type[BaseModel], place: tuple[int | str, ...]) -> str | None:
     section: type[BaseModel] | None = kind
     for step in (step for step in place[:-1] if isinstance(step, str)):
         assert section is not None, "only sections have keys"
-        section = section_of(section.model_fields[step].annotation)
+        section = section_of(keys_of(section)[step].annotation)
     assert section is not None, "only sections have keys"
     unknown = str(place[-1])
     elsewhere = (known for known in _keys(kind) if known.rpartition(".")[2] == unknown)
-    return nearest(unknown, section.model_fields) or next(elsewhere, None)
+    return nearest(unknown, keys_of(section)) or next(elsewhere, None)
 
 
 def _of_the_other(kind: type[BaseModel], key: str) -> str | None:
@@ -165,7 +166,7 @@ def _of_the_other(kind: type[BaseModel], key: str) -> str | None:
 
 def _keys(kind: type[BaseModel], before: str = "") -> Iterator[str]:
     """All keys of a section and those inside it, dotted."""
-    for name, field in kind.model_fields.items():
+    for name, field in keys_of(kind).items():
         yield before + name
         section = section_of(field.annotation)
         if section is not None:

@@ -10,6 +10,8 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from freshet_graph.schemas.section import keys_of
+
 
 def example(kind: type[BaseModel], required: dict[str, Any], *, title: str) -> str:
     """YAML text of a configuration with every key, its meaning, unit, bounds and default; … for one that has no default.
@@ -36,7 +38,7 @@ def described(kind: type[BaseModel]) -> str:
 def _lines(kind: type[BaseModel], values: dict[str, Any], depth: int) -> list[str]:
     pad = "  " * depth
     lines: list[str] = []
-    for name, field in kind.model_fields.items():
+    for name, field in keys_of(kind).items():
         section = section_of(field.annotation)
         given = values.get(name)
         lines += [f"{pad}# {note}" for note in _notes(field, section)]
@@ -98,7 +100,7 @@ def _inline(value: Any) -> str:
     elif isinstance(value, tuple):
         value = list(value)
     elif isinstance(value, BaseModel):
-        value = value.model_dump(mode="json")
+        value = value.model_dump(mode="json", by_alias=True)
     return (
         yaml.safe_dump(value, default_flow_style=True, width=1000, allow_unicode=True)
         .split("\n...")[0]

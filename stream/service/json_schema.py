@@ -5,6 +5,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from freshet_graph.schemas.section import keys_of
 from freshet_graph.stream.service.example import section_of
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -35,7 +36,7 @@ def _complete(
     schema: dict[str, Any], kind: type[BaseModel], definitions: dict[str, Any], done: set[type[BaseModel]]
 ) -> None:
     """Add what pydantic leaves out: defaults that a factory makes, and descriptions of keys that hold sections."""
-    for name, field in kind.model_fields.items():
+    for name, field in keys_of(kind).items():
         key, section = schema["properties"][name], section_of(field.annotation)
         key.pop("title", None)
         if section is not None:

@@ -61,14 +61,16 @@ HEADERS = {
 
 @pytest.mark.parametrize(
     ("name", "key_format"),
-    [*product(NAMES, [None, "text"]), *product(["json"], ["integer", "json", "avro"])],
+    [*product(NAMES, [None, "text"]), *product(["json"], ["integer", "json", "avro", "many"])],
 )
 def test_whatever_comes_is_answered_and_its_neighbours_are_taken(
     name: str, key_format: str | None, registry: Registry, key_schema: int
 ) -> None:
     assert key_schema == 1
     shape = {"registry": {"url": registry.url}, "features": {"node": 4, "edge": 2}}
-    topic = {"format": name, **({} if key_format is None else beside(name, key_format))}
+    several = key_format == "many"
+    more = {} if key_format is None else {"many": "."} if several else beside(name, key_format)
+    topic = {"format": name, **more}
     readers = [decoder(topic=topic, ids=ids, **shape) for ids in ("int", "string")]
     good_key = {"text": b"5", "integer": b"\0" * 8, "json": b"5", "avro": confluent(1, b"\x0a")}
     kinds = [makers_of(reader._format, registry) for reader in readers]
@@ -80,7 +82,15 @@ def test_whatever_comes_is_answered_and_its_neighbours_are_taken(
         written = reader._format
         values = [makers[any_of(rng, list(makers))](rng) for _ in range(count)]
         columns: dict[str, list[Any]] = {}
-        if key_format is not None:
+        if several:
+            values = [
+                any_of(rng, (b"[%b]", b"%b", b"[%b"))
+                % any_of(rng, (b",", b"\n", b", ")).join(
+                    makers[any_of(rng, list(makers))](rng) or b"null" for _ in range(int(rng.integers(0, 4)))
+                )
+                for _ in range(count)
+            ]
+        elif key_format is not None:
             good_one = good_key[key_format]
             if ids == 1 and key_format in ("json", "avro", "integer"):  # numbers, but ids are text
                 good_one = b'"5"' if key_format == "json" else good_one
@@ -94,7 +104,7 @@ def test_whatever_comes_is_answered_and_its_neighbours_are_taken(
         batch = reader.decode(raw)
         batch.events.validate(full=True)
         taken, refused = batch.events["offset"].to_pylist(), batch.rejects["offset"].to_pylist()
-        places = ["offset", "row"] if written.many else ["offset"]
+        places = ["offset", "row"] if reader._many else ["offset"]
         order = [tuple(row.values()) for row in batch.events.select(places).to_pylist()]
         assert order == sorted(order), "events are in the order of the messages"
         assert taken[0] == 100

@@ -20,10 +20,17 @@ from freshet_graph.stream.arrays.kinds import Int64
 from freshet_graph.stream.decode.arrow import event_rows, views
 from freshet_graph.stream.decode.confluent import HEADER_BYTES, schema_ids
 from freshet_graph.stream.decode.formats.avro_schema import UNKNOWN_SCHEMA, AvroSchema
-from freshet_graph.stream.decode.formats.interface import FORMATS, MessageFormat, Read
+from freshet_graph.stream.decode.formats.interface import FORMATS, MessageFormat
 from freshet_graph.stream.decode.formats.plain import refuses_columns
 from freshet_graph.stream.decode.formats.schema_registry import RegistryClient, UnknownSchemaError
-from freshet_graph.stream.decode.reading import Limits, RefusedError, in_order, refused_alike
+from freshet_graph.stream.decode.reading import (
+    Limits,
+    Read,
+    RefusedError,
+    in_order,
+    refused_alike,
+    unanswered,
+)
 from freshet_graph.stream.decode.times import TimeUnit
 from freshet_graph.stream.service.heartbeat import beat
 
@@ -48,16 +55,21 @@ Columns = tuple[Int64, pa.RecordBatch]
 class AvroReader:
     """Reads the fields at ``paths`` into columns, by the schemas of a registry.
 
-    With ``inside`` a message is the value of the field of this name in a record of no other field, which has the same bytes: so a
-    message need not be a record.
+    With ``many``, paths lead through the elements of the array there. With ``inside`` a message is the value of the field of this
+    name in a record of no other field, which has the same bytes: so a message need not be a record.
     """
 
     def __init__(
-        self, registry: SchemaRegistry, paths: Iterable[PathKeys], *, inside: str | None = None
+        self,
+        registry: SchemaRegistry,
+        paths: Iterable[PathKeys],
+        *,
+        many: PathKeys | None = None,
+        inside: str | None = None,
     ) -> None:
         self.client = RegistryClient(registry)
         self._paths = tuple(paths)
-        self._inside = inside
+        self._many, self._inside = many, inside
         # On a cluster several threads prepare and read polls of one topic. Only ``prepare`` forgets, and nothing that it has
         # just seen, so ``read`` finds what was fetched for its poll.
         self._preparing = Lock()
@@ -99,7 +111,7 @@ class AvroReader:
                 if self._inside is not None:
                     fields = [{"name": self._inside, "type": schema}]
                     schema = {"type": "record", "name": "__inside", "fields": fields}
-                self._schemas[number] = AvroSchema.of([*others, schema], self._paths)
+                self._schemas[number] = AvroSchema.of([*others, schema], self._paths, self._many)
             except UnknownSchemaError as error:
                 self._unknown[number] = time.monotonic(), str(error)
                 self._requested.add(number)
@@ -221,13 +233,14 @@ class AvroFormat(AvroMessages):
     name: ClassVar[str] = "avro"
     about: ClassVar[str] = "one Avro record per message, by Confluent's schema registry"
     default_unit: ClassVar[TimeUnit] = "us"
+    lists: ClassVar[bool] = True
 
     def __init__(self, topic: Topic, kafka: Kafka, ids: IdKind, options: Section) -> None:
         super().__init__(topic, kafka, ids, options)
         assert kafka.schema_registry is not None  # refuses
         names = tuple((name,) for name in event_schema(ids).names)
         paths = tuple(keys for _, keys in self.mapping.paths) if self.mapping.mapped else names
-        self._reader = AvroReader(kafka.schema_registry, paths)
+        self._reader = AvroReader(kafka.schema_registry, paths, many=self.mapping.many)
 
     def read(self, values: pa.LargeBinaryArray, at_once: Limits | None) -> Read:
         """See ``MessageFormat.read``."""
@@ -238,7 +251,9 @@ class AvroFormat(AvroMessages):
                 rows.append(event_rows(batch, messages, self.ids, self.unit, self.mapping))
             except RefusedError as error:  # a fault of their schema
                 refused.append(refused_alike(messages, error.reason, str(error)))
-        return Read(in_order(rows), refused, len(values))
+        many = self.mapping.many is not None
+        empty = unanswered(rows, refused, len(values)) if many else np.empty(0, np.int64)
+        return Read(in_order(rows), refused, len(values), empty)
 
     @classmethod
     def schema(cls, ids: IdKind | None) -> dict[str, Any]:

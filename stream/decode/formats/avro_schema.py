@@ -58,19 +58,20 @@ class AvroSchema:
     columns: pa.StructType
 
     @classmethod
-    def of(cls, schemas: list[Any], paths: Iterable[PathKeys]) -> "AvroSchema":
+    def of(cls, schemas: list[Any], paths: Iterable[PathKeys], many: PathKeys | None = None) -> "AvroSchema":
         """Check and prepare a schema.
 
         Args:
             schemas: Parsed JSON; the last is the messages', the others are referred to.
             paths: Of the fields of events.
+            many: Of the array whose elements are events.
 
         Raises:
             RefusedError: It is no schema or no record, is recursive, too large or too deep, or lets a few bytes stand for
                 many values; or a field of events has a wrong type.
         """
         try:
-            return cls._of(schemas, paths)
+            return cls._of(schemas, paths, many)
         except RefusedError:
             raise
         except RecursionError as error:
@@ -81,16 +82,16 @@ class AvroSchema:
             raise _refused(f"cannot be read: {one_line(error)[:200]}") from error
 
     @classmethod
-    def _of(cls, schemas: list[Any], paths: Iterable[PathKeys]) -> "AvroSchema":
+    def _of(cls, schemas: list[Any], paths: Iterable[PathKeys], many: PathKeys | None) -> "AvroSchema":
         named: dict[str, Any] = {}
         for schema in schemas:
             top = parse_schema(schema, named)
         wanted: Wanted = {}
-        for keys in paths:
+        for keys in (*paths, *([many] if many else [])):
             level = wanted
             for key in keys:
                 level = level.setdefault(key, {})
-        names = _Names(named)
+        names = _Names(named, many)
         if names.measure(top, (), "").spare < -FREE_VALUES:
             raise _refused(f"has messages of more than {VALUES_PER_BYTE} values per byte")
         columns = names.columns(top, wanted)
@@ -128,8 +129,8 @@ def _kind(schema: Any) -> str:
 class _Names:
     """A schema whose named types are in a table."""
 
-    def __init__(self, named: dict[str, Any]) -> None:
-        self._named = named
+    def __init__(self, named: dict[str, Any], many: PathKeys | None) -> None:
+        self._named, self._many = named, ".".join(many or ())
         self._measured: dict[str, _Size] = {}
         self.mixed = False
         """Whether a wanted field is a union of whole and other numbers, which are read as doubles."""
@@ -230,6 +231,8 @@ class _Names:
             if not wanted:
                 raise RefusedError(Reason.WRONG_TYPE, f"field {path} is a record. Name a field inside of it")
             return self._record(schema, wanted, f"{path}.")
+        if kind == "array" and path == self._many:
+            return pa.list_(self._type(schema["items"], wanted, path))
         if wanted:
             raise RefusedError(Reason.WRONG_TYPE, f"field {path} is {kind}, expected a record")
         if kind == "array":
@@ -254,7 +257,7 @@ class _Names:
         schema = self.resolved(schema)
         kind = _kind(schema)
         if kind in ("array", "map"):
-            return wanted is None
+            return wanted is None or (kind == "array" and self.lists_elsewhere(schema["items"], wanted))
         if kind == "union":
             return any(self.lists_elsewhere(branch, wanted) for branch in schema)
         if kind != "record":

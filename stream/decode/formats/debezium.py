@@ -17,20 +17,22 @@ import pyarrow.types as pt
 
 from freshet_graph.schemas.config import Kafka, Topic
 from freshet_graph.schemas.events import IdKind, Op, Reason
-from freshet_graph.schemas.fields import PathKeys, RecordColumn
+from freshet_graph.schemas.fields import PathKeys, RecordColumn, path_keys
 from freshet_graph.schemas.section import Section
 from freshet_graph.stream.arrays.kinds import Bool, Int8, Int64
 from freshet_graph.stream.decode.arrow import event_rows
 from freshet_graph.stream.decode.encode import encode_json
 from freshet_graph.stream.decode.formats.avro import AvroMessages, AvroReader, Columns, event_record
-from freshet_graph.stream.decode.formats.interface import FORMATS, MessageFormat, Read
+from freshet_graph.stream.decode.formats.interface import FORMATS, MessageFormat
 from freshet_graph.stream.decode.formats.plain import JsonFormat
+from freshet_graph.stream.decode.json_lists import inlined
 from freshet_graph.stream.decode.json_messages import NOT_JSON, read_json
 from freshet_graph.stream.decode.mapping import FIELDS, Mapping, Target
 from freshet_graph.stream.decode.reading import (
     REFUSAL_SCHEMA,
     DecodedRows,
     Limits,
+    Read,
     RefusedError,
     in_order,
     refused_alike,
@@ -111,7 +113,7 @@ class Envelope(MessageFormat):
         images, refused = self._images(values)
         for rows in (*images.inserted, *images.deleted, *images.replaced):
             self._refuse_unavailable(rows)
-        deleted = [_without_nodes(rows) for rows in images.deleted]
+        deleted = [_without_nodes(rows, self.mapping.elsewhere) for rows in images.deleted]
         inserted = in_order([_placed(rows, 1) for rows in images.inserted])
         gone = [_placed(rows, 0, Op.DELETE) for rows in deleted]
         gone += [
@@ -164,9 +166,10 @@ def _with_op(rows: DecodedRows, op: Op, *, except_: Bool | bool = False) -> Deco
     return replace(rows, draft=replace(rows.draft, batch=batch))
 
 
-def _without_nodes(rows: DecodedRows) -> DecodedRows:
-    """Deletions; those of nodes become faults."""
-    is_node = pc.and_(pc.equal(rows.draft.batch["op"], int(Op.NODE)), rows.draft.batch["src"].is_valid())
+def _without_nodes(rows: DecodedRows, elsewhere: frozenset[str]) -> DecodedRows:
+    """Deletions; those of nodes become faults, also if the node is ``elsewhere``, beside the message."""
+    has_node = pc.or_(rows.draft.batch["src"].is_valid(), "node" in elsewhere)
+    is_node = pc.and_(pc.equal(rows.draft.batch["op"], int(Op.NODE)), has_node)
     is_node = is_node.to_numpy(zero_copy_only=False)
     rows.draft.faults.refuse(is_node, Reason.UNKNOWN_OP, "op is d, which is known for edges only")
     return rows
@@ -208,10 +211,15 @@ class DebeziumFormat(Envelope):
 
     name: ClassVar[str] = "debezium"
     about: ClassVar[str] = "Debezium's change events in JSON"
+    inner_json: ClassVar[bool] = True
     reasons: ClassVar[dict[str, str]] = JsonFormat.reasons
     columns: ClassVar[dict[str, str]] = {name: name for name in FIELDS}
 
     def _images(self, values: pa.LargeBinaryArray) -> tuple[Images, list[pa.Table]]:
+        if self.topic.json_text is not None:
+            keys = path_keys(self.topic.json_text)
+            images = [(image, *keys[1:]) for image in (AFTER, BEFORE)] if keys[0] == AFTER else [keys]
+            values = inlined(values, [(*under, *path) for path in images for under in ((), ("payload",))])
         form = np.full(len(values), _PLAIN, np.int8)
         form[_may_hold(values, "payload")] = _EITHER
         may_delete = _may_hold(values, DELETED)

@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -12,25 +11,10 @@ from freshet_graph.schemas.events import IdKind
 from freshet_graph.schemas.section import Section
 from freshet_graph.stream.decode.mapping import VALUE
 from freshet_graph.stream.decode.mapping import Mapping as Fields
-from freshet_graph.stream.decode.reading import DecodedRows, Limits
+from freshet_graph.stream.decode.reading import Limits, Read
 from freshet_graph.stream.decode.times import TimeUnit
 from freshet_graph.stream.registry import Registry
 from freshet_graph.stream.service.failure import Failure
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """Messages of a poll that were read.
-
-    Attributes:
-        rows: Runs of rows in the order of the messages.
-        refused: Messages and rows that became no event (``freshet_graph.stream.decode.reading.REFUSAL_SCHEMA``).
-        looked_at: Number of messages read; the others are left for the next call.
-    """
-
-    rows: list[DecodedRows]
-    refused: list[pa.Table]
-    looked_at: int
 
 
 class UnavailableError(Exception):
@@ -67,6 +51,10 @@ class MessageFormat(ABC):
     """Whether a message may hold several rows; each then has its place in the message."""
     atomic: ClassVar[bool] = False
     """Whether the rows of a message stand or fall together: if one is refused, or is a duplicate, all are."""
+    lists: ClassVar[bool] = False
+    """Whether a topic may have ``many``: events in the elements of an array."""
+    inner_json: ClassVar[bool] = False
+    """Whether a topic may have ``json``: a text that is JSON."""
     reasons: ClassVar[Mapping[str, str]] = {}
     """Reasons of refusals besides ``freshet_graph.schemas.events.Reason``, each with its meaning: labels of a metric."""
 
@@ -154,4 +142,10 @@ def create_format(topic: Topic, kafka: Kafka, ids: IdKind) -> MessageFormat:
         options = FORMATS.options(topic.format, topic.format_params)
     except Failure as error:
         raise Failure(f"kafka.topics[{topic.name}].format: {error}") from error
+    for key, value, known in (
+        ("many", topic.many, format_class.lists),
+        ("json", topic.json_text, format_class.inner_json),
+    ):
+        if value is not None and not known:
+            raise Failure(f"topic {topic.name}: format {topic.format} cannot have {key}. Leave it out")
     return format_class(topic, kafka, ids, options)

@@ -7,12 +7,14 @@ import pyarrow as pa
 
 from freshet_graph.schemas.config import Kafka, Topic
 from freshet_graph.schemas.events import IdKind, event_schema
+from freshet_graph.schemas.fields import path_keys
 from freshet_graph.schemas.wire import ARROW_COLUMNS, JsonEvent
 from freshet_graph.stream.decode.arrow import NOT_ARROW, read_arrow, views
 from freshet_graph.stream.decode.encode import encode_arrow, encode_json
-from freshet_graph.stream.decode.formats.interface import FORMATS, MessageFormat, Read
+from freshet_graph.stream.decode.formats.interface import FORMATS, MessageFormat
+from freshet_graph.stream.decode.json_lists import inlined, read_many
 from freshet_graph.stream.decode.json_messages import NOT_JSON, read_json
-from freshet_graph.stream.decode.reading import Limits, refusal_table
+from freshet_graph.stream.decode.reading import Limits, Read, refusal_table, unanswered
 from freshet_graph.stream.decode.times import TimeUnit
 
 
@@ -23,10 +25,16 @@ class JsonFormat(MessageFormat):
     name: ClassVar[str] = "json"
     about: ClassVar[str] = "one event per message"
     default_unit: ClassVar[TimeUnit] = "s"
+    lists: ClassVar[bool] = True
+    inner_json: ClassVar[bool] = True
     reasons: ClassVar[dict[str, str]] = {NOT_JSON: "no JSON object, or one with the same key twice"}
 
     def read(self, values: pa.LargeBinaryArray, at_once: Limits | None) -> Read:
         """See ``MessageFormat.read``."""
+        if self.topic.json_text is not None:
+            values = inlined(values, [path_keys(self.topic.json_text)])
+        if self.mapping.many is not None:
+            return read_many(values, self.ids, self.unit, self.mapping, self.limits, at_once)
         return Read(*read_json(values, self.ids, self.unit, self.mapping), len(values))
 
     def encode(self, events: pa.RecordBatch) -> Iterator[tuple[bytes, int | None]]:
@@ -59,6 +67,7 @@ class ArrowFormat(MessageFormat):
     about: ClassVar[str] = "up to 4,096 events and 900 kB per message"
     default_unit: ClassVar[TimeUnit] = "us"
     many: ClassVar[bool] = True
+    lists: ClassVar[bool] = True
     reasons: ClassVar[dict[str, str]] = {NOT_ARROW: "no uncompressed Arrow IPC stream of rows"}
 
     @classmethod
@@ -71,7 +80,8 @@ class ArrowFormat(MessageFormat):
         rows, refusals, looked_at = read_arrow(
             views(values), self.ids, self.unit, self.limits, self.mapping, at_once=at_once
         )
-        return Read(rows, [refusal_table(refusals)] if refusals else [], looked_at)
+        refused = [refusal_table(refusals)] if refusals else []
+        return Read(rows, refused, looked_at, unanswered(rows, refused, looked_at))
 
     def encode(self, events: pa.RecordBatch) -> Iterator[tuple[bytes, int | None]]:
         """See ``MessageFormat.encode``."""
@@ -95,6 +105,8 @@ class ArrowFormat(MessageFormat):
 
 def refuses_columns(topic: Topic) -> str | None:
     """Why messages that are read as columns cannot have a topic's fields; None: they can."""
+    if topic.many_keys == ():
+        return "many is '.', which is of JSON. Name the column of lists"
     if topic.fields is not None:
         if topic.fields.node is not None and topic.fields.src is not None:
             return "a row of columns is a node event if dst is null. Name src and dst in fields, or node"

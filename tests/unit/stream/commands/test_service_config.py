@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from freshet_graph.schemas.config import Service, StreamConfig
+from freshet_graph.schemas.section import keys_of
 from freshet_graph.schemas.trainer_config import TrainerConfig
 from freshet_graph.stream.cli import app
 from freshet_graph.stream.commands.config import EXAMPLE, require_parts
@@ -282,7 +283,7 @@ def test_the_example_is_valid_and_shows_every_key(
 ) -> None:
     text = example(kind, values, title="An example")
     load_config(kind, write(tmp_path, text))
-    for name, field in (pair for section in _sections(kind) for pair in section.model_fields.items()):
+    for name, field in (pair for section in _sections(kind) for pair in keys_of(section).items()):
         assert f"{name}:" in text
         assert field.description is None or field.description in text
     assert not re.search(r"One of \w+\.", text), "a list of one choice"
@@ -383,10 +384,10 @@ def test_the_schema_describes_every_key_with_the_default_that_it_has(
     for section in _sections(kind):
         of_section = schema if section is kind else schema["$defs"][section.__name__]
         assert of_section["additionalProperties"] is False
-        required = {name for name, field in section.model_fields.items() if field.is_required()}
+        required = {name for name, field in keys_of(section).items() if field.is_required()}
         assert set(of_section.get("required", ())) == required
         assert of_section["type"] == ("object" if required or section is kind else ["object", "null"])
-        for name, field in section.model_fields.items():
+        for name, field in keys_of(section).items():
             key = of_section["properties"][name]
             assert key["description"], name
             if not field.is_required():

@@ -1,4 +1,4 @@
-"""Topics whose events lie partly beside the message, through a real broker: time, key and headers of the record."""
+"""Topics as people have them, through a real broker: fields beside the message, and several events in one."""
 
 import json
 from pathlib import Path
@@ -15,6 +15,7 @@ from streaming import (
     read_topic,
     result,
     run_job,
+    send,
     send_records,
     settings,
     written,
@@ -109,3 +110,29 @@ def test_try_finds_what_is_beside_a_message(kafka: str) -> None:
     assert trial["events"] == 3
     assert trial["fields"] == {"src": "$key", "dst": "to", "t": "$timestamp"}
     assert trial["examples"][0]["event"] == {"src": 5, "dst": 6, "t": T0}
+
+
+def test_elements_are_events_with_ids_and_dead_letters_of_their_own(kafka: str, tmp_path: Path) -> None:
+    orders, lines, dead = (fresh_topic(kafka, stem=stem) for stem in ("orders", "lines", "dead"))
+    items = [{"sku": 1, "id": "a"}, {"sku": "x"}, {"sku": 2, "id": "b"}, {"sku": 1, "id": "a"}]
+    send(
+        kafka,
+        orders,
+        [json.dumps({"user": 7, "items": items}).encode(), b'{"user":8,"items":[]}', b'{"user":8}'],
+    )
+    rows = [{"src": 100 + n, "dst": n, "t": T0 + n} for n in range(3)]
+    send(kafka, lines, ["\n".join(map(json.dumps, rows)).encode() + b"\n{", json.dumps(rows[:1]).encode()])
+    fields = {"src": "user", "dst": "items.sku", "t": "$timestamp", "event_id": "items.id"}
+    topics = [{"name": orders, "many": "items", "fields": fields}, {"name": lines, "many": "."}]
+    content = configuration(
+        tmp_path / "store", kafka, *topics, kafka={"dead_letters": dead}, dedup_window_s=10**9
+    )
+    ran, metrics = run_job(content)
+    assert (ran.events, ran.refused) == (2 + 4, 3)
+    assert metrics.registry.get_sample_value("freshet_stream_duplicates_total", {"graph": "test"}) == 1
+    assert kept(tmp_path / "store", "src", "dst") == [(7, 1), (7, 2), (100, 0), (100, 0), (101, 1), (102, 2)]
+    letters = [json.loads(value or b"") for _, value in read_topic(kafka, dead)]
+    places = {(each["topic"], each["offset"], each["row"], each["reason"]) for each in letters}
+    assert places == {
+        (orders, 0, 1, "bad_id"), (orders, 2, None, "missing_field"), (lines, 0, 3, "not_json"),
+    }  # fmt: skip

@@ -1,0 +1,111 @@
+"""Events whose fields lie in several parts of a message, or beside it: the columns of each field from the part that has it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from freshet_graph.schemas.events import IdKind, Op, Reason
+from freshet_graph.stream.arrays.kinds import Bool, Int64
+from freshet_graph.stream.decode.arrow import side_by_side
+from freshet_graph.stream.decode.mapping import FIELDS_OF
+from freshet_graph.stream.decode.mapping import Mapping as Fields
+from freshet_graph.stream.decode.reading import DecodedRows
+from freshet_graph.stream.decode.validate import Draft, Faults, draft_schema
+
+
+class Merging:
+    """Columns of events from several parts.
+
+    Args:
+        whole: All fields.
+        parts: The mapping of each part; each field but listed features is in one of them.
+        base: The part whose rows become events.
+        ids: Kind of node ids of the graph.
+
+    Attributes:
+        columns: The part of each column of events that the base lacks.
+        is_node: Whether the node is not in the base, so that every row is a node event.
+    """
+
+    def __init__(self, whole: Fields, parts: Mapping[str, Fields], base: str, ids: IdKind) -> None:
+        self._base = base
+        self.columns = {
+            column: part
+            for part, mapping in parts.items()
+            for column in draft_schema(ids).names
+            if part != base and mapping.names & {*FIELDS_OF.get(column, (column,))}
+        }
+        own = parts[base].names
+        self.is_node = "node" in whole.names - own
+        self._may_be_node = "node" in own
+        # Of each of listed features: the part that has it, its place there, and its name in sentences.
+        self._listed: list[tuple[str, int, str]] = []
+        if whole.feature_parts and "features" in self.columns:
+            place_of = {
+                keys: (part, place)
+                for part, mapping in parts.items()
+                for (name, place), keys in mapping.paths
+                if name == "features"
+            }
+            self._listed = [
+                (*place_of[keys], whole.shown(name, number))
+                for (name, number), keys in whole.paths
+                if name == "features"
+            ]
+
+    def filled(self, rows: DecodedRows, drafts: Mapping[str, Draft], places: Int64) -> DecodedRows:
+        """Rows of the base with the fields of the other parts.
+
+        Args:
+            rows: Of the base.
+            drafts: The other parts, of which only their own fields mean anything.
+            places: int64, the row in ``drafts`` of each row.
+        """
+        value = rows.draft
+        taken: dict[str, pa.RecordBatch] = {}
+        for part, draft in drafts.items():
+            whole = len(places) == len(draft.batch) and bool((places == np.arange(len(places))).all())
+            taken[part] = draft.batch if whole else draft.batch.take(pa.array(places))
+            for code, (reason, sentence) in enumerate(draft.faults.kinds, start=1):
+                value.faults.refuse(draft.faults.code[places] == code, reason, of_record(sentence, places))
+        columns = dict(zip(value.batch.schema.names, value.batch.columns, strict=True))
+        is_node = pc.equal(columns["op"], int(Op.NODE)) if self._may_be_node else None
+        for column, part in self.columns.items():
+            if column == "features" and self._listed:
+                continue
+            other = taken[part][column]
+            of_edges = column in ("src", "dst", "op") and is_node is not None
+            columns[column] = pc.if_else(is_node, columns[column], other) if of_edges else other
+        if self._listed:
+            columns["features"] = self._features({self._base: value.batch} | taken, value.faults)
+        if not self.is_node and is_node is None and "dst" in self.columns:
+            # A reader of columns took the missing dst for that of a node event.
+            edge = pc.and_(pc.equal(columns["op"], int(Op.NODE)), columns["dst"].is_valid())
+            columns["op"] = pc.if_else(edge, pa.scalar(int(Op.INSERT), pa.int8()), columns["op"])
+        batch = pa.RecordBatch.from_arrays(
+            [columns[n] for n in value.batch.schema.names], schema=value.batch.schema
+        )
+        return replace(rows, draft=Draft(batch, value.faults))
+
+    def _features(self, batches: Mapping[str, pa.RecordBatch], faults: Faults) -> pa.Array:
+        parts = [pc.list_element(batches[part]["features"], place) for part, place, _ in self._listed]
+        given = np.array([is_valid(part) for part in parts])
+        for row_given, (*_, shown) in zip(given, self._listed, strict=True):
+            missing = ~row_given & given.any(axis=0)
+            faults.refuse(
+                missing, Reason.MISSING_FIELD, f"{shown} is missing, but others of features are given"
+            )
+        return side_by_side(parts, batches[self._base].num_rows)
+
+
+def of_record(sentence: str | Callable[[int], str], places: Int64) -> str | Callable[[int], str]:
+    """A sentence about the place of each row."""
+    return (lambda row: sentence(int(places[row]))) if callable(sentence) else sentence
+
+
+def is_valid(column: pa.Array) -> Bool:
+    """Rows that are not null."""
+    return np.asarray(column.is_valid().to_numpy(zero_copy_only=False))
