@@ -1,5 +1,6 @@
 """Configuration of brokers and topics: sections of the stream service's file."""
 
+import json
 import re
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -58,7 +59,8 @@ class Topic(Section):
     ops: dict[str, OpName] | None = Field(
         None,
         min_length=1,
-        description="Words of op, such as {c: insert, u: insert, d: delete}; null: insert and delete.",
+        description="Words of op, such as {c: insert, u: insert, d: delete}; a boolean, a whole number or null of a message is "
+        "such a word, too: {true: delete}. Null: insert and delete.",
     )
     id_prefix: IdPrefix | None = Field(
         None,
@@ -70,6 +72,14 @@ class Topic(Section):
         description="Hold the topic, without committing its offsets, if its first 100 messages are all refused, at least 90 for "
         "one reason that a key mends; false: they are dead letters. Flink never holds topics.",
     )
+
+    @field_validator("ops", mode="before")
+    @classmethod
+    def _spelled(cls, ops: Any) -> Any:
+        """The words as JSON writes them: YAML reads true, 1 and null as what they are."""
+        if not isinstance(ops, dict):
+            return ops
+        return {word if isinstance(word, str) else json.dumps(word): meaning for word, meaning in ops.items()}
 
     @model_validator(mode="after")
     def _mapped(self) -> Self:

@@ -66,6 +66,11 @@ class StreamMetrics(SinkObserver):
         self._in_history = counter("stream_in_history", "Events skipped that the history has", "topic")
         self._event_ids = gauge("stream_event_ids", "Event ids remembered")
         self._ids_missed = counter("stream_event_ids_missed", "Event ids not remembered for lack of room")
+        self._converted = counter(
+            "stream_converted_ids",
+            "Events with an id that is a number although ids are text, or the reverse",
+            "topic",
+        )
         self._tombstones = counter("stream_tombstones", "Null messages skipped", "topic")
         self._gaps = counter("stream_gap_offsets", "Unread offsets that retention deleted", "topic")
         self._lag = gauge("stream_consumer_lag_messages", "Offsets not read yet", "topic", "partition")
@@ -168,6 +173,10 @@ class StreamMetrics(SinkObserver):
         """Events were skipped because the log has them from its history."""
         self._in_history.labels(self._graph, topic).inc(count)
         self.totals.in_history += count
+
+    def converted(self, topic: str, count: int) -> None:
+        """Events were read with an id that is a number although ids are text, or the reverse."""
+        self._converted.labels(self._graph, topic).inc(count)
 
     def tombstones(self, topic: str, count: int) -> None:
         """Null messages were skipped."""

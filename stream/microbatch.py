@@ -64,7 +64,8 @@ class MicroBatch:
         events: Canonical events (``freshet_graph.schemas.events.event_schema``) with columns ``offset`` int64 and, from formats
             with several rows per message, ``row`` int32; in the order of the messages.
         rejects: ``freshet_graph.schemas.events.REJECT_SCHEMA``.
-        tombstones: Null messages, skipped.
+        tombstones: Null messages, and those without an event, skipped.
+        converted: Events with an id that is a number although ids are text, or the reverse.
         quiet, skipped: See ``RawBatch``.
     """
 
@@ -76,6 +77,7 @@ class MicroBatch:
     events: pa.RecordBatch
     rejects: pa.RecordBatch
     tombstones: int = 0
+    converted: int = 0
     wall_time_us: int = field(default=0)
     quiet: Quiet | None = None
     skipped: int = 0

@@ -23,6 +23,9 @@ class SinkObserver:
     def in_history(self, topic: str, count: int) -> None:
         """Events were skipped because the log's history has them."""
 
+    def converted(self, topic: str, count: int) -> None:
+        """Events with an id that is a number although ids are text, or the reverse."""
+
     def tombstones(self, topic: str, count: int) -> None:
         """Null messages were skipped."""
 

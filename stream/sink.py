@@ -99,6 +99,7 @@ class Pending:
     in_history: Counter[str] = field(default_factory=Counter)
     duplicates: int = 0
     tombstones: Counter[str] = field(default_factory=Counter)
+    converted: Counter[str] = field(default_factory=Counter)
 
     def add_events(self, run: Run) -> None:
         """Add accepted events: columns of ``event_schema`` and ``offset``."""
@@ -377,6 +378,7 @@ class SnapshotSink:
                 max_t_us=self._event_clock.max_t_us(key),
             )
             pending.tombstones[batch.topic] += batch.tombstones
+            pending.converted[batch.topic] += batch.converted
             pending.add_rejects(batch.topic, rejects)
             self._accept(batch.topic, batch.partition, self._without_history(key, events))
         watermark_us = self._event_clock.partition_watermark_us(key)
@@ -577,6 +579,9 @@ class SnapshotSink:
             self._observer.late(topic, self._rules.late, count)
         for topic, count in pending.in_history.items():
             self._observer.in_history(topic, count)
+        for topic, count in pending.converted.items():
+            if count:
+                self._observer.converted(topic, count)
         for topic, count in pending.tombstones.items():
             if count:
                 self._observer.tombstones(topic, count)

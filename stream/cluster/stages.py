@@ -30,7 +30,7 @@ VERSION = 1
 _HEAD = struct.Struct("<BI")
 _LENGTH = struct.Struct("<Q")
 _PLAIN = (
-    "topic", "partition", "first_offset", "end_offset", "high_watermark", "tombstones", "wall_time_us", "skipped",
+    "topic", "partition", "first_offset", "end_offset", "high_watermark", "tombstones", "converted", "wall_time_us", "skipped",
 )  # fmt: skip
 
 

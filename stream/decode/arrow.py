@@ -16,7 +16,15 @@ from freshet_graph.schemas.errors import one_line
 from freshet_graph.schemas.events import MAX_ID_BYTES, IdKind, Op, Reason, event_schema
 from freshet_graph.schemas.fields import PathKeys
 from freshet_graph.stream.arrays.kinds import Int64
-from freshet_graph.stream.decode.columns import NULL_KINDS, canonical, decoded, float32s, nulls
+from freshet_graph.stream.decode.columns import (
+    NULL_KINDS,
+    canonical,
+    decoded,
+    float32s,
+    is_text,
+    is_valid,
+    nulls,
+)
 from freshet_graph.stream.decode.confluent import HEADER_BYTES
 from freshet_graph.stream.decode.mapping import NATIVE, Mapping
 from freshet_graph.stream.decode.reading import DecodedRows, Limits, Refusal, RefusedError
@@ -272,17 +280,18 @@ def _prefixed(name: str, column: pa.Array, *, prefix: str) -> pa.Array:
 def _ops(column: pa.Array, *, mapping: Mapping) -> pa.Array:
     name = mapping.column("op")
     column = decoded(name, column) if pt.is_dictionary(column.type) else column
-    if pt.is_null(column.type):
-        return column
+    if pt.is_boolean(column.type) or pt.is_integer(column.type) or pt.is_null(column.type):
+        column = column.cast(pa.string())
     if not (pt.is_string(column.type) or pt.is_large_string(column.type)):
         raise RefusedError(
             Reason.WRONG_TYPE,
-            f"column {name} is {column.type}, expected strings (topic key ops has the words)",
+            f"column {name} is {column.type}, expected strings, integers or booleans (topic key ops has the words)",
         )
     words, meanings = zip(*mapping.words, strict=True)
     place = pc.index_in(column, pa.array(words, column.type)).fill_null(len(words))
     ops = pa.array([*map(int, meanings), _UNKNOWN_OP], pa.int8()).take(place)
-    return pc.if_else(column.is_null(), pa.scalar(int(Op.INSERT), pa.int8()), ops)
+    of_null = int(mapping.ops.get("null", Op.INSERT))
+    return pc.if_else(column.is_null(), pa.scalar(of_null, pa.int8()), ops)
 
 
 def event_rows(
@@ -319,7 +328,18 @@ def event_rows(
     draft = canonical(
         mapped_batch, ids, unit, faults=faults, shown=mapping.column, time_texts=mapping.time_texts
     )
-    return DecodedRows(draft, messages, rows)
+    return DecodedRows(draft, messages, rows, _converted(mapped_batch, ids))
+
+
+def _converted(batch: pa.RecordBatch, ids: IdKind) -> int:
+    """Rows with an id of the other kind than the graph's."""
+    other = [
+        is_valid(batch[name])
+        for name in ("src", "dst")
+        if name in batch.schema.names
+        and (is_text(batch[name].type) if ids == "int" else pt.is_integer(batch[name].type))
+    ]
+    return int(np.count_nonzero(np.any(other, axis=0))) if other else 0
 
 
 def numbered(messages: Int64) -> Int64:
@@ -554,7 +574,7 @@ def _rows(run: list[Message], ids: IdKind, unit: TimeUnit, mapping: Mapping) -> 
         draft = canonical(
             mapped_batch, ids, unit, faults=faults, shown=mapping.column, time_texts=mapping.time_texts
         )
-        together.append(DecodedRows(draft, at, within))
+        together.append(DecodedRows(draft, at, within, _converted(mapped_batch, ids)))
         first = span.stop
     return together
 

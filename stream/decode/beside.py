@@ -18,11 +18,12 @@ from freshet_graph.schemas.config import Kafka, Topic
 from freshet_graph.schemas.events import IdKind, Op, Reason
 from freshet_graph.stream.arrays.kinds import Bool, Int64
 from freshet_graph.stream.decode.arrow import event_rows
+from freshet_graph.stream.decode.columns import is_valid
 from freshet_graph.stream.decode.formats.avro import AvroReader
 from freshet_graph.stream.decode.json_messages import read_json
 from freshet_graph.stream.decode.mapping import AVRO, JSON, TEXTS, VALUE
 from freshet_graph.stream.decode.mapping import Mapping as Fields
-from freshet_graph.stream.decode.merging import Merging, is_valid, of_record
+from freshet_graph.stream.decode.merging import Merging, of_record
 from freshet_graph.stream.decode.reading import DecodedRows, RefusedError, renumbered
 from freshet_graph.stream.decode.times import TimeUnit
 from freshet_graph.stream.decode.validate import Draft, Faults, draft_schema, shorten

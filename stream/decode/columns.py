@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from freshet_graph.schemas.events import MAX_ID_BYTES, OUT_OF_RANGE_US, US_PER_S, IdKind, Op, Reason
+from freshet_graph.stream.arrays.kinds import Bool
 from freshet_graph.stream.decode.json_kernel import rfc3339, scan_number, to_float32, to_us
 from freshet_graph.stream.decode.reading import RefusedError
 from freshet_graph.stream.decode.times import SCALE_DIGITS, TimeUnit, rfc3339_to_us, scaled_to_us
@@ -64,6 +65,11 @@ WHOLE, REAL, TIME = 0, 1, 2
 
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 _IS_NUMBER = rf"^{_NUMBER.pattern}$"
+
+
+def is_valid(column: pa.Array) -> Bool:
+    """Rows that are not null."""
+    return np.asarray(column.is_valid().to_numpy(zero_copy_only=False))
 
 
 def is_text(kind: pa.DataType) -> bool:

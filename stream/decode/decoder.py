@@ -83,12 +83,14 @@ class _DecodedMessages:
         refused: ``REFUSAL_SCHEMA``.
         looked_at: Number of messages read.
         empty: int64, messages without an event.
+        converted: Rows with an id of the other kind than the graph's.
     """
 
     events: list[_Events]
     refused: list[pa.Table]
     looked_at: int
     empty: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    converted: int = 0
 
     def require(self, count: int, reasons: set[str]) -> None:
         """Check that each message has an answer, and only those there are.
@@ -119,6 +121,7 @@ class _DecodedMessages:
             [*self.refused, *(renumbered(table, lambda places: places + first) for table in later.refused)],
             first + later.looked_at,
             np.concatenate([self.empty, later.empty + first]),
+            self.converted + later.converted,
         )
 
 
@@ -256,6 +259,7 @@ class Decoder:
             events=_joined(accepted, self._schema, in_order=not len(blank)),
             rejects=_rejects(raw, offsets, refusals),
             tombstones=_count(lengths[:done] < 0) - _count(lengths[blank] < 0) + len(answers.empty),
+            converted=answers.converted,
             wall_time_us=now_us,
             quiet=raw.quiet if is_last else None,
             skipped=raw.skipped if first == 0 else 0,
@@ -301,7 +305,8 @@ class Decoder:
 
     def _read(self, values: pa.LargeBinaryArray, first: int, reading: "_Reading") -> _DecodedMessages:
         read = self._format.read(values, reading.at_once)
-        answers = _DecodedMessages([], [*read.refused], read.looked_at, read.empty)
+        converted = sum(rows.converted for rows in read.rows)
+        answers = _DecodedMessages([], [*read.refused], read.looked_at, read.empty, converted)
         for rows in read.rows:
             whole = self._beside.filled(rows, reading.beside, reading.records[first + rows.messages])
             if self._numbers_ids and rows.rows is not None:

@@ -246,6 +246,16 @@ def scan_number(data: UInt8, i: int, end: int) -> tuple[int, bool, int, int, boo
 
 
 @njit(cache=True, nogil=True)
+def _scan_quoted(data: UInt8, i: int, end: int) -> tuple[int, bool, int, int, bool, bool]:
+    """``scan_number``, also of a number that is a string."""
+    quoted = byte_at(data, i, end) == QUOTE
+    past, negative, digits, power, exact, integer = scan_number(data, i + 1 if quoted else i, end)
+    if quoted and past > 0:
+        past = past + 1 if byte_at(data, past, end) == QUOTE else -1
+    return past, negative, digits, power, exact, integer
+
+
+@njit(cache=True, nogil=True)
 def to_float32(negative: bool, digits: int, power: int, exact: bool) -> tuple[bool, np.float32]:
     """The float32 of a scanned number, rounded like its correctly rounded float64.
 
@@ -548,6 +558,9 @@ SRC, DST, T, OP, WEIGHT, FEATURES, LABEL, EVENT_ID, NODE, OFFSET, VALUES = (
 )
 """Bits of ``Columns.given``, in the order of ``FIELDS``."""
 
+NO_OP = -100
+_OP_SLOT = FIELDS.index("op")
+
 FEATURE_PART = len(FIELDS)
 """Slot of one of the paths that features are put together from."""
 
@@ -625,6 +638,7 @@ class ScanPlan:
         prefixed: Bits of the ids that get a prefix, and so must not be empty before it.
         parts: Paths that features are put together from.
         time_texts: Whether ``t`` may be an RFC 3339 text in a unit of numbers.
+        null_op: What a null op means; ``NO_OP``: it is absent.
         elsewhere: Bits of the fields that a message needs not have; their columns mean nothing.
     """
 
@@ -635,6 +649,7 @@ class ScanPlan:
     prefixed: int
     parts: int
     time_texts: bool
+    null_op: int
     elsewhere: int
 
     @classmethod
@@ -651,6 +666,7 @@ class ScanPlan:
             prefixed=prefixed,
             parts=mapping.feature_parts,
             time_texts=mapping.time_texts,
+            null_op=int(mapping.ops.get("null", NO_OP)),
             elsewhere=sum(1 << FIELDS.index(name) for name in mapping.elsewhere),
         )
 
@@ -704,6 +720,7 @@ class Columns:
         feature_offset, label: int32 [n].
         event_id, event_id_bytes: int64 [n]: start and length of its text.
         written, written_bytes: int64 [n]: start and length of the value at the path of ``mapping.WRITTEN``.
+        converted: bool [n]: whether an id is a number although ids are text, or the reverse.
         unescaped: uint8, texts that had escapes: a start beyond the data lies in here.
     """
 
@@ -724,6 +741,7 @@ class Columns:
     event_id_bytes: Int64
     written: Int64
     written_bytes: Int64
+    converted: Bool
     unescaped: UInt8
 
 
@@ -731,7 +749,7 @@ _KINDS: dict[str, type] = {
     **dict.fromkeys(("src", "dst", "src_bytes", "dst_bytes", "event_id", "event_id_bytes"), np.int64),
     **dict.fromkeys(("given", "t", "feature_ends", "written", "written_bytes"), np.int64),
     **dict.fromkeys(("feature_offset", "label"), np.int32),
-    **{"known": np.bool_, "op": np.int8},
+    **{"known": np.bool_, "converted": np.bool_, "op": np.int8},
 }
 
 
@@ -769,6 +787,7 @@ def scan(data: UInt8, ends: Int64, plan: ScanPlan, *, text_ids: bool, unit: Time
         plan.prefixed,
         plan.parts,
         plan.elsewhere,
+        plan.null_op,
         *(getattr(columns, name) for name in Columns.__dataclass_fields__),
     )
     return columns
@@ -783,7 +802,7 @@ def _read_floats(data: UInt8, i: int, end: int, values: Float32, count: int) -> 
     if byte_at(data, i, end) == CLOSE_ARRAY:
         return i + 1, count
     while True:
-        i, negative, digits, power, exact, _ = scan_number(data, i, end)
+        i, negative, digits, power, exact, _ = _scan_quoted(data, i, end)
         if i < 0:
             return -1, count
         certain, value = to_float32(negative, digits, power, exact)
@@ -824,7 +843,7 @@ def _read_text(data: UInt8, i: int, end: int, unescaped: UInt8, used: int) -> tu
 @njit(cache=True, nogil=True)
 def _read_whole(data: UInt8, i: int, end: int) -> tuple[int, int]:
     """Read an integer at i: position after it or −1, and the number."""
-    i, negative, digits, power, exact, integer = scan_number(data, i, end)
+    i, negative, digits, power, exact, integer = _scan_quoted(data, i, end)
     if not integer or power != 0 or not exact:
         i = -1
     return i, -digits if negative else digits
@@ -846,6 +865,7 @@ def _scan(
     prefixed: int,
     parts: int,
     elsewhere: int,
+    null_op: int,
     known: Bool,
     given: Int64,
     op: Int8,
@@ -863,6 +883,7 @@ def _scan(
     event_id_bytes: Int64,
     written: Int64,
     written_bytes: Int64,
+    converted: Bool,
     unescaped: UInt8,
 ) -> None:
     count = used = 0
@@ -907,6 +928,12 @@ def _scan(
                 seen[e] = m
                 if c == 110:
                     i = skip_word(data, i, end)
+                    is_op = entries[e, CHILD] < 0 and entries[e, SLOT] == _OP_SLOT
+                    if null_op != NO_OP and entries[e, ALSO] >= 0:
+                        ok = False
+                        break
+                    if null_op != NO_OP and is_op:
+                        op[m] = null_op
                 elif entries[e, CHILD] >= 0:
                     if c != OPEN_OBJECT:
                         ok = False
@@ -930,36 +957,43 @@ def _scan(
                                 ok &= src_bytes[m] > 0 or prefixed & bit == 0
                             else:
                                 i, src[m] = _read_whole(data, i, end)
+                            converted[m] |= (c == QUOTE) != text_ids
                         elif bit == DST:
                             if text_ids:
                                 i, dst[m], dst_bytes[m], used = _read_text(data, i, end, unescaped, used)
                                 ok &= dst_bytes[m] > 0 or prefixed & bit == 0
                             else:
                                 i, dst[m] = _read_whole(data, i, end)
+                            converted[m] |= (c == QUOTE) != text_ids
                         elif bit == T:
+                            certain = False
                             if c == QUOTE and time_texts:
-                                close = plain_string_end(data, i, end)
-                                certain, t[m] = rfc3339(data, i + 1, close)
+                                close = plain_string_end(data, begin, end)
+                                certain, t[m] = rfc3339(data, begin + 1, close)
                                 i = close + 1
-                            else:
-                                i, negative, digits, power, exact, _ = scan_number(data, i, end)
+                            if not certain:
+                                i, negative, digits, power, exact, _ = _scan_quoted(data, begin, end)
                                 certain, t[m] = to_us(negative, digits, power + scale, exact)
                                 certain &= scale != NO_NUMBER
                             ok &= certain
                         elif bit == OP:
-                            close = plain_string_end(data, i, end) if c == QUOTE else -1
-                            word = spelled(data, i + 1, close, words, word_ends)
+                            if c == QUOTE:
+                                close = plain_string_end(data, i, end)
+                                word = spelled(data, i + 1, close, words, word_ends)
+                                i = close + 1
+                            else:  # a boolean, or a number written as the word is
+                                i = skip_value(data, i, end)
+                                word = spelled(data, begin, i, words, word_ends)
                             if word < 0:
                                 ok = False
                             else:
                                 op[m] = word_ops[word]
-                            i = close + 1
                         elif bit == WEIGHT:
-                            i, negative, digits, power, exact, _ = scan_number(data, i, end)
+                            i, negative, digits, power, exact, _ = _scan_quoted(data, i, end)
                             certain, weight[m] = to_float32(negative, digits, power, exact)
                             ok &= certain
                         elif bit == PART_BIT:
-                            i, negative, digits, power, exact, _ = scan_number(data, i, end)
+                            i, negative, digits, power, exact, _ = _scan_quoted(data, i, end)
                             certain, values[first + entries[e, PART]] = to_float32(
                                 negative, digits, power, exact
                             )

@@ -77,7 +77,9 @@ def read_many(
     merging = Merging(mapping, parts, ELEMENT, ids)
     result = []
     for one in read:
-        of_elements = DecodedRows(one.draft, messages[places[one.messages]], rows[one.messages])
+        of_elements = DecodedRows(
+            one.draft, messages[places[one.messages]], rows[one.messages], one.converted
+        )
         drafts = {VALUE: around[0].draft} if around else {}
         result.append(merging.filled(of_elements, drafts, places[one.messages]) if drafts else of_elements)
     for table in bad:

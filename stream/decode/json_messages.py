@@ -52,7 +52,12 @@ _KEYS = re.compile(rb'"\s*:')
 """Matches each key of a message at least once."""
 _PYTHON_KNOWS = re.compile(rb"\A\xef\xbb\xbf|\\u|NaN|Infinity|\d{20}")
 """Where msgspec fails, Python's parser names a byte order mark, and takes lone surrogates, infinities and long integers."""
+_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 _PLACE = re.compile(r"JSON is malformed: (.*) \((byte \d+)\)")
+
+
+_NULL = object()
+"""Stands for a null op, which may be a word."""
 
 
 class Number(str):
@@ -87,6 +92,7 @@ class JsonRow:
     label: int | None
     event_id: str | None
     written: bytes | None = None
+    converted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +110,11 @@ class _Fields:
 
     def shown(self, name: str) -> str:
         return self.mapping.shown(name)
+
+    def converted(self, ids: IdKind) -> bool:
+        """Whether an id is a number although ids are text, or the reverse."""
+        values = [self.values[name] for name in ("src", "dst", "node") if name in self.values]
+        return any(_is_number(value) == (ids == "string") for value in values)
 
     def written(self) -> bytes | None:
         return dumped(self.values[WRITTEN]) if WRITTEN in self.values else None
@@ -154,8 +165,9 @@ def _read_plain(
     columns = scan(data, ends, plan, text_ids=ids == "string", unit=unit)
     batch = _scanned(columns, data, ids, mapping)
     messages = np.flatnonzero(columns.known)
+    converted = int(np.count_nonzero(columns.converted & columns.known))
     if len(messages) == len(values):
-        return [DecodedRows(Draft(batch, Faults.none(len(messages))), messages)], []
+        return [DecodedRows(Draft(batch, Faults.none(len(messages))), messages, converted=converted)], []
 
     unknown = np.flatnonzero(~columns.known)
     refused: list[pa.Table] = []
@@ -175,7 +187,8 @@ def _read_plain(
         batch, messages = together.take(pa.array(order)), messages[order]
     if refusals:
         refused.append(refusal_table(refusals))
-    return [DecodedRows(Draft(batch, Faults.none(len(messages))), messages)], refused
+    converted += sum(row.converted for row in rows)
+    return [DecodedRows(Draft(batch, Faults.none(len(messages))), messages, converted=converted)], refused
 
 
 def written_spans(
@@ -301,6 +314,7 @@ def _edge_event(fields: _Fields, ids: IdKind, unit: TimeUnit) -> JsonRow:
         label=_integer(fields, "label", 32),
         event_id=_event_id(fields),
         written=fields.written(),
+        converted=fields.converted(ids),
     )
 
 
@@ -327,6 +341,7 @@ def _node_event(fields: _Fields, ids: IdKind, unit: TimeUnit) -> JsonRow:
         label=_integer(fields, "label", 32),
         event_id=_event_id(fields),
         written=fields.written(),
+        converted=fields.converted(ids),
     )
 
 
@@ -489,7 +504,11 @@ def _collect(
                 _refuse(NOT_JSON, f"the key {above}{key} stands twice")
     for key, value in content.items():
         below = level.get(key)
-        if below is None or value is None:
+        if below is None:
+            continue
+        if value is None:
+            if isinstance(below, list) and ("op", 0) in below:
+                values["op"] = _NULL
             continue
         if isinstance(below, dict):
             if not isinstance(value, dict):
@@ -511,15 +530,16 @@ def _depth(raw: bytes) -> int:
 
 def _op(fields: _Fields) -> Op:
     value = fields.get("op")
-    if value is None:
-        return Op.INSERT
     ops = fields.mapping.ops
+    if value is None or value is _NULL:
+        return ops.get("null", Op.INSERT) if value is _NULL else Op.INSERT
     words = _expected("op", "int", "s", fields.mapping)
-    if type(value) is not str:
-        _wrong(fields.shown("op"), value, words)
-    if value not in ops:
+    word = json.dumps(value) if isinstance(value, bool) else str(value)
+    if word not in ops:
+        if type(value) is not str:
+            _wrong(fields.shown("op"), value, words)
         _refuse(Reason.UNKNOWN_OP, f"{fields.shown('op')} is {shorten(value)}, expected {words}")
-    return ops[value]
+    return ops[word]
 
 
 def _node_id(fields: _Fields, name: str, ids: IdKind, prefix: str) -> int | str:
@@ -529,6 +549,8 @@ def _node_id(fields: _Fields, name: str, ids: IdKind, prefix: str) -> int | str:
     if name not in fields:
         _refuse(Reason.MISSING_FIELD, f"{shown} is missing")
     value = fields.get(name)
+    if ids == "int":
+        value = _number_in(value)
     if _is_number(value):
         if ids == "int":
             return _whole(shown, value, 64, Reason.BAD_ID)
@@ -551,11 +573,13 @@ def _time(fields: _Fields, unit: TimeUnit) -> int:
     if "t" not in fields:
         _refuse(Reason.MISSING_FIELD, f"{shown} is missing")
     value = fields.get("t")
-    if type(value) is str and (unit == "rfc3339" or fields.mapping.time_texts):
+    dates = unit == "rfc3339" or (fields.mapping.time_texts and not _is_number(_number_in(value)))
+    if type(value) is str and dates:
         try:
             return rfc3339_to_us(value)
         except ValueError as error:
             _refuse(Reason.WRONG_TYPE, f"{shown} is {shorten(value)}, which {error}")
+    value = value if unit == "rfc3339" else _number_in(value)
     if unit == "rfc3339" or not _is_number(value):
         _wrong(shown, value, _expected("t", "int", unit, fields.mapping))
     text = str(value)
@@ -568,6 +592,7 @@ def _weight(fields: _Fields) -> float:
     value = fields.get("weight")
     if value is None:
         return 1.0
+    value = _number_in(value)
     if not _is_number(value):
         _wrong(fields.shown("weight"), value, "a number")
     return float(_float32([value])[0])
@@ -580,6 +605,7 @@ def _values(fields: _Fields, name: str) -> npt.NDArray[np.float32] | None:
     listed = name == "features" and fields.mapping.feature_parts > 0
     if not isinstance(value, list):
         _wrong(fields.shown(name), value, "an array of numbers")
+    value = [_number_in(item) for item in value]
     for i, item in enumerate(value):
         if not _is_number(item):
             shown = fields.mapping.shown(name, i) if listed else f"{fields.shown(name)}[{i}]"
@@ -594,7 +620,7 @@ def _float32(numbers: list[int | Number]) -> npt.NDArray[np.float32]:
 
 
 def _integer(fields: _Fields, name: str, bits: int) -> int | None:
-    value = fields.get(name)
+    value = _number_in(fields.get(name))
     if value is None:
         return None
     if not _is_number(value):
@@ -640,6 +666,11 @@ def _text(name: str, value: str) -> str:
 
 def _is_number(value: Any) -> TypeGuard[int | Number]:
     return type(value) in (int, Number)
+
+
+def _number_in(value: Any) -> Any:
+    """The number that a text is, if it is written as JSON writes one; else the value."""
+    return Number(value) if type(value) is str and _NUMBER.fullmatch(value) else value
 
 
 def _kind_of(value: Any) -> str:

@@ -8,8 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from freshet_graph.schemas.events import IdKind, Op, Reason
-from freshet_graph.stream.arrays.kinds import Bool, Int64
+from freshet_graph.stream.arrays.kinds import Int64
 from freshet_graph.stream.decode.arrow import side_by_side
+from freshet_graph.stream.decode.columns import is_valid
 from freshet_graph.stream.decode.mapping import FIELDS_OF
 from freshet_graph.stream.decode.mapping import Mapping as Fields
 from freshet_graph.stream.decode.reading import DecodedRows
@@ -104,8 +105,3 @@ class Merging:
 def of_record(sentence: str | Callable[[int], str], places: Int64) -> str | Callable[[int], str]:
     """A sentence about the place of each row."""
     return (lambda row: sentence(int(places[row]))) if callable(sentence) else sentence
-
-
-def is_valid(column: pa.Array) -> Bool:
-    """Rows that are not null."""
-    return np.asarray(column.is_valid().to_numpy(zero_copy_only=False))

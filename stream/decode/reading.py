@@ -85,11 +85,13 @@ class DecodedRows:
         draft: The rows.
         messages: int64, the index of each row's message among those read.
         rows: int64, the row within its message; None: a message is one row.
+        converted: Rows with an id that is a number although ids are text, or the reverse, as far as messages were read.
     """
 
     draft: Draft
     messages: Int64
     rows: Int64 | None = None
+    converted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,8 @@ def in_order(parts: Sequence[DecodedRows]) -> list[DecodedRows]:
     batches = [part.draft.batch for part in parts]
     (together,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
     draft = Draft(together.take(pa.array(order)), faults)
-    return [DecodedRows(draft, messages[order], None if rows is None else rows[order])]
+    converted = sum(part.converted for part in parts)
+    return [DecodedRows(draft, messages[order], None if rows is None else rows[order], converted)]
 
 
 def _moved(sentence: Callable[[int], str], order: npt.NDArray[np.intp], first: int) -> Callable[[int], str]:

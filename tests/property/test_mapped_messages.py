@@ -41,6 +41,7 @@ MAPPINGS = [
         },
         {"fields": {"node": r"user\.id", "t": r"a\\.b.c", "features": ["f"], "label": "a\\\\.l"}},
         {"ops": {"+": "insert", "-": "delete"}, "id_prefix": {"src": "x"}},
+        {"fields": {"src": "a", "dst": "b", "t": "t", "op": "o"}, "ops": {True: "delete", "1": "insert", None: "delete"}},
     )
 ]
 
@@ -51,9 +52,31 @@ def nested(draw: st.DrawFn, mapping: Mapping) -> str:
     ids = st.one_of(
         st.integers(-5, 2**62).map(str), st.sampled_from(['"a"', '"é"', '"a\\n"', '""', "-0", "5.0"])
     )
-    numbers = st.one_of(st.integers(-99, 99).map(str), st.floats(-8, 8, width=32).map(repr))
+    numbers = st.one_of(
+        st.integers(-99, 99).map(str),
+        st.floats(-8, 8, width=32).map(repr),
+        st.floats(-8, 8, width=32).map(lambda number: f'"{number!r}"'),
+    )
     likely = {
-        "op": st.sampled_from(['"c"', '"d"', '"u"', '"+"', '"é"', '"insert"', '"x"']),
+        "op": st.sampled_from(
+            [
+                "true",
+                "false",
+                "0",
+                "1",
+                "1.0",
+                "null",
+                '"1"',
+                "[]",
+                '"c"',
+                '"d"',
+                '"u"',
+                '"+"',
+                '"é"',
+                '"insert"',
+                '"x"',
+            ]
+        ),
         "t": st.one_of(st.integers(0, 2**40).map(str), NUMBERS),
         "label": st.integers(-9, 9).map(str),
         "offset": st.integers(0, 9).map(str),

@@ -70,9 +70,12 @@ TEXTS = st.one_of(
     st.datetimes().map(lambda d: json.dumps(d.isoformat() + "Z")),
 )
 
+QUOTED = st.one_of(NUMBERS, NUMBERS.map(lambda number: f'"{number}"'))
+"""Numbers, of which some are texts."""
+
 VALUES = st.recursive(
     st.one_of(
-        NUMBERS,
+        QUOTED,
         TEXTS,
         st.sampled_from(["null", "true", "false", "nul", "{}", "[]", "[1,2]", "[1, 2.5 ,-3e2]", "[1,]"]),
     ),
@@ -95,20 +98,22 @@ def likely(draw: st.DrawFn) -> str:
     """A message with the fields of an event, mostly of the right kinds."""
     kind = draw(st.sampled_from(["edge", "edge", "node"]))
     ids = st.one_of(
-        st.integers(-5, 2**63).map(str), TEXTS, st.sampled_from(['"a"', '"é"', '"a\\n"', "5.0", "-0"])
+        st.integers(-5, 2**63).map(str),
+        TEXTS,
+        st.sampled_from(['"a"', '"é"', '"a\\n"', "5.0", "-0", '"5"', '"5.0"', '"-0"', '"05"']),
     )
-    fields = {"t": draw(st.one_of(NUMBERS, TEXTS))}
+    fields = {"t": draw(st.one_of(QUOTED, TEXTS))}
     if kind == "edge":
         fields |= {"src": draw(ids), "dst": draw(ids)}
     else:
         fields |= {"node": draw(ids)}
     optional = {
         "op": TEXTS,
-        "weight": NUMBERS,
-        "features": st.lists(NUMBERS, max_size=4).map(lambda v: "[" + ",".join(v) + "]"),
-        "values": st.lists(NUMBERS, max_size=4).map(lambda v: "[" + ",".join(v) + "]"),
+        "weight": QUOTED,
+        "features": st.lists(QUOTED, max_size=4).map(lambda v: "[" + ",".join(v) + "]"),
+        "values": st.lists(QUOTED, max_size=4).map(lambda v: "[" + ",".join(v) + "]"),
         "offset": st.integers(-1, 2**31).map(str),
-        "label": NUMBERS,
+        "label": QUOTED,
         "event_id": st.one_of(NUMBERS, TEXTS),
         "other": VALUES,
     }
