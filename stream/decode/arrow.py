@@ -19,11 +19,13 @@ from freshet_graph.stream.arrays.kinds import Int64
 from freshet_graph.stream.decode.columns import (
     NULL_KINDS,
     canonical,
+    decimals,
     decoded,
     float32s,
     is_text,
     is_valid,
     nulls,
+    plain,
 )
 from freshet_graph.stream.decode.confluent import HEADER_BYTES
 from freshet_graph.stream.decode.mapping import NATIVE, Mapping
@@ -172,6 +174,11 @@ def mapped(batch: pa.RecordBatch, mapping: Mapping, faults: Faults) -> pa.Record
         if "dst" not in batch.schema.names:
             prefix = prefix._replace(src=prefix.node)
             batch = batch.append_column("dst", pa.nulls(batch.num_rows))
+    else:
+        for place, field in enumerate(batch.schema):
+            if field.metadata and {SCALE, UNIT} & field.metadata.keys():
+                column = _meant(field.name, batch.column(place), field.metadata, field.name == "t", faults)
+                batch = batch.set_column(place, field.name, column)
     for name, text in (("src", prefix.src), ("dst", prefix.dst)):
         if text:
             batch = _changed(batch, name, partial(_prefixed, mapping.column(name), prefix=text))
@@ -188,7 +195,8 @@ def _renamed(batch: pa.RecordBatch, mapping: Mapping, faults: Faults) -> pa.Reco
     columns: dict[str, pa.Array] = {}
     parts: list[pa.Array] = []
     for (name, part), keys in mapping.paths:
-        column = _column_at(batch, keys, mapping.many)
+        column, field = _place_at(batch, keys, mapping.many)
+        column = _meant(mapping.shown(name, part), column, field.metadata or {}, name == "t", faults)
         if name == "features" and mapping.feature_parts:
             parts.append(float32s(mapping.shown(name, part), column, faults))
         else:
@@ -222,8 +230,48 @@ def exploded(batch: pa.RecordBatch, many: PathKeys) -> tuple[pa.RecordBatch, Int
     return rows, parents.to_numpy(zero_copy_only=False)
 
 
+def _meant(
+    shown: str, column: pa.Array, metadata: dict[bytes, bytes], is_time: bool, faults: Faults
+) -> pa.Array:
+    """A column by the meaning that its schema gives it (``SCALE``, ``UNIT``): a decimal as text, a time as timestamps."""
+    scale, unit = metadata.get(SCALE), metadata.get(UNIT)
+    if scale == VARIABLE:
+        values, scales = pc.struct_field(column, ["value"]), pc.struct_field(column, ["scale"])
+        texts = pa.nulls(len(column), pa.string())
+        for one in range(-MOST_SCALE, MOST_SCALE + 1) if len(column) else ():
+            has = pc.equal(scales, one).fill_null(False)
+            if pc.any(has).as_py():
+                texts = pc.if_else(has, decimals(shown, pc.if_else(has, values, None), one, faults), texts)
+        known = is_valid(texts) | ~is_valid(values)
+        faults.refuse(
+            ~known, Reason.WRONG_TYPE, lambda i: f"{shown} is a decimal of scale {scales[i].as_py()}"
+        )
+        return texts
+    if scale is not None:
+        return decimals(shown, column, int(scale), faults)
+    if unit is None or not is_time:
+        return plain(column)
+    if unit == b"days":
+        days = np.clip(column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False), -(10**9), 10**9)
+        return pa.array(days * 86_400, mask=~is_valid(column)).cast(pa.timestamp("s"))
+    return column.cast(pa.int64()).cast(pa.timestamp(unit.decode()))
+
+
+SCALE, UNIT, VARIABLE = b"freshet.scale", b"freshet.unit", b"variable"
+"""Keys of a field's metadata: the scale of a decimal in bytes, or that it is a struct of scale and value; and the unit of a time
+(``days``, or as Arrow's)."""
+MOST_SCALE = 38
+
+
 def _column_at(batch: pa.RecordBatch, keys: PathKeys, many: PathKeys | None = None) -> pa.Array:
     """The column at a path, which may lead through the elements of ``many``."""
+    return _place_at(batch, keys, many)[0]
+
+
+def _place_at(
+    batch: pa.RecordBatch, keys: PathKeys, many: PathKeys | None = None
+) -> tuple[pa.Array, pa.Field]:
+    """The column at a path, and its field."""
     shown, whole = ".".join(keys), keys
     if many is not None and keys[: len(many)] == many:
         keys = _ELEMENTS, *keys[len(many) :]
@@ -233,7 +281,7 @@ def _column_at(batch: pa.RecordBatch, keys: PathKeys, many: PathKeys | None = No
         raise RefusedError(Reason.MISSING_FIELD, f"column {shown} is missing; found {names}")
     if len(places) > 1:
         raise RefusedError(Reason.WRONG_TYPE, f"column {keys[0]} stands {len(places)} times")
-    column = batch.column(places[0])
+    column, field = batch.column(places[0]), batch.schema.field(places[0])
     for i, key in enumerate(keys[1:], start=1):
         above = ".".join(whole[: len(whole) - len(keys) + i])
         if not pt.is_struct(column.type):
@@ -242,13 +290,14 @@ def _column_at(batch: pa.RecordBatch, keys: PathKeys, many: PathKeys | None = No
         if len(inside) != 1:
             names = ", ".join(field.name for field in column.type) or "none"
             raise RefusedError(Reason.MISSING_FIELD, f"column {shown} is missing; {above} has {names}")
+        field = column.type.field(inside[0])
         column = pc.struct_field(column, inside)
         if pt.is_dictionary(column.type):  # only text of columns is limited once written out
             raise RefusedError(
                 Reason.WRONG_TYPE,
                 f"column {shown} is {column.type}, expected plain values inside of a struct",
             )
-    return column
+    return column, field
 
 
 def side_by_side(parts: Sequence[pa.Array], rows: int) -> pa.Array:

@@ -231,7 +231,41 @@ def _column(batch: pa.RecordBatch, name: str, shown: str) -> pa.Array | None:
     if not places:
         return None
     column = batch.column(places[0])
-    return decoded(shown, column) if pt.is_dictionary(column.type) else column
+    return decoded(shown, column) if pt.is_dictionary(column.type) else plain(column)
+
+
+def plain(column: pa.Array) -> pa.Array:
+    """A column of decimals as texts, which say them exactly; others as they are."""
+    return column.cast(pa.string()) if pt.is_decimal(column.type) else column
+
+
+def decimals(name: str, column: pa.Array, scale: int, faults: Faults) -> pa.Array:
+    """Integers in big-endian two's complement (binary), over ten to ``scale``, as texts; longer ones than 16 bytes are faults."""
+    lengths = pc.binary_length(column).fill_null(0).to_numpy(zero_copy_only=False)
+    is_number = is_valid(column) & (lengths > 0) & (lengths <= _DECIMAL_BYTES)
+    faults.refuse(
+        is_valid(column) & ~is_number,
+        Reason.WRONG_TYPE,
+        lambda i: f"{name} is a decimal of {lengths[i]} bytes, expected 1 to {_DECIMAL_BYTES}",
+    )
+    wide = np.flatnonzero(is_number)
+    integers = np.zeros((len(column), _DECIMAL_BYTES), np.uint8)
+    if len(wide):
+        these = column.take(pa.array(wide)).cast(pa.large_binary())
+        data = np.frombuffer(these.buffers()[2], np.uint8)
+        of_row = np.repeat(np.arange(len(wide)), lengths[wide])
+        ends = np.cumsum(lengths[wide])
+        from_end = ends[of_row] - 1 - np.arange(ends[-1])
+        first = data[ends - lengths[wide]]
+        integers[wide[first >= 0x80]] = 0xFF
+        integers[wide[of_row], from_end] = data[: ends[-1]]
+    raw = pa.Array.from_buffers(
+        pa.decimal128(_DECIMAL_DIGITS, scale), len(column), [None, pa.py_buffer(integers.tobytes())]
+    )
+    return pc.if_else(pa.array(is_number), raw.cast(pa.string()), None)
+
+
+_DECIMAL_BYTES, _DECIMAL_DIGITS = 16, 38
 
 
 def decoded(name: str, column: pa.DictionaryArray) -> pa.Array:
@@ -443,6 +477,8 @@ def float32s(name: str, column: pa.Array, faults: Faults) -> pa.Array:
             return f"{name} is the string {shorten(text)}, expected a number"
 
         return read_numbers(column, REAL, faults, Reason.WRONG_TYPE, sentence)
+    if pt.is_decimal(column.type):
+        return pc.cast(column, pa.float64()).cast(pa.float32(), safe=False)
     if not (pt.is_floating(column.type) or pt.is_integer(column.type) or pt.is_null(column.type)):
         raise _wrong(name, column, ["numbers"])
     return pc.cast(column, pa.float32(), safe=False)
@@ -454,7 +490,10 @@ def _features(name: str, column: pa.Array | None, rows: int) -> pa.Array:
         return nulls(target, rows)
     kind = column.type
     is_list = pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind)
-    if not is_list or not (pt.is_floating(kind.value_type) or pt.is_integer(kind.value_type)):
+    is_number = is_list and (
+        pt.is_floating(kind.value_type) or pt.is_integer(kind.value_type) or pt.is_decimal(kind.value_type)
+    )
+    if not is_number:
         raise _wrong(name, column, ["list<float32>"])
     return column if kind == target else pc.cast(column, target, safe=False)
 

@@ -41,7 +41,10 @@ MAPPINGS = [
         },
         {"fields": {"node": r"user\.id", "t": r"a\\.b.c", "features": ["f"], "label": "a\\\\.l"}},
         {"ops": {"+": "insert", "-": "delete"}, "id_prefix": {"src": "x"}},
-        {"fields": {"src": "a", "dst": "b", "t": "t", "op": "o"}, "ops": {True: "delete", "1": "insert", None: "delete"}},
+        {
+            "fields": {"src": "a", "dst": "b", "t": "t", "op": "o"},
+            "ops": {True: "delete", "1": "insert", None: "delete"},
+        },
     )
 ]
 

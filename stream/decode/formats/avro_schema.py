@@ -10,6 +10,7 @@ from fastavro import parse_schema
 from freshet_graph.schemas.errors import one_line
 from freshet_graph.schemas.events import Reason
 from freshet_graph.schemas.fields import PathKeys
+from freshet_graph.stream.decode.arrow import MOST_SCALE, SCALE, UNIT, VARIABLE
 from freshet_graph.stream.decode.reading import RefusedError
 
 UNKNOWN_SCHEMA = "unknown_schema"
@@ -36,6 +37,14 @@ _PRIMITIVES = {
     "string": pa.string(),
 }
 _NUMBERS = ("int", "long", "float", "double")
+TIME_UNITS = {
+    "date": "days",
+    "Date": "days",
+    "Timestamp": "ms",
+    "MicroTimestamp": "us",
+    "NanoTimestamp": "ns",
+}
+"""Units of times by the last part of the name that Debezium and Kafka Connect give to a type, and of Avro's dates."""
 _TIMES = {"millis": "ms", "micros": "us", "nanos": "ns"}
 
 Wanted = dict[str, "Wanted"]
@@ -203,8 +212,28 @@ class _Names:
             name = field["name"]
             if name in wanted:
                 wanted_names.add(name)
-                fields.append(pa.field(name, self._type(field["type"], wanted[name], f"{above}{name}")))
+                kind = self._type(field["type"], wanted[name], f"{above}{name}")
+                fields.append(pa.field(name, kind, metadata=self._meaning(field["type"])))
         return pa.struct(fields)
+
+    def _meaning(self, schema: Any) -> dict[bytes, bytes] | None:
+        """The meaning of a type besides Arrow's: the scale of a decimal, or the unit of a time."""
+        schema = self.resolved(schema)
+        if isinstance(schema, list):
+            others = [branch for branch in schema if _kind(self.resolved(branch)) != "null"]
+            return self._meaning(others[0]) if len(others) == 1 else None
+        if not isinstance(schema, dict):
+            return None
+        kind = _kind(schema)
+        if kind == "record":
+            fields = {field["name"]: _kind(self.resolved(field["type"])) for field in schema["fields"]}
+            return {SCALE: VARIABLE} if fields == {"scale": "int", "value": "bytes"} else None
+        if schema.get("logicalType") == "decimal" and kind in ("bytes", "fixed"):
+            scale = schema.get("scale", 0)
+            return {SCALE: str(scale).encode()} if type(scale) is int and abs(scale) <= MOST_SCALE else None
+        name = str(schema.get("connect.name", schema.get("logicalType", "")))
+        unit = TIME_UNITS.get(name.rpartition(".")[2] if "." in name else name)
+        return {UNIT: unit.encode()} if unit is not None and kind in ("int", "long") else None
 
     def _type(self, schema: Any, wanted: Wanted, path: str) -> pa.DataType:
         schema = self.resolved(schema)
@@ -228,6 +257,8 @@ class _Names:
         if kind == "null":
             return pa.null()
         if kind == "record":
+            if not wanted and self._meaning(schema) is not None:
+                return self._record(schema, {"scale": {}, "value": {}}, f"{path}.")
             if not wanted:
                 raise RefusedError(Reason.WRONG_TYPE, f"field {path} is a record. Name a field inside of it")
             return self._record(schema, wanted, f"{path}.")
@@ -248,6 +279,8 @@ class _Names:
         if kind == "long" and "timestamp-" in logical:
             unit = _TIMES.get(logical.rsplit("-", 1)[-1])
             return pa.int64() if unit is None else pa.timestamp(unit)
+        if kind == "fixed" and logical == "decimal":
+            return pa.binary()
         if kind not in _PRIMITIVES:
             raise RefusedError(Reason.WRONG_TYPE, f"field {path} is {kind}, expected a number or a string")
         return _PRIMITIVES[kind]

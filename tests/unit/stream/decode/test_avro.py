@@ -226,7 +226,7 @@ def test_a_hostile_schema_is_refused(registry: Registry, schema: Any, words: str
         ({"features": {"type": "array", "items": "string"}}, "field features is an array of string"),
         (
             {"weight": {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}},
-            "column weight is binary",
+            "weight is a decimal of 0 bytes",
         ),
     ],
 )

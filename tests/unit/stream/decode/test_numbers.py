@@ -1,7 +1,20 @@
 """Numbers as they come: texts of numbers, ids of the other kind, and operations that are no words."""
 
+from collections.abc import Iterator
+from decimal import Decimal
+from io import BytesIO
+from typing import Any
+
+import pyarrow as pa
 import pytest
 from decoding import decode, ipc, reasons
+from fastavro import parse_schema, schemaless_writer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from registry_server import Registry, confluent, serving
+
+from freshet_graph.stream.decode.columns import decimals
+from freshet_graph.stream.decode.validate import Faults
 
 T = 1_100_000_000
 
@@ -53,3 +66,128 @@ def test_booleans_numbers_and_null_are_words_of_op(format_: str) -> None:
     assert set(reasons(batch)) == {"unknown_op" if format_ == "arrow" else "wrong_type"}
     if format_ == "json":
         assert decode(b'{"a":1,"b":2,"t":1100000000}', topic=topic).events["op"].to_pylist() == [1]
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    with serving() as running:
+        yield running
+
+
+def test_decimals_of_arrow_are_numbers() -> None:
+    def column(*texts: str | None, kind: pa.DataType) -> pa.Array:
+        return pa.array([None if text is None else Decimal(text) for text in texts], kind)
+
+    table = {
+        "src": column("5", "-6", kind=pa.decimal128(10, 0)),
+        "dst": column("7.00", "7.50", kind=pa.decimal128(10, 2)),
+        "t": column("1100000000.25", "1", kind=pa.decimal256(50, 6)),
+        "weight": column("-0.1", None, kind=pa.decimal128(5, 2)),
+        "features": pa.array([[Decimal("1.5")], [Decimal("2")]], pa.list_(pa.decimal128(5, 1))),
+    }
+    batch = decode(ipc(table), topic={"format": "arrow", "time_unit": "s"}, features={"edge": 1})
+    (event,) = batch.events.to_pylist()
+    assert (event["src"], event["dst"], event["t"]) == (5, 7, T * 10**6 + 250_000)
+    assert (event["weight"], event["features"]) == (pytest.approx(-0.1), [1.5])
+    assert batch.rejects["sentence"].to_pylist() == [
+        "dst is the string '7.50', but ids are int64 (config key ids)"
+    ]
+
+
+DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 20, "scale": 2}
+
+
+def read_avro(registry: Registry, types: dict[str, Any], *rows: dict[str, Any], **more: Any) -> Any:
+    fields = [{"name": name, "type": kind} for name, kind in types.items()]
+    schema = {"type": "record", "name": "Edge", "fields": fields}
+    number, plain = registry.add(schema), parse_schema(schema)
+    values = []
+    for row in rows:
+        written = BytesIO()
+        schemaless_writer(written, plain, row)
+        values.append(confluent(number, written.getvalue()))
+    topic = {"format": "avro", "time_unit": "ms", **more}
+    return decode(*values, topic=topic, registry={"url": registry.url}, features={"edge": 2})
+
+
+def test_decimals_of_avro_are_numbers_at_any_scale(registry: Registry) -> None:
+    fixed = {"type": "fixed", "name": "F", "size": 12, "logicalType": "decimal", "precision": 20, "scale": 7}
+    variable = {
+        "type": "record",
+        "name": "VariableScaleDecimal",
+        "fields": [{"name": "scale", "type": "int"}, {"name": "value", "type": "bytes"}],
+        "connect.name": "io.debezium.data.VariableScaleDecimal",
+    }
+    types = {
+        "src": {"type": "bytes", "logicalType": "decimal", "precision": 9},
+        "dst": "long",
+        "t": DECIMAL,
+        "weight": ["null", fixed],
+        "amount": ["null", variable],
+        "risk": ["null", DECIMAL | {"scale": 9}],
+    }
+    rows = [
+        {
+            "src": Decimal(5),
+            "dst": 7,
+            "t": Decimal("1100000000000.25"),
+            "weight": Decimal("-1.5"),
+            "amount": {"scale": scale, "value": value},
+            "risk": Decimal("0.000000001"),
+        }
+        for scale, value in ((2, b"\xff\x38"), (-1, b"\x02"), (0, b""), (99, b"\x01"), (0, b"\x01" * 17))
+    ]
+    fields = {"src": "src", "dst": "dst", "t": "t", "weight": "weight", "features": ["amount", "risk"]}
+    batch = read_avro(registry, types, *rows, {**rows[0], "amount": None, "risk": None}, fields=fields)
+    assert batch.events["weight"].to_pylist() == [-1.5] * 3
+    assert set(batch.events["t"].to_pylist()) == {T * 10**6 + 250}
+    assert batch.events["features"].to_pylist() == [
+        [-2.0, pytest.approx(1e-9)],
+        [20.0, pytest.approx(1e-9)],
+        None,
+    ]
+    assert batch.rejects["sentence"].to_pylist() == [
+        "features (amount) is a decimal of 0 bytes, expected 1 to 16",
+        "features (amount) is a decimal of scale 99",
+        "features (amount) is a decimal of 17 bytes, expected 1 to 16",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ({"type": "int", "connect.name": "io.debezium.time.Date"}, T // 86_400),
+        ({"type": "int", "logicalType": "date"}, T // 86_400),
+        ({"type": "long", "connect.name": "io.debezium.time.Timestamp"}, T * 1000),
+        ({"type": "long", "connect.name": "io.debezium.time.MicroTimestamp"}, T * 10**6),
+        ({"type": "long", "connect.name": "io.debezium.time.NanoTimestamp"}, T * 10**9),
+    ],
+)
+def test_times_have_the_unit_that_their_schema_names(registry: Registry, kind: Any, value: Any) -> None:
+    types = {"src": "long", "dst": "long", "t": ["null", kind], "label": "int"}
+    fields = {"src": "src", "dst": "dst", "t": "t", "label": "label"}
+    batch = read_avro(
+        registry, types, {"src": 1, "dst": 2, "t": value, "label": 3}, fields=fields, time_unit="s"
+    )
+    day = T // 86_400 * 86_400 * 10**6
+    assert batch.events["t"].to_pylist() == [day if "int" in str(kind["type"]) else T * 10**6]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.integers(-(2**127), 2**127 - 1) | st.none(), min_size=1),
+    st.integers(-3, 20),
+    st.integers(0, 3),
+)
+def test_decimals_are_what_python_reads(numbers: list[int | None], scale: int, longer: int) -> None:
+    content = [
+        None
+        if number is None
+        else number.to_bytes(min(16, (number.bit_length() + 8) // 8 + longer), "big", signed=True)
+        for number in numbers
+    ]
+    faults = Faults.none(len(numbers))
+    texts = decimals("x", pa.array([b"", *content], pa.binary())[1:], scale, faults).to_pylist()
+    assert faults.accepted.all()
+    read = [None if text is None else Decimal(text) for text in texts]
+    assert read == [None if n is None else Decimal(f"{n}E{-scale}") for n in numbers]
