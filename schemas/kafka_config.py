@@ -56,6 +56,11 @@ class Topic(Section):
         description="Path of a text that is JSON itself, such as after of Debezium's MongoDB; fields lead through it "
         "(after.user). With the formats json and debezium.",
     )
+    scale: dict[Path, Annotated[int, Field(ge=-38, le=38)]] | None = Field(
+        None,
+        description="Digits behind the point of decimals that come as bytes in base64, without their schema, by path: "
+        "{after.amount: 2}. With the formats json and debezium.",
+    )
     ops: dict[str, OpName] | None = Field(
         None,
         min_length=1,

@@ -1144,3 +1144,57 @@ def splice_texts(
             out[used] = data[k]
             used += 1
         out_ends[m + 1] = used
+
+
+@njit(cache=True, nogil=True)
+def copy_pieces(data: UInt8, starts: Int64, lengths: Int64) -> tuple[Int64, UInt8]:
+    """Copy pieces of ``data`` side by side; their n + 1 ends (int64), and the bytes."""
+    ends = np.zeros(len(starts) + 1, np.int64)
+    for i in range(len(starts)):
+        ends[i + 1] = ends[i] + lengths[i]
+    out = np.empty(ends[-1], np.uint8)
+    for i in range(len(starts)):
+        out[ends[i] : ends[i + 1]] = data[starts[i] : starts[i] + lengths[i]]
+    return ends, out
+
+
+@njit(cache=True, nogil=True)
+def replace_spans(
+    data: UInt8,
+    ends: Int64,
+    starts: Int64,
+    lengths: Int64,
+    which: Int64,
+    new_data: UInt8,
+    new_ends: Int64,
+    out: UInt8,
+    out_ends: Int64,
+) -> None:
+    """Copy texts, and replace a piece of some by another text.
+
+    Args:
+        data: uint8, texts side by side.
+        ends: int64 [n + 1], text i is ``data[ends[i]:ends[i + 1]]``.
+        starts: int64 [n], the begin of each piece.
+        lengths: int64 [n], its bytes.
+        which: int64 [n], the number of the new text; −1: the text stays.
+        new_data: uint8, the new texts side by side.
+        new_ends: int64, their ends.
+        out: uint8, gets the texts; as long as both together.
+        out_ends: int64 [n + 1], gets their ends.
+    """
+    used = 0
+    out_ends[0] = 0
+    for m in range(len(which)):
+        start = ends[m + 1] if which[m] < 0 else starts[m]
+        for k in range(ends[m], start):
+            out[used] = data[k]
+            used += 1
+        if which[m] >= 0:
+            for k in range(new_ends[which[m]], new_ends[which[m] + 1]):
+                out[used] = new_data[k]
+                used += 1
+            for k in range(start + lengths[m], ends[m + 1]):
+                out[used] = data[k]
+                used += 1
+        out_ends[m + 1] = used

@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 
 from freshet_graph.schemas.events import IdKind, Reason
 from freshet_graph.schemas.fields import PathKeys
-from freshet_graph.stream.arrays.kinds import Int64, UInt8
+from freshet_graph.stream.arrays.kinds import Bool, Int64, UInt8
 from freshet_graph.stream.decode.confluent import without_header
-from freshet_graph.stream.decode.json_kernel import find_elements, splice_texts
+from freshet_graph.stream.decode.json_kernel import copy_pieces, find_elements, splice_texts
 from freshet_graph.stream.decode.json_messages import array_elements, read_json, with_inner, written_spans
 from freshet_graph.stream.decode.mapping import ELEMENT, VALUE, WRITTEN, Mapping
 from freshet_graph.stream.decode.merging import Merging
@@ -108,7 +108,7 @@ def _elements(
     texts: pa.LargeBinaryArray, limits: Limits, shown: str
 ) -> tuple[pa.LargeBinaryArray, Int64, Int64, list[Refusal]]:
     """The elements of arrays: each with the place of its array and its own in it; and arrays that are none."""
-    data, ends = _buffers(texts)
+    data, ends = buffers_of(texts)
     room = int(ends[-1] - ends[0]) + 1
     starts, lengths = np.empty(room, np.int64), np.empty(room, np.int64)
     counts = np.empty(len(texts), np.int64)
@@ -116,7 +116,7 @@ def _elements(
     refusals: list[Refusal] = []
     places = np.repeat(np.arange(len(texts)), np.maximum(counts, 0))
     rows = np.arange(total) - (np.cumsum(np.maximum(counts, 0)) - np.maximum(counts, 0))[places]
-    pieces = [_taken(data, starts[:total], lengths[:total])]
+    pieces = [pieces_of(data, starts[:total], lengths[:total])]
     more_places: list[int] = []
     more_rows: list[int] = []
     more: list[bytes] = []
@@ -145,7 +145,7 @@ def _elements(
     return elements, places.astype(np.int64), rows.astype(np.int64), refusals
 
 
-def _buffers(texts: pa.LargeBinaryArray) -> tuple[UInt8, Int64]:
+def buffers_of(texts: pa.LargeBinaryArray) -> tuple[UInt8, Int64]:
     """The bytes of texts side by side, and their n + 1 ends; a null is empty."""
     if len(texts) == 0:
         return np.empty(0, np.uint8), np.zeros(1, np.int64)
@@ -154,11 +154,10 @@ def _buffers(texts: pa.LargeBinaryArray) -> tuple[UInt8, Int64]:
     return read_only(data_buffer or b"", np.uint8), ends
 
 
-def _taken(data: UInt8, starts: Int64, lengths: Int64) -> pa.LargeBinaryArray:
+def pieces_of(data: UInt8, starts: Int64, lengths: Int64) -> pa.LargeBinaryArray:
     """Pieces of bytes as an array."""
-    ends = np.concatenate(([0], np.cumsum(lengths)))
-    wanted = np.repeat(starts - ends[:-1], lengths) + np.arange(ends[-1])
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(data[wanted])]
+    ends, content = copy_pieces(data, starts, lengths)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(content)]
     return pa.LargeBinaryArray.from_buffers(_BINARY, len(starts), buffers)
 
 
@@ -170,12 +169,17 @@ def inlined(values: pa.LargeBinaryArray, paths: Sequence[PathKeys]) -> pa.LargeB
     return values
 
 
+def written_at(values: pa.LargeBinaryArray, keys: PathKeys) -> tuple[Int64, Int64, Bool]:
+    """Start and length of the value at a path in each message (0: none), and whether the scanner knows the message."""
+    wanted = Mapping(paths=(((WRITTEN, 0), keys),), mapped=True, elsewhere=frozenset({"src", "dst", "t"}))
+    return written_spans(values, wanted)
+
+
 def _inlined(values: pa.LargeBinaryArray, keys: PathKeys) -> pa.LargeBinaryArray:
     if len(values) == 0:
         return values
-    wanted = Mapping(paths=(((WRITTEN, 0), keys),), mapped=True, elsewhere=frozenset({"src", "dst", "t"}))
-    starts, lengths, known = written_spans(values, wanted)
-    data, ends = _buffers(values)
+    starts, lengths, known = written_at(values, keys)
+    data, ends = buffers_of(values)
     out, out_ends = np.empty(int(ends[-1] - ends[0]), np.uint8), np.empty(len(values) + 1, np.int64)
     splice_texts(data, ends, starts, lengths, out, out_ends)
     buffers = [None, pa.py_buffer(out_ends), pa.py_buffer(out)]

@@ -14,6 +14,15 @@ TimeUnit = Literal["s", "ms", "us", "ns", "rfc3339"]
 SCALE_DIGITS = {"s": 6, "ms": 3, "us": 0, "ns": -3}
 """Decimal places between a unit and the microsecond."""
 
+TIME_UNITS: dict[str, TimeUnit | Literal["days"]] = {
+    "date": "days",
+    "Date": "days",
+    "Timestamp": "ms",
+    "MicroTimestamp": "us",
+    "NanoTimestamp": "ns",
+}
+"""Units of times by the last part of the name that Debezium and Kafka Connect give to a type, and of Avro's dates."""
+
 _RFC3339 = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d+))?([Zz]|([+-])(\d\d):(\d\d))?", re.ASCII
 )

@@ -12,6 +12,7 @@ from freshet_graph.schemas.events import Reason
 from freshet_graph.schemas.fields import PathKeys
 from freshet_graph.stream.decode.arrow import MOST_SCALE, SCALE, UNIT, VARIABLE
 from freshet_graph.stream.decode.reading import RefusedError
+from freshet_graph.stream.decode.times import TIME_UNITS
 
 UNKNOWN_SCHEMA = "unknown_schema"
 """Reason of a message whose schema the registry does not have, or that cannot be read."""
@@ -37,14 +38,6 @@ _PRIMITIVES = {
     "string": pa.string(),
 }
 _NUMBERS = ("int", "long", "float", "double")
-TIME_UNITS = {
-    "date": "days",
-    "Date": "days",
-    "Timestamp": "ms",
-    "MicroTimestamp": "us",
-    "NanoTimestamp": "ns",
-}
-"""Units of times by the last part of the name that Debezium and Kafka Connect give to a type, and of Avro's dates."""
 _TIMES = {"millis": "ms", "micros": "us", "nanos": "ns"}
 
 Wanted = dict[str, "Wanted"]

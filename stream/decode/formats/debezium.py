@@ -26,6 +26,7 @@ from freshet_graph.stream.decode.formats.avro import AvroMessages, AvroReader, C
 from freshet_graph.stream.decode.formats.interface import FORMATS, MessageFormat
 from freshet_graph.stream.decode.formats.plain import JsonFormat
 from freshet_graph.stream.decode.json_lists import inlined
+from freshet_graph.stream.decode.json_meanings import Meanings
 from freshet_graph.stream.decode.json_messages import NOT_JSON, read_json
 from freshet_graph.stream.decode.mapping import FIELDS, Mapping, Target
 from freshet_graph.stream.decode.reading import (
@@ -215,6 +216,19 @@ class DebeziumFormat(Envelope):
     reasons: ClassVar[dict[str, str]] = JsonFormat.reasons
     columns: ClassVar[dict[str, str]] = {name: name for name in FIELDS}
 
+    def __init__(self, topic: Topic, kafka: Kafka, ids: IdKind, options: Section) -> None:
+        super().__init__(topic, kafka, ids, options)
+        paths = {
+            (name, keys) for image in (AFTER, BEFORE) for (name, _), keys in self._mapping(image, {}).paths
+        }
+        times = [keys for name, keys in paths if name == "t"]
+        scales = {
+            (image, *keys[1:]) if keys[0] == AFTER else keys: scale
+            for keys, scale in ((path_keys(path), scale) for path, scale in (topic.scale or {}).items())
+            for image in (AFTER, BEFORE)
+        }
+        self._meanings = Meanings((keys for _, keys in paths), times, self.unit, scales)
+
     def _images(self, values: pa.LargeBinaryArray) -> tuple[Images, list[pa.Table]]:
         if self.topic.json_text is not None:
             keys = path_keys(self.topic.json_text)
@@ -222,6 +236,7 @@ class DebeziumFormat(Envelope):
             values = inlined(values, [(*under, *path) for path in images for under in ((), ("payload",))])
         form = np.full(len(values), _PLAIN, np.int8)
         form[_may_hold(values, "payload")] = _EITHER
+        values = self._meanings.read(values, form == _EITHER)
         may_delete = _may_hold(values, DELETED)
         deleted, not_deleted = self._pass(values, may_delete, BEFORE, {DELETED: Op.INSERT}, form)
         gone = np.concatenate([np.empty(0, np.int64), *(rows.messages for rows in deleted)])

@@ -54,7 +54,7 @@ class MessageFormat(ABC):
     lists: ClassVar[bool] = False
     """Whether a topic may have ``many``: events in the elements of an array."""
     inner_json: ClassVar[bool] = False
-    """Whether a topic may have ``json``: a text that is JSON."""
+    """Whether a topic may have ``json``, a text that is JSON, and ``scale``, decimals as bytes in JSON."""
     reasons: ClassVar[Mapping[str, str]] = {}
     """Reasons of refusals besides ``freshet_graph.schemas.events.Reason``, each with its meaning: labels of a metric."""
 
@@ -145,6 +145,7 @@ def create_format(topic: Topic, kafka: Kafka, ids: IdKind) -> MessageFormat:
     for key, value, known in (
         ("many", topic.many, format_class.lists),
         ("json", topic.json_text, format_class.inner_json),
+        ("scale", topic.scale, format_class.inner_json),
     ):
         if value is not None and not known:
             raise Failure(f"topic {topic.name}: format {topic.format} cannot have {key}. Leave it out")

@@ -3,16 +3,20 @@
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 
 from freshet_graph.schemas.config import Kafka, Topic
 from freshet_graph.schemas.events import IdKind, event_schema
 from freshet_graph.schemas.fields import path_keys
+from freshet_graph.schemas.section import Section
 from freshet_graph.schemas.wire import ARROW_COLUMNS, JsonEvent
 from freshet_graph.stream.decode.arrow import NOT_ARROW, read_arrow, views
+from freshet_graph.stream.decode.confluent import without_header
 from freshet_graph.stream.decode.encode import encode_arrow, encode_json
 from freshet_graph.stream.decode.formats.interface import FORMATS, MessageFormat
 from freshet_graph.stream.decode.json_lists import inlined, read_many
+from freshet_graph.stream.decode.json_meanings import Meanings
 from freshet_graph.stream.decode.json_messages import NOT_JSON, read_json
 from freshet_graph.stream.decode.reading import Limits, Read, refusal_table, unanswered
 from freshet_graph.stream.decode.times import TimeUnit
@@ -29,10 +33,17 @@ class JsonFormat(MessageFormat):
     inner_json: ClassVar[bool] = True
     reasons: ClassVar[dict[str, str]] = {NOT_JSON: "no JSON object, or one with the same key twice"}
 
+    def __init__(self, topic: Topic, kafka: Kafka, ids: IdKind, options: Section) -> None:
+        super().__init__(topic, kafka, ids, options)
+        scales = {path_keys(path): scale for path, scale in (topic.scale or {}).items()}
+        self._meanings = Meanings((), (), self.unit, scales)
+
     def read(self, values: pa.LargeBinaryArray, at_once: Limits | None) -> Read:
         """See ``MessageFormat.read``."""
         if self.topic.json_text is not None:
             values = inlined(values, [path_keys(self.topic.json_text)])
+        if self.topic.scale is not None:
+            values = self._meanings.read(without_header(values)[0], np.zeros(len(values), bool))
         if self.mapping.many is not None:
             return read_many(values, self.ids, self.unit, self.mapping, self.limits, at_once)
         return Read(*read_json(values, self.ids, self.unit, self.mapping), len(values))

@@ -1,5 +1,6 @@
 """Debezium's change events: rows that come, change and go, as edges, in JSON and in Avro."""
 
+import base64
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -290,3 +291,99 @@ def test_a_mapping_that_an_envelope_cannot_have_is_refused(topic: dict[str, Any]
     with pytest.raises(Failure, match="topic edges: ") as caught:
         as_json(**topic)
     assert words in str(caught.value)
+
+
+CONNECT = "org.apache.kafka.connect.data."
+
+
+def in_schema(after: dict[str, Any], kinds: dict[str, dict[str, Any]], op: str = "c", **more: Any) -> bytes:
+    """A change with its schema around it; ``kinds`` are the columns' types."""
+    fields = [{"field": name, "type": "bytes", **kind} for name, kind in kinds.items()]
+    rows = [{"field": name, "type": "struct", "fields": fields} for name in ("before", "after")]
+    payload = {"before": None, "after": after, "source": {"ts_ms": T_MS}, "op": op, **more}
+    return json.dumps({"schema": {"type": "struct", "fields": rows}, "payload": payload}).encode()
+
+
+def in_base64(number: int, size: int = 3) -> str:
+    return base64.b64encode(number.to_bytes(size, "big", signed=True)).decode()
+
+
+def decimal_kind(scale: int) -> dict[str, Any]:
+    return {
+        "name": f"{CONNECT}Decimal",
+        "parameters": {"scale": str(scale), "connect.decimal.precision": "10"},
+    }
+
+
+PAID = {"src": "after.who", "dst": "after.whom", "t": "source.ts_ms", "weight": "after.amount"}
+
+
+def test_decimals_as_bytes_have_the_scale_of_their_schema() -> None:
+    kinds = {"who": decimal_kind(0), "amount": decimal_kind(2)}
+    variable = {"amount": {"type": "struct", "name": "io.debezium.data.VariableScaleDecimal"}}
+    row_ = {"who": in_base64(5), "whom": 6, "amount": in_base64(-1250)}
+    values = [
+        in_schema(row_, kinds),
+        in_schema(row_ | {"who": 5, "amount": {"scale": 1, "value": in_base64(15)}}, variable),
+        in_schema(row_ | {"amount": "!"}, kinds),
+        in_schema(row_ | {"amount": None}, kinds),
+        in_schema(row_ | {"who": 5}, {}),
+        in_schema({"who": in_base64(7), "whom": 8}, kinds, "u", before={"who": in_base64(5), "whom": 6}),
+    ]
+    batch = decode(*values, topic={"format": "debezium", "fields": PAID})
+    columns = (batch.events[name].to_pylist() for name in ("offset", "op", "src", "dst", "weight"))
+    assert list(zip(*columns, strict=True)) == [
+        (100, 1, 5, 6, -12.5), (102, 1, 5, 6, 1.5), (106, 1, 5, 6, 1.0), (110, -1, 5, 6, 1.0), (110, 1, 7, 8, 1.0),
+    ]  # fmt: skip
+    assert batch.rejects["sentence"].to_pylist() == [
+        "weight (payload.after.amount) is the string '!', expected a number",
+        f"weight (payload.after.amount) is the string {in_base64(-1250)!r}, expected a number",
+    ]
+
+
+def test_decimals_without_a_schema_have_a_scale_in_the_configuration() -> None:
+    rows = {"who": 5, "whom": 6, "amount": in_base64(199)}
+    values = [json.dumps(change("c", None, rows)).encode(), json.dumps(change("d", rows)).encode()]
+    texts = json.dumps(change("c", None, rows | {"amount": "1.25"})).encode()
+    topic = {"format": "debezium", "fields": PAID, "scale": {"after.amount": 2}}
+    batch = decode(*values, texts, topic=topic)
+    assert batch.events["weight"].to_pylist() == [pytest.approx(1.99), pytest.approx(1.99), 1.25]
+    assert batch.events["op"].to_pylist() == [1, -1, 1]
+    plain = {"fields": {"src": "a", "dst": "b", "t": "t", "weight": "w.x"}, "scale": {"w.x": 1}}
+    message = json.dumps({"a": 1, "b": 2, "t": 1_100_000_000, "w": {"x": in_base64(-15)}}).encode()
+    assert decode(message, topic=plain).events["weight"].to_pylist() == [-1.5]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("io.debezium.time.Date", T_MS // 86_400_000),
+        (f"{CONNECT}Date", T_MS // 86_400_000),
+        ("io.debezium.time.Timestamp", T_MS),
+        (f"{CONNECT}Timestamp", T_MS),
+        ("io.debezium.time.MicroTimestamp", T_MS * 1000),
+        ("io.debezium.time.NanoTimestamp", T_MS * 10**6),
+    ],
+)
+@pytest.mark.parametrize("unit", [None, "s", "us"])
+def test_times_have_the_unit_that_their_schema_names(name: str, value: int, unit: str | None) -> None:
+    fields = {"src": "after.who", "dst": "after.whom", "t": "after.at"}
+    message = in_schema({"who": 1, "whom": 2, "at": value}, {"at": {"type": "int64", "name": name}})
+    batch = decode(message, topic={"format": "debezium", "fields": fields, "time_unit": unit})
+    expected = T_MS // 86_400_000 * 86_400_000 if name.endswith("Date") else T_MS
+    assert batch.events["t"].to_pylist() == [expected * 1000]
+
+
+def test_hostile_schemas_around_a_change_do_no_harm() -> None:
+    good = json.loads(in_schema({"who": 1, "whom": 2, "amount": 3}, {}))
+    schemas: list[Any] = [None, 5, [], {"fields": 5}, {"fields": [5]}, {"fields": [{"field": "after"}]}]
+    deep: Any = {}
+    for _ in range(30):
+        deep = {"fields": [{"field": "after", **deep}]}
+    kinds = [
+        {"name": f"{CONNECT}Decimal", "parameters": p} for p in (None, {}, {"scale": "9" * 9}, {"scale": "x"})
+    ]
+    schemas += [deep, *(json.loads(in_schema({}, {"amount": kind}))["schema"] for kind in kinds)]
+    values = [json.dumps(good | {"schema": schema}).encode() for schema in schemas]
+    batch = decode(*values, topic={"format": "debezium", "fields": PAID})
+    assert batch.events["weight"].to_pylist() == [3.0] * len(schemas)
