@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from freshet_graph.schemas.events import IdKind
-from freshet_graph.schemas.fields import MAX_PARTS
+from freshet_graph.schemas.fields import MAX_PARTS, HashFeature
 from freshet_graph.schemas.kafka_config import Kafka, SchemaRegistry, Topic, TopicName
 from freshet_graph.schemas.section import Section
 from freshet_graph.schemas.store_address import Store
@@ -120,11 +120,15 @@ class Features(Section):
         widths = {key: width for key, (path, width) in ends.items() if path is not None}
         sizes = " and ".join(f"{key} is {width}" for key, width in widths.items())
         where = f"kafka.topics: fields of topic {topic.name}"
-        if isinstance(fields.features, list) and len(fields.features) not in widths.values():
-            count = len(fields.features)
-            return (
-                f"{where} lists {count} paths of features, but {sizes}. Set {' or '.join(widths)} to {count}"
-            )
+        if isinstance(fields.features, list):
+            made = [one.width if isinstance(one, HashFeature) else 1 for one in fields.features]
+            count = sum(made)
+            if count not in widths.values():
+                of_values = "" if count == len(made) else f", {count} values"
+                return (
+                    f"{where} lists {len(made)} paths of features{of_values}, but {sizes}. "
+                    f"Set {' or '.join(widths)} to {count}"
+                )
         if fields.features is not None and not any(widths.values()):
             return f"{where} names features, but {sizes}. Set {' or '.join(widths)} to their number"
         if fields.values is not None and not self.node:

@@ -85,6 +85,31 @@ def _checked(path: str) -> str:
 Path = Annotated[str, AfterValidator(_checked)]
 
 
+class LogFeature(Section):
+    """The logarithm of a number: sign · log(1 + |number|)."""
+
+    log: Path = Field(description="Path of the number.")
+
+
+class HashFeature(Section):
+    """A category as numbers: of ``width`` ones the one at the hash of its text is 1, and the others are 0."""
+
+    hash: Path = Field(description="Path of a text, a number or a boolean.")
+    width: int = Field(
+        ge=2, le=MAX_FEATURE_PATHS, description="Number of values; categories of one hash are alike."
+    )
+
+
+FeatureSource = Path | LogFeature | HashFeature
+
+
+def feature_path(source: FeatureSource) -> str:
+    """The path of one of several features."""
+    if isinstance(source, LogFeature):
+        return source.log
+    return source.hash if isinstance(source, HashFeature) else source
+
+
 class Fields(Section):
     """Paths of keys to the fields of an event; only what is named here is read.
 
@@ -97,9 +122,12 @@ class Fields(Section):
     t: Path = Field(description="Event time.")
     op: Path | None = Field(None, description="Operation of the event; topic key ops has its words.")
     weight: Path | None = Field(None, description="Edge weight.")
-    features: Path | Annotated[list[Path], Field(min_length=1, max_length=MAX_FEATURE_PATHS)] | None = Field(
+    features: (
+        Path | Annotated[list[FeatureSource], Field(min_length=1, max_length=MAX_FEATURE_PATHS)] | None
+    ) = Field(
         None,
-        description="An array of numbers, or a list of paths to one number each, all or none of which are given.",
+        description="An array of numbers, or a list of paths to one number each, all or none of which are given. "
+        "{log: amount} is sign · log(1 + |amount|), and {hash: currency, width: 8} is a category as 8 numbers.",
     )
     label: Path | None = Field(None, description="Label.")
     event_id: Path | None = Field(None, description="The producer's id of the event.")
@@ -112,7 +140,7 @@ class Fields(Section):
             value = getattr(self, name)
             for part, path in enumerate(value if isinstance(value, list) else [value]):
                 if path is not None:
-                    yield name, part, field_keys(path)
+                    yield name, part, field_keys(feature_path(path))
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -133,7 +161,7 @@ class Fields(Section):
         if self.values is not None and self.node is None:
             raise ValueError("offset and values are of node events. Name node as well")
         listed = self.features if isinstance(self.features, list) else []
-        if len(set(listed)) < len(listed):
+        if len({*map(repr, listed)}) < len(listed):
             raise ValueError(f"features names a path twice: {listed}")
         if self.values is not None and self.values == self.features:
             raise ValueError(f"features and values are both at {self.values}. Give each a path of its own")

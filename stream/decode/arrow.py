@@ -18,6 +18,7 @@ from freshet_graph.schemas.fields import PathKeys
 from freshet_graph.stream.arrays.kinds import Int64
 from freshet_graph.stream.decode.columns import (
     NULL_KINDS,
+    buckets,
     canonical,
     decimals,
     decoded,
@@ -198,7 +199,8 @@ def _renamed(batch: pa.RecordBatch, mapping: Mapping, faults: Faults) -> pa.Reco
         column, field = _place_at(batch, keys, mapping.many)
         column = _meant(mapping.shown(name, part), column, field.metadata or {}, name == "t", faults)
         if name == "features" and mapping.feature_parts:
-            parts.append(float32s(mapping.shown(name, part), column, faults))
+            shown, width = mapping.shown(name, part), mapping.hashed[part] if mapping.hashed else 0
+            parts.append(buckets(shown, column, width) if width else float32s(shown, column, faults))
         else:
             columns[_NAMES.get(name, name)] = column
     if parts:

@@ -16,7 +16,7 @@ import pyarrow.types as pt
 
 from freshet_graph.schemas.events import MAX_ID_BYTES, OUT_OF_RANGE_US, US_PER_S, IdKind, Op, Reason
 from freshet_graph.stream.arrays.kinds import Bool
-from freshet_graph.stream.decode.json_kernel import rfc3339, scan_number, to_float32, to_us
+from freshet_graph.stream.decode.json_kernel import hashed, rfc3339, scan_number, to_float32, to_us
 from freshet_graph.stream.decode.reading import RefusedError
 from freshet_graph.stream.decode.times import SCALE_DIGITS, TimeUnit, rfc3339_to_us, scaled_to_us
 from freshet_graph.stream.decode.validate import Draft, Faults, draft_schema, shorten
@@ -232,6 +232,29 @@ def _column(batch: pa.RecordBatch, name: str, shown: str) -> pa.Array | None:
         return None
     column = batch.column(places[0])
     return decoded(shown, column) if pt.is_dictionary(column.type) else plain(column)
+
+
+def buckets(name: str, column: pa.Array, count: int) -> pa.Array:
+    """The bucket (float32) of each category: the hash of its text, modulo ``count``.
+
+    Raises:
+        RefusedError: They are neither texts, numbers nor booleans.
+    """
+    kind = column.type
+    if pt.is_dictionary(kind):
+        column = decoded(name, column)
+    elif not (
+        is_text(kind)
+        or pt.is_integer(kind)
+        or pt.is_floating(kind)
+        or pt.is_boolean(kind)
+        or pt.is_null(kind)
+    ):
+        raise _wrong(name, column, ["texts, numbers or booleans"])
+    words = column.cast(pa.string()).dictionary_encode()
+    contents = [np.frombuffer(word.encode(), np.uint8) for word in words.dictionary.to_pylist()]
+    numbers = [float(hashed(word, 0, len(word)) % np.uint64(count)) for word in contents]
+    return pa.array(numbers, pa.float32()).take(words.indices)
 
 
 def plain(column: pa.Array) -> pa.Array:

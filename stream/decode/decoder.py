@@ -18,6 +18,7 @@ from freshet_graph.schemas.events import REJECT_SCHEMA, Reason, event_schema
 from freshet_graph.schemas.fields import RecordColumn
 from freshet_graph.stream.arrays.kinds import Bool, Int64
 from freshet_graph.stream.decode.beside import BesideFields
+from freshet_graph.stream.decode.features import MadeFeatures
 from freshet_graph.stream.decode.formats.interface import UnavailableError, create_format
 from freshet_graph.stream.decode.reading import REFUSAL_SCHEMA, DecodedRows, Limits, refused_alike, renumbered
 from freshet_graph.stream.decode.validate import Draft, Faults, Rules, check
@@ -152,6 +153,7 @@ class Decoder:
         self._reasons = {*Reason, *self._format.reasons}
         self._limits = self._format.limits
         self._beside = BesideFields(topic, config.kafka, config.ids, self._format.unit, self._format.mapping)
+        self._made_features = MadeFeatures.of(topic)
         many = topic.many_keys
         paths = () if many is None or topic.fields is None else topic.fields.paths()
         # An id of the whole message would make all its events but one repeats.
@@ -319,6 +321,7 @@ class Decoder:
 
     def _checked(self, rows: DecodedRows, rules: Rules) -> tuple[_Events, list[pa.Table]]:
         """The rows that keep the rules, and the refusals of the others."""
+        rows = self._made_features.made(rows)
         check(rows.draft, rules, self._shown)
         faults = rows.draft.faults
         accepted, named = faults.accepted, rows

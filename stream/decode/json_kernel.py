@@ -567,7 +567,7 @@ FEATURE_PART = len(FIELDS)
 SPAN = len(FIELDS) + 1
 """Slot of a value that is left as it is written."""
 
-CHILD, SLOT, PART, ALSO = 2, 3, 4, 5
+CHILD, SLOT, PART, ALSO, BUCKETS = 2, 3, 4, 5, 6
 """Columns of ``PathTable.entries`` after the key's start and end."""
 
 
@@ -578,8 +578,9 @@ class PathTable:
     Attributes:
         keys: uint8, the keys' bytes.
         levels: int64 [levels + 1], first entry of each level; level 0 is the message.
-        entries: int64 [entries, 6]: start and end in ``keys``; the level below or −1; slot of the field (as in
-            ``FIELDS``) or −1; place among the paths of features; another entry that reads the same value or −1.
+        entries: int64 [entries, 7]: start and end in ``keys``; the level below or −1; slot of the field (as in
+            ``FIELDS``) or −1; place among the paths of features; another entry that reads the same value or −1;
+            number of buckets of a category or 0.
     """
 
     keys: UInt8
@@ -599,7 +600,7 @@ class PathTable:
             levels.append(len(rows))
             for key, below in level.items():
                 text = key.encode("utf-8", "surrogatepass")
-                row = [len(keys), len(keys) + len(text), -1, -1, 0, -1]
+                row = [len(keys), len(keys) + len(text), -1, -1, 0, -1, 0]
                 keys += text
                 if isinstance(below, dict):
                     waiting.append(below)
@@ -610,10 +611,11 @@ class PathTable:
                         slot = (
                             FEATURE_PART if is_part else SPAN if target == WRITTEN else FIELDS.index(target)
                         )
+                        buckets = mapping.hashed[part] if is_part and mapping.hashed else 0
                         if row[SLOT] < 0:
-                            row[SLOT], row[PART] = slot, part
+                            row[SLOT], row[PART], row[BUCKETS] = slot, part, buckets
                         else:
-                            more.append((len(rows), [0, 0, -1, slot, part, -1]))
+                            more.append((len(rows), [0, 0, -1, slot, part, -1, buckets]))
                 rows.append(row)
         levels.append(len(rows))
         for owner, row in more:  # beyond all levels, so no key leads to them
@@ -622,7 +624,7 @@ class PathTable:
         return cls(
             np.frombuffer(keys, np.uint8).copy(),
             np.array(levels, np.int64),
-            np.array(rows, np.int64).reshape(-1, 6),
+            np.array(rows, np.int64).reshape(-1, 7),
         )
 
 
@@ -841,6 +843,28 @@ def _read_text(data: UInt8, i: int, end: int, unescaped: UInt8, used: int) -> tu
 
 
 @njit(cache=True, nogil=True)
+def hashed(data: UInt8, i: int, end: int) -> np.uint64:
+    """The hash FNV-1a of bytes, 64 bits: the same in every process, and so in every snapshot."""
+    value = np.uint64(0xCBF29CE484222325)
+    for k in range(i, end):
+        value = (value ^ np.uint64(data[k])) * np.uint64(0x100000001B3)
+    return value
+
+
+@njit(cache=True, nogil=True)
+def _bucket(data: UInt8, i: int, end: int, buckets: int) -> tuple[int, int]:
+    """The bucket of a text, number or boolean at i; position after it or −1, and its number."""
+    c = byte_at(data, i, end)
+    if c in (OPEN_OBJECT, OPEN_ARRAY):
+        return -1, 0
+    past = plain_string_end(data, i, end) + 1 if c == QUOTE else skip_value(data, i, end)
+    if past <= 0 or (c == MINUS and past == i + 2 and data[i + 1] == ZERO):  # -0 is the number 0
+        return -1, 0
+    start, stop = (i + 1, past - 1) if c == QUOTE else (i, past)
+    return past, int(hashed(data, start, stop) % np.uint64(buckets))
+
+
+@njit(cache=True, nogil=True)
 def _read_whole(data: UInt8, i: int, end: int) -> tuple[int, int]:
     """Read an integer at i: position after it or −1, and the number."""
     i, negative, digits, power, exact, integer = _scan_quoted(data, i, end)
@@ -992,6 +1016,10 @@ def _scan(
                             i, negative, digits, power, exact, _ = _scan_quoted(data, i, end)
                             certain, weight[m] = to_float32(negative, digits, power, exact)
                             ok &= certain
+                        elif bit == PART_BIT and entries[e, BUCKETS] > 0:
+                            i, number = _bucket(data, i, end, entries[e, BUCKETS])
+                            values[first + entries[e, PART]] = number
+                            parts_found += 1
                         elif bit == PART_BIT:
                             i, negative, digits, power, exact, _ = _scan_quoted(data, i, end)
                             certain, values[first + entries[e, PART]] = to_float32(

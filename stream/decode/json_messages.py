@@ -32,6 +32,7 @@ from freshet_graph.stream.decode.json_kernel import (
     Columns,
     ScanPlan,
     gather_text,
+    hashed,
     scan,
 )
 from freshet_graph.stream.decode.mapping import NATIVE, WRITTEN, Level, Mapping
@@ -605,7 +606,11 @@ def _values(fields: _Fields, name: str) -> npt.NDArray[np.float32] | None:
     listed = name == "features" and fields.mapping.feature_parts > 0
     if not isinstance(value, list):
         _wrong(fields.shown(name), value, "an array of numbers")
-    value = [_number_in(item) for item in value]
+    buckets = fields.mapping.hashed if listed else ()
+    value = [
+        _bucket(item, buckets[i]) if i < len(buckets) and buckets[i] else _number_in(item)
+        for i, item in enumerate(value)
+    ]
     for i, item in enumerate(value):
         if not _is_number(item):
             shown = fields.mapping.shown(name, i) if listed else f"{fields.shown(name)}[{i}]"
@@ -666,6 +671,15 @@ def _text(name: str, value: str) -> str:
 
 def _is_number(value: Any) -> TypeGuard[int | Number]:
     return type(value) in (int, Number)
+
+
+def _bucket(value: Any, buckets: int) -> Any:
+    """The bucket of a category; an array and an object as they are."""
+    if isinstance(value, list | dict):
+        return value
+    text = json.dumps(value) if isinstance(value, bool) else str(value)
+    content = np.frombuffer(text.encode("utf-8", "replace"), np.uint8)
+    return int(hashed(content, 0, len(content)) % np.uint64(buckets))
 
 
 def _number_in(value: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 
 from freshet_graph.schemas.config import Topic
 from freshet_graph.schemas.events import Op
-from freshet_graph.schemas.fields import PathKeys, RecordColumn
+from freshet_graph.schemas.fields import HashFeature, PathKeys, RecordColumn
 
 FIELDS = ("src", "dst", "t", "op", "weight", "features", "label", "event_id", "node", "offset", "values")
 """The fields of an edge event or a node event, and the keys of a message without a mapping."""
@@ -67,6 +67,7 @@ class Mapping:
         feature_parts: Number of paths that features are made of; 0: they are one array, or there are none.
         time_texts: Whether ``t`` may be an RFC 3339 text besides a number: the topic has no ``time_unit``.
         elsewhere: Fields that other parts of the record have: a message needs none of them.
+        hashed: Of each of listed features the number of values that a category takes; 0: it is a number.
         many: Keys of the array whose elements are events; None: a message is one. Paths lead through it.
     """
 
@@ -78,6 +79,7 @@ class Mapping:
     feature_parts: int = 0
     time_texts: bool = False
     elsewhere: frozenset[str] = frozenset()
+    hashed: tuple[int, ...] = ()
     many: PathKeys | None = None
 
     @classmethod
@@ -88,7 +90,9 @@ class Mapping:
             paths = tuple(((name, part), keys) for name, part, keys in topic.fields.paths())
             listed = topic.fields.features
             more |= {"paths": paths, "mapped": True}
-            more["feature_parts"] = len(listed) if isinstance(listed, list) else 0
+            if isinstance(listed, list):
+                hashed = tuple(one.width if isinstance(one, HashFeature) else 0 for one in listed)
+                more |= {"feature_parts": len(listed), "hashed": hashed}
         if topic.ops is not None:
             words = tuple((word, _MEANING[meaning]) for word, meaning in topic.ops.items())
             more |= {"words": words, "own_ops": True}
@@ -123,16 +127,20 @@ class Mapping:
         """
         paths: dict[str, list[tuple[Target, PathKeys]]] = {always: []}
         listed: Counter[str] = Counter()
-        for (name, _), keys in self.paths:
+        hashed: dict[str, list[int]] = {}
+        for (name, part), keys in self.paths:
             where = part_of(name, keys)
             is_listed = name == "features" and self.feature_parts > 0
             paths.setdefault(where, []).append(((name, listed[where] if is_listed else 0), keys))
-            listed[where] += is_listed
+            if is_listed:
+                listed[where] += 1
+                hashed.setdefault(where, []).append(self.hashed[part])
         return {
             where: replace(
                 self,
                 paths=tuple(own),
                 feature_parts=listed[where],
+                hashed=tuple(hashed.get(where, ())),
                 elsewhere=self.elsewhere | self.names - {name for (name, _), _ in own},
             )
             for where, own in paths.items()

@@ -1,5 +1,6 @@
 """Events whose fields lie in several parts of a message, or beside it: the columns of each field from the part that has it."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -45,17 +46,18 @@ class Merging:
         # Of each of listed features: the part that has it, its place there, and its name in sentences.
         self._listed: list[tuple[str, int, str]] = []
         if whole.feature_parts and "features" in self.columns:
-            place_of = {
-                keys: (part, place)
+            part_of = {
+                keys: part
                 for part, mapping in parts.items()
-                for (name, place), keys in mapping.paths
+                for (name, _), keys in mapping.paths
                 if name == "features"
             }
-            self._listed = [
-                (*place_of[keys], whole.shown(name, number))
-                for (name, number), keys in whole.paths
-                if name == "features"
-            ]
+            counts: Counter[str] = Counter()
+            for (name, number), keys in whole.paths:
+                if name == "features":
+                    part = part_of[keys]
+                    self._listed.append((part, counts[part], whole.shown(name, number)))
+                    counts[part] += 1
 
     def filled(self, rows: DecodedRows, drafts: Mapping[str, Draft], places: Int64) -> DecodedRows:
         """Rows of the base with the fields of the other parts.

@@ -40,6 +40,14 @@ MAPPINGS = [
             "id_prefix": {"node": "n:", "dst": "é"},
         },
         {"fields": {"node": r"user\.id", "t": r"a\\.b.c", "features": ["f"], "label": "a\\\\.l"}},
+        {
+            "fields": {
+                "src": "a",
+                "dst": "b",
+                "t": "t",
+                "features": [{"hash": "c.x", "width": 3}, "c.x", {"log": "f"}, {"hash": "f", "width": 5}],
+            }
+        },
         {"ops": {"+": "insert", "-": "delete"}, "id_prefix": {"src": "x"}},
         {
             "fields": {"src": "a", "dst": "b", "t": "t", "op": "o"},

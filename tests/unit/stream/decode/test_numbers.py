@@ -1,5 +1,7 @@
 """Numbers as they come: texts of numbers, ids of the other kind, and operations that are no words."""
 
+import json
+import math
 from collections.abc import Iterator
 from decimal import Decimal
 from io import BytesIO
@@ -7,12 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from decoding import decode, ipc, reasons
+from decoding import decode, decoder, ipc, poll, reasons
 from fastavro import parse_schema, schemaless_writer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from registry_server import Registry, confluent, serving
 
+from freshet_graph.schemas.config import Topic
 from freshet_graph.stream.decode.columns import decimals
 from freshet_graph.stream.decode.validate import Faults
 
@@ -191,3 +195,67 @@ def test_decimals_are_what_python_reads(numbers: list[int | None], scale: int, l
     assert faults.accepted.all()
     read = [None if text is None else Decimal(text) for text in texts]
     assert read == [None if n is None else Decimal(f"{n}E{-scale}") for n in numbers]
+
+
+MADE = {
+    "time_unit": "s",
+    "fields": {
+        "src": "a",
+        "dst": "b",
+        "t": "t",
+        "features": [{"log": "amount"}, {"hash": "currency", "width": 4}, "amount", "$headers.x"],
+    },
+}
+
+
+def one_hot(text: str, width: int) -> list[float]:
+    value = 0xCBF29CE484222325
+    for byte in text.encode():
+        value = (value ^ byte) * 0x100000001B3 % 2**64
+    return [float(place == value % width) for place in range(width)]
+
+
+@pytest.mark.parametrize("format_", ["json", "arrow"])
+def test_features_are_logarithms_and_categories(format_: str) -> None:
+    table = {
+        "a": [1] * 5,
+        "b": [2] * 5,
+        "t": [T] * 5,
+        "amount": ["99", "-0.5", None, "1", "1"],
+        "currency": ["EUR", "\u00a3\n", None, None, "true"],
+    }
+    rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+    values = [json.dumps(row).encode() for row in rows]
+    if format_ == "arrow":
+        values = [ipc(pa.Table.from_pylist([row], schema=pa.table(table).schema)) for row in rows]
+    made = decoder(topic={"format": format_} | MADE, features={"edge": 7})
+    batch = made.decode(poll(values, x=[b"7", b"8", None, b"9", b"9"]))
+    assert batch.events["features"].to_pylist() == [
+        pytest.approx([math.log(100), *one_hot("EUR", 4), 99, 7]),
+        pytest.approx([-math.log(1.5), *one_hot("\u00a3\n", 4), -0.5, 8]),
+        None,
+        pytest.approx([math.log(2), *one_hot("true", 4), 1, 9]),
+    ]
+    assert batch.rejects["sentence"].to_pylist() == [
+        "features (currency) is missing, but others of features are given"
+    ]
+
+
+def test_numbers_and_booleans_are_categories() -> None:
+    topic = {"fields": {"src": "a", "dst": "b", "t": "t", "features": [{"hash": "k", "width": 8}]}}
+    shapes = [b"5", b'"5"', b"true", b'"true"', b"[5]", b"-0"]
+    values = [b'{"a":1,"b":2,"t":1100000000,"k":%b}' % shape for shape in shapes]
+    batch = decode(*values, topic=topic, features={"edge": 8})
+    words = ("5", "5", "true", "true", "0")
+    assert batch.events["features"].to_pylist() == [one_hot(word, 8) for word in words]
+    assert batch.rejects["sentence"].to_pylist() == ["features (k) is an array, expected a number"]
+
+
+def test_a_wrong_made_feature_is_named() -> None:
+    for made, words in (
+        ({"hash": "k"}, "width"),
+        ({"hash": "k", "width": 1}, "width"),
+        ({"square": "k"}, "square"),
+    ):
+        with pytest.raises(ValidationError, match=words):
+            Topic(name="t", fields={"src": "a", "dst": "b", "t": "t", "features": [made]})

@@ -114,7 +114,7 @@ def test_what_is_wrong_in_a_mapped_message_is_told_with_its_path():
         change(card="17"),
         change(merchant={"id": "", "location": None}),
         change(merchant={"id": "x", "location": {"lat": 1}}),
-        change(amount="12"),
+        change(amount="twelve"),
         change(merchant={"id": "x" * 250, "location": None}),
     ]
     rejects = decode(*values, topic=TOPIC, ids="string", features={"edge": 2}).rejects
@@ -127,7 +127,7 @@ def test_what_is_wrong_in_a_mapped_message_is_told_with_its_path():
             "reason": "missing_field",
             "sentence": "features (merchant.location.lon) is missing, but others of features are given",
         },
-        {"reason": "wrong_type", "sentence": "weight (amount) is the string '12', expected a number"},
+        {"reason": "wrong_type", "sentence": "weight (amount) is the string 'twelve', expected a number"},
         {"reason": "id_too_long", "sentence": "dst (merchant.id) has more than 256 bytes of UTF-8"},
     ]
 
