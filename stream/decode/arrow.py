@@ -614,18 +614,18 @@ def _rows(run: list[Message], ids: IdKind, unit: TimeUnit, mapping: Mapping) -> 
     # More than one batch is left only if a column exceeds 2 GiB.
     for batch in one_table([batch for _, batch, _ in run]).to_batches():
         span = slice(first, first + batch.num_rows)
-        at, within = messages[span], rows[span]
+        row_messages, within = messages[span], rows[span]
         events = batch
         if mapping.many is not None:
             events, parents = exploded(batch, mapping.many)
-            at = at[parents]
-            within = numbered(at)
+            row_messages = row_messages[parents]
+            within = numbered(row_messages)
         faults = Faults.none(events.num_rows)
         mapped_batch = events if mapping == NATIVE else mapped(events, mapping, faults)
         draft = canonical(
             mapped_batch, ids, unit, faults=faults, shown=mapping.column, time_texts=mapping.time_texts
         )
-        together.append(DecodedRows(draft, at, within, _converted(mapped_batch, ids)))
+        together.append(DecodedRows(draft, row_messages, within, _converted(mapped_batch, ids)))
         first = span.stop
     return together
 

@@ -59,9 +59,9 @@ class BesideFields:
             self._avro = AvroReader(kafka.schema_registry, paths, inside="$key")
         self.shown = whole.column
         self._merging = Merging(whole, {VALUE: value} | self._parts, VALUE, ids)
-        names, own = whole.names, value.names
+        names, in_value = whole.names, value.names
         needed = {"src", "dst", "t"} if "src" in names else {"node", "t"}
-        self._needs_no_value = not (needed | {"op"}) & own
+        self._needs_no_value = not (needed | {"op"}) & in_value
         self._needed = ["src", "t", "dst"] if "src" in names else ["src", "t"]
 
     def __bool__(self) -> bool:

@@ -96,7 +96,7 @@ def read_many(
 def _read_elements(
     elements: pa.LargeBinaryArray, ids: IdKind, unit: TimeUnit, mapping: Mapping, many: PathKeys
 ) -> tuple[list[DecodedRows], list[pa.Table]]:
-    """Elements as messages of their own, in which the path of the array leads to the one element."""
+    """Elements as messages of their elements_here, in which the path of the array leads to the one element."""
     if many:
         before = b"".join(b"{" + json.dumps(key).encode() + b":" for key in many)
         pieces = [pa.scalar(before, _BINARY), elements, pa.scalar(b"}" * len(many), _BINARY)]
@@ -124,14 +124,14 @@ def _elements(
         try:
             if not texts[place].is_valid:
                 raise RefusedError(Reason.MISSING_FIELD, f"{shown} is missing")
-            own = array_elements(texts[place].as_py(), lines=not shown)
+            elements_here = array_elements(texts[place].as_py(), lines=not shown)
         except RefusedError as error:
             sentence = f"{shown} is {error}" if shown and error.reason == Reason.WRONG_TYPE else str(error)
             refusals.append((place, error.reason, sentence))
             continue
-        counts[place] = len(own)
-        more, more_places = more + own, more_places + [place] * len(own)
-        more_rows += range(len(own))
+        counts[place] = len(elements_here)
+        more, more_places = more + elements_here, more_places + [place] * len(elements_here)
+        more_rows += range(len(elements_here))
     elements = pa.concat_arrays([*pieces, pa.array(more, _BINARY)])
     places, rows = np.concatenate([places, more_places]), np.concatenate([rows, more_rows])
     large = np.flatnonzero(counts > limits.rows)

@@ -138,12 +138,12 @@ class Mapping:
         return {
             where: replace(
                 self,
-                paths=tuple(own),
+                paths=tuple(part_paths),
                 feature_parts=listed[where],
                 hashed=tuple(hashed.get(where, ())),
-                elsewhere=self.elsewhere | self.names - {name for (name, _), _ in own},
+                elsewhere=self.elsewhere | self.names - {name for (name, _), _ in part_paths},
             )
-            for where, own in paths.items()
+            for where, part_paths in paths.items()
         }
 
     @cached_property

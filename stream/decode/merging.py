@@ -40,9 +40,9 @@ class Merging:
             for column in draft_schema(ids).names
             if part != base and mapping.names & {*FIELDS_OF.get(column, (column,))}
         }
-        own = parts[base].names
-        self.is_node = "node" in whole.names - own
-        self._may_be_node = "node" in own
+        in_base = parts[base].names
+        self.is_node = "node" in whole.names - in_base
+        self._may_be_node = "node" in in_base
         # Of each of listed features: the part that has it, its place there, and its name in sentences.
         self._listed: list[tuple[str, int, str]] = []
         if whole.feature_parts and "features" in self.columns:
