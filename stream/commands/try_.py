@@ -53,6 +53,7 @@ def try_(
             assert topic is not None, "checked above"
             trial = _topic(topic, message_format, config, bootstrap, messages)
         result = {key: getattr(trial, key) for key in ("messages", "events", "refused", "fields", "examples")}
+        result |= {"many": trial.many} if trial.many is not None else {}
         print_json(result) if json else print_table(str(file or topic), _shown(result))
 
     finish(body, debug=debug)

@@ -371,7 +371,8 @@ def _fields(raw: bytes, mapping: Mapping) -> _Fields:
     """The fields of the message's object that are not null; numbers as int or ``Number``."""
     parsed = parse(raw)
     if not isinstance(parsed, dict):
-        _refuse(NOT_JSON, f"a JSON {_kind_of(parsed)} instead of an object, one per event")
+        remedy = ". For an event in each element, set many: '.'" if isinstance(parsed, list) else ""
+        _refuse(NOT_JSON, f"a JSON {_kind_of(parsed)} instead of an object, one per event{remedy}")
     values: dict[str, Any] = {}
     parts: dict[int, Any] = {}
     _collect(parsed, mapping.tree, "", values, parts if mapping.feature_parts else None)

@@ -48,6 +48,7 @@ class Trial:
         refused: How many were refused for each reason.
         fields: The path or column of each field of an event, as read; as proposed if nothing could be read.
         examples: The first events and refusals by offset, or by row from 0.
+        many: The topic's key of that name: ``.`` if messages are arrays or lines; None: each is an event.
     """
 
     messages: int
@@ -55,6 +56,7 @@ class Trial:
     refused: dict[str, int]
     fields: dict[str, Any]
     examples: list[dict[str, Any]] = field(default_factory=list)
+    many: str | None = None
 
 
 def proposed(paths: Sequence[str]) -> dict[str, str]:
@@ -143,6 +145,8 @@ def try_messages(kafka: Kafka, topic: Topic, raws: Sequence[RawBatch], config: S
     if config is not None:
         tried.append((topic, config))
     else:
+        if topic.format in _WITH_LINES and any(map(_is_several, _values(raws))):
+            topic = topic.model_copy(update={"many": "."})
         topics = [topic]
         if {"src", "dst", "t"} <= fields.keys():
             topics.append(topic.model_copy(update={"fields": Fields.model_validate(fields)}))
@@ -155,13 +159,14 @@ def try_messages(kafka: Kafka, topic: Topic, raws: Sequence[RawBatch], config: S
             )
             for one, ids in product(topics, ("int", "string"))
         ]
-    trials = [_decoded(one, chosen, raws) for one, chosen in tried]
-    best, (used, _) = max(zip(trials, tried, strict=True), key=lambda pair: pair[0].events)
+    trials = [(*_decoded(one, chosen, raws), one) for one, chosen in tried]
+    # An event counts half if an id of it is of the other kind.
+    best, _, used = max(trials, key=lambda made: made[0].events - made[1] / 2)
     if used.fields is not None:
         fields = used.fields.model_dump(exclude_none=True)
     elif best.events:
         fields = {name: path for name, path in fields.items() if path == name}
-    return replace(best, fields=fields)
+    return replace(best, fields=fields, many=used.many)
 
 
 def _with_record(fields: dict[str, str], raws: Sequence[RawBatch]) -> dict[str, str]:
@@ -174,7 +179,8 @@ def _with_record(fields: dict[str, str], raws: Sequence[RawBatch]) -> dict[str, 
     return {"t": "$timestamp"} | fields
 
 
-def _decoded(topic: Topic, config: StreamConfig, raws: Sequence[RawBatch]) -> Trial:
+def _decoded(topic: Topic, config: StreamConfig, raws: Sequence[RawBatch]) -> tuple[Trial, int]:
+    """The result, and the number of events with an id of the other kind."""
     decoder = Decoder(topic, config)
     batches = [decoder.decode(raw) for raw in raws]
     refused = [reject for batch in batches for reject in batch.rejects.to_pylist()]
@@ -182,13 +188,14 @@ def _decoded(topic: Topic, config: StreamConfig, raws: Sequence[RawBatch]) -> Tr
         :_SHOWN
     ]
     keys = ("partition", "offset", "reason", "sentence")
-    return Trial(
+    trial = Trial(
         sum(len(raw.values) for raw in raws),
         sum(batch.events.num_rows for batch in batches),
         dict(Counter(reject["reason"] for reject in refused)),
         {},
         [*examples, *_refusals({key: reject[key] for key in keys} for reject in refused)],
     )
+    return trial, sum(batch.converted for batch in batches)
 
 
 def _events(events: pa.Table | pa.RecordBatch, **place: int) -> list[dict[str, Any]]:
@@ -210,12 +217,34 @@ def _refusals(refused: Iterator[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return shown
 
 
+_WITH_LINES = frozenset({"json"})
+
+
+def _is_several(value: bytes) -> bool:
+    """Whether a message is an array, or has several objects."""
+    return value.lstrip()[:1] == b"[" or len(_objects(value)) > 1
+
+
+def _values(raws: Sequence[RawBatch]) -> Iterator[bytes]:
+    return (value for raw in raws for value in raw.values.to_pylist() if value is not None)
+
+
+def _objects(value: bytes) -> list[dict[str, Any]]:
+    """The JSON objects in a message: itself, the elements of an array, or those of its lines."""
+    for texts in ([value], value.splitlines()):
+        with suppress(ValueError):
+            parsed = [json.loads(text) for text in texts if text.strip()]
+            elements = parsed[0] if len(parsed) == 1 and isinstance(parsed[0], list) else parsed
+            return [one for one in elements if isinstance(one, dict)]
+    return []
+
+
 def _paths(raws: Sequence[RawBatch]) -> Iterator[str]:
     """Paths of keys in messages of JSON, names of columns in those of Arrow, and headers."""
-    for value in (value for raw in raws for value in raw.values.to_pylist() if value is not None):
-        with suppress(ValueError):
-            parsed = json.loads(value)
-            yield from leaves(parsed) if isinstance(parsed, dict) else ()
+    for value in _values(raws):
+        if objects := _objects(value):
+            for one in objects:
+                yield from leaves(one)
             continue
         with suppress(pa.ArrowException):
             yield from pa.ipc.open_stream(value).schema.names

@@ -136,3 +136,14 @@ def test_elements_are_events_with_ids_and_dead_letters_of_their_own(kafka: str, 
     assert places == {
         (orders, 0, 1, "bad_id"), (orders, 2, None, "missing_field"), (lines, 0, 3, "not_json"),
     }  # fmt: skip
+
+
+def test_try_finds_arrays_and_lines(kafka: str) -> None:
+    topic = fresh_topic(kafka)
+    rows = [{"user": "a", "item": n, "at": T0 + n} for n in range(3)]
+    send(kafka, topic, [json.dumps(rows).encode(), "\n".join(map(json.dumps, rows)).encode()])
+    done = CliRunner().invoke(app, ["try", "--topic", topic, "--bootstrap", kafka, "--json"])
+    assert done.exit_code == 0, done.output
+    trial = json.loads(done.stdout)
+    assert (trial["events"], trial["many"]) == (6, ".")
+    assert trial["fields"] == {"src": "user", "dst": "item", "t": "at"}
