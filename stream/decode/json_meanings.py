@@ -5,6 +5,7 @@ They are replaced by plain numbers before a message is read.
 
 import base64
 import binascii
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -23,6 +24,7 @@ MOST_SCHEMAS = 1024
 MOST_TEXT_BYTES = 64
 """Longest text of a decimal."""
 VARIABLE = "VariableScaleDecimal"
+_SCALE = re.compile(r"-?\d{1,2}", re.ASCII)
 
 Meaning = Callable[[bytes], bytes | None]
 """From a value as it is written in JSON to the number that it means; None: it is none."""
@@ -89,7 +91,7 @@ class Meanings:
         if kind == "Decimal":
             parameters = field.get("parameters")
             scale = str(parameters.get("scale", "0")) if isinstance(parameters, dict) else "0"
-            return _decimal(int(scale)) if scale.lstrip("-").isdigit() and len(scale) <= 3 else None
+            return _decimal(int(scale)) if _SCALE.fullmatch(scale) else None
         unit = TIME_UNITS.get(kind)
         if unit is None or keys not in self._of_time or self._unit == "rfc3339":
             return None

@@ -381,7 +381,8 @@ def test_hostile_schemas_around_a_change_do_no_harm() -> None:
     for _ in range(30):
         deep = {"fields": [{"field": "after", **deep}]}
     kinds = [
-        {"name": f"{CONNECT}Decimal", "parameters": p} for p in (None, {}, {"scale": "9" * 9}, {"scale": "x"})
+        {"name": f"{CONNECT}Decimal", "parameters": p}
+        for p in (None, {}, {"scale": "9" * 9}, {"scale": "x"}, {"scale": "²"})
     ]
     schemas += [deep, *(json.loads(in_schema({}, {"amount": kind}))["schema"] for kind in kinds)]
     values = [json.dumps(good | {"schema": schema}).encode() for schema in schemas]
