@@ -174,6 +174,10 @@ class Retention(Section):
     )
 
 
+WITH_REGISTRY = frozenset({"avro"})
+"""Formats of publications whose messages name a schema in the registry."""
+
+
 class Publication(Section):
     """A trainer's exports in a topic: whole exports in order, at least once."""
 
@@ -287,7 +291,7 @@ class StreamConfig(Service):
                     f"publish: topic {wanted} is used twice. Give each publication a topic of its own, neither one that is "
                     "read nor that of the dead letters"
                 )
-        if any(one.format == "avro" for one in self.publish) and self.kafka.schema_registry is None:
+        if any(one.format in WITH_REGISTRY for one in self.publish) and self.kafka.schema_registry is None:
             raise ValueError(
                 "publish: format avro needs a registry. Give its address in kafka.schema_registry.url"
             )

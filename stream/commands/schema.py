@@ -76,11 +76,12 @@ def schema(
         from freshet_graph.stream.decode.formats.interface import FORMATS
 
         if of != "events":
-            if format_ not in ("json", "avro") or arrow_file is not None:
+            described = {"json": json_schema(of, ids), "avro": avro_schema(of, ids or "int")}
+            if format_ not in described or arrow_file is not None:
                 raise Failure(
                     f"messages with {of} have schemas in two formats. Give --format json or --format avro"
                 )
-            text = json_schema(of, ids) if format_ == "json" else avro_schema(of, ids or "int")
+            text = described[format_]
             print_json(text) if json else typer.echo(json_text.dumps(text, indent=2))
             return
         if arrow_file is not None:

@@ -231,22 +231,28 @@ class ExportPublisher:
 
     def _messages(self, commit: ExportCommit, table: pa.Table) -> Iterator[tuple[bytes, bytes]]:
         """Key and value of each message of an export; what they look like is registered before the first."""
-        to = self._to
-        id_type = table.schema.field("id" if to.kind == "embeddings" else "src").type
+        id_type = table.schema.field("id" if self._to.kind == "embeddings" else "src").type
         ids: IdKind = "int" if pa.types.is_integer(id_type) else "string"
-        if to.format == "arrow":
-            return arrow_messages(to.exports, to.kind, commit, table)
-        if to.format == "json":
-            if not self._announced:
-                announce(self._kafka, to.topic, to.kind, ids)
-                self._announced = True
-            return json_messages(to.exports, to.kind, commit, table)
-        schema = avro_schema(to.kind, ids)
+        return {"json": self._json, "avro": self._avro, "arrow": self._arrow}[self._to.format](
+            commit, table, ids
+        )
+
+    def _arrow(self, commit: ExportCommit, table: pa.Table, _: IdKind) -> Iterator[tuple[bytes, bytes]]:
+        return arrow_messages(self._to.exports, self._to.kind, commit, table)
+
+    def _json(self, commit: ExportCommit, table: pa.Table, ids: IdKind) -> Iterator[tuple[bytes, bytes]]:
+        if not self._announced:
+            announce(self._kafka, self._to.topic, self._to.kind, ids)
+            self._announced = True
+        return json_messages(self._to.exports, self._to.kind, commit, table)
+
+    def _avro(self, commit: ExportCommit, table: pa.Table, ids: IdKind) -> Iterator[tuple[bytes, bytes]]:
+        schema = avro_schema(self._to.kind, ids)
         if self._number is None:
             assert self._kafka.schema_registry is not None, "the configuration was checked"
             registry = RegistryClient(self._kafka.schema_registry)
-            self._number = registry.register(f"{to.topic}-value", schema)
-        return avro_messages(to.exports, to.kind, commit, table, schema, self._number)
+            self._number = registry.register(f"{self._to.topic}-value", schema)
+        return avro_messages(self._to.exports, self._to.kind, commit, table, schema, self._number)
 
 
 class ExportPublishers:
