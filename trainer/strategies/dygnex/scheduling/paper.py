@@ -48,10 +48,10 @@ def _pairs(times: Float64, gpus: int) -> Int64:
                 best[:] = pairs
         iterations[done] = np.take(left, best)
         done += 1
-        stays = np.ones(len(left), np.bool_)
-        stays[best.ravel()] = False
-        stays[0] = True
-        left = left[stays]
+        unused = np.ones(len(left), np.bool_)
+        unused[best.ravel()] = False
+        unused[0] = True
+        left = left[unused]
     if len(left) > 1:
         for place in range(1, len(left)):
             iterations[done, place - 1, 0] = left[place]
