@@ -1,9 +1,11 @@
 """``freshet-stream try``: what a file or a topic would become, without writing anything."""
 
+import logging
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+import yaml
 
 from freshet_graph.schemas.config import StreamConfig, Topic
 from freshet_graph.schemas.file_options import AS_EVENTS, FileOptions
@@ -13,7 +15,7 @@ from freshet_graph.stream.service.config_file import load_config
 from freshet_graph.stream.service.failure import Failure
 from freshet_graph.stream.service.file_flags import reads_files
 from freshet_graph.stream.service.logs import configure_logs
-from freshet_graph.stream.service.output import Debug, Json, finish, print_json, print_table
+from freshet_graph.stream.service.output import Debug, Json, finish, note, print_json, print_table
 
 
 @reads_files
@@ -47,6 +49,7 @@ def try_(
         from freshet_graph.stream.decode.trial import try_file
 
         configure_logs(level="WARNING", as_json=False)
+        logging.getLogger("kafka").setLevel(logging.CRITICAL)  # an error is this command's own sentence
         if file is not None:
             trial = try_file(file, reading, messages)
         else:
@@ -54,7 +57,14 @@ def try_(
             trial = _topic(topic, message_format, config, bootstrap, messages)
         result = {key: getattr(trial, key) for key in ("messages", "events", "refused", "fields", "examples")}
         result |= {"many": trial.many} if trial.many is not None else {}
+        result |= {"proposal": trial.proposal} if trial.proposal is not None else {}
         print_json(result) if json else print_table(str(file or topic), _shown(result))
+        if trial.proposal is not None and not json:
+            missing = [name for name in ("src", "dst", "t") if name not in trial.fields]
+            if missing:
+                note(f"No key of the messages looks like {' or '.join(missing)}. Name its path in fields.")
+            else:
+                print(yaml.safe_dump(trial.proposal, sort_keys=False), end="")  # noqa: T201  a result, to copy
 
     finish(body, debug=debug)
 
@@ -78,7 +88,7 @@ def _topic(name: str, message_format: str, file: Path | None, bootstrap: str | N
 
 
 def _shown(result: dict[str, Any]) -> dict[str, Any]:
-    rows = {key: value for key, value in result.items() if key != "examples"}
+    rows = {key: value for key, value in result.items() if key not in ("examples", "proposal")}
     for example in result["examples"]:
         place = f"partition {example['partition']}, offset" if "partition" in example else "offset"
         rows[f"{place} {example['offset']}"] = str(

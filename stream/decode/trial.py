@@ -29,7 +29,8 @@ _SHOWN = 3
 
 _WORDS = {
     "src": "src source from sender user user_id u follower payer buyer customer card head node1 a",
-    "dst": "dst target destination to receiver recipient item item_id i followee payee seller merchant shop tail node2 b",
+    "dst": "dst target destination to receiver recipient item item_id i followee payee seller merchant shop tail node2 b "
+    "product page post video song url channel group",
     "t": "t ts time timestamp at created_at date datetime day when event_time ts_ms ms",
     "weight": "weight w amount value score",
     "label": "label state_label y",
@@ -49,6 +50,7 @@ class Trial:
         fields: The path or column of each field of an event, as read; as proposed if nothing could be read.
         examples: The first events and refusals by offset, or by row from 0.
         many: The topic's key of that name: ``.`` if messages are arrays or lines; None: each is an event.
+        proposal: Keys of a stream's configuration that read the topic like this; None: it had one.
     """
 
     messages: int
@@ -57,6 +59,7 @@ class Trial:
     fields: dict[str, Any]
     examples: list[dict[str, Any]] = field(default_factory=list)
     many: str | None = None
+    proposal: dict[str, Any] | None = None
 
 
 def proposed(paths: Sequence[str]) -> dict[str, str]:
@@ -141,32 +144,48 @@ def try_messages(kafka: Kafka, topic: Topic, raws: Sequence[RawBatch], config: S
         UnavailableError: What the format needs is not there.
     """
     fields: dict[str, Any] = _with_record(proposed(list(dict.fromkeys(_paths(raws)))), raws)
-    tried: list[tuple[Topic, StreamConfig]] = []
     if config is not None:
-        tried.append((topic, config))
-    else:
-        if topic.format in _WITH_LINES and any(map(_is_several, _values(raws))):
-            topic = topic.model_copy(update={"many": "."})
-        topics = [topic]
-        if {"src", "dst", "t"} <= fields.keys():
-            topics.append(topic.model_copy(update={"fields": Fields.model_validate(fields)}))
-        tried += [
-            (
-                one,
-                StreamConfig(
-                    graph="trial", store="trial", kafka=kafka.model_copy(update={"topics": [one]}), ids=ids
-                ),
-            )
-            for one, ids in product(topics, ("int", "string"))
+        best = _decoded(topic, config, raws)[0]
+        return replace(best, fields=_read_from(topic, fields, best), many=topic.many)
+    if topic.format in _WITH_LINES and any(map(_is_several, _values(raws))):
+        topic = topic.model_copy(update={"many": "."})
+    topics = [topic]
+    if {"src", "dst", "t"} <= fields.keys():
+        topics.append(topic.model_copy(update={"fields": Fields.model_validate(fields)}))
+    trials = list(_trials(topics, kafka, raws))
+    if not any(made.events for made, *_ in trials):
+        units = [
+            one.model_copy(update={"time_unit": unit})
+            for one, unit in product(topics, ("ms", "s", "us", "ns"))
         ]
-    trials = [(*_decoded(one, chosen, raws), one) for one, chosen in tried]
-    # An event counts half if an id of it is of the other kind.
-    best, _, used = max(trials, key=lambda made: made[0].events - made[1] / 2)
-    if used.fields is not None:
-        fields = used.fields.model_dump(exclude_none=True)
-    elif best.events:
-        fields = {name: path for name, path in fields.items() if path == name}
-    return replace(best, fields=fields, many=used.many)
+        trials += _trials(units, kafka, raws)
+    # An event counts half if an id of it is of the other kind. If none is read, what is wrong with the proposal is shown.
+    best, _, used, ids = max(trials, key=_merit)
+    keys = used.model_dump(exclude_defaults=True, mode="json")
+    proposal = {"ids": ids, "kafka": {"topics": [keys]}}
+    return replace(best, fields=_read_from(used, fields, best), many=used.many, proposal=proposal)
+
+
+def _merit(made: tuple[Trial, int, Topic, str]) -> tuple[float, bool, int]:
+    trial, converted, topic, _ = made
+    return trial.events - converted / 2, topic.fields is not None, -trial.refused.get("bad_id", 0)
+
+
+def _trials(
+    topics: Sequence[Topic], kafka: Kafka, raws: Sequence[RawBatch]
+) -> Iterator[tuple[Trial, int, Topic, str]]:
+    """Each topic with both kinds of ids: the result, its converted events, and both."""
+    for one, ids in product(topics, ("int", "string")):
+        keys = {"graph": "trial", "store": "trial", "ids": ids}
+        config = StreamConfig.model_validate({**keys, "kafka": kafka.model_copy(update={"topics": [one]})})
+        yield *_decoded(one, config, raws), one, ids
+
+
+def _read_from(topic: Topic, proposed: dict[str, Any], trial: Trial) -> dict[str, Any]:
+    """The path of each field: the topic's own, or what is proposed; without a mapping that is what has the field's name."""
+    if topic.fields is not None:
+        return topic.fields.model_dump(exclude_none=True)
+    return {name: path for name, path in proposed.items() if path == name} if trial.events else proposed
 
 
 def _with_record(fields: dict[str, str], raws: Sequence[RawBatch]) -> dict[str, str]:

@@ -57,6 +57,44 @@ def test_fields_of_a_topic_that_knows_no_graphs_are_proposed(kafka: str) -> None
     assert result["events"] == 3
     assert result["fields"] == {"src": "card.id", "dst": "merchant", "t": "created_at", "weight": "amount"}
     assert result["examples"][0]["event"] == {"src": "c1", "dst": "m7", "t": 1704067200, "weight": 2.5}
+    assert result["proposal"] == {
+        "ids": "string",
+        "kafka": {"topics": [{"name": topic, "fields": result["fields"]}]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("message", "proposed", "reason", "sentence"),
+    [
+        ({"user": {"id": 17}, "page": "m0", "at": 1704110400123}, {"time_unit": "ms"}, None, ""),
+        ({"user": {"id": 17}, "page": "m0", "at": "2026-01-01 10:00:00"}, {}, "wrong_type", "has no zone"),
+    ],
+)
+def test_what_is_wrong_with_a_proposal_is_shown_and_units_of_times_are_tried(
+    kafka: str, message: dict[str, Any], proposed: dict[str, str], reason: str | None, sentence: str
+) -> None:
+    topic = fresh_topic(kafka, stem="clicks")
+    send(kafka, topic, [json.dumps(message).encode()] * 3)
+    result = trial("--topic", topic, "--bootstrap", kafka)
+    fields = {"src": "user.id", "dst": "page", "t": "at"}
+    assert result["proposal"] == {
+        "ids": "string",
+        "kafka": {"topics": [{"name": topic, "fields": fields} | proposed]},
+    }
+    assert result["events"] == (3 if reason is None else 0)
+    assert [example.get("reason") for example in result["examples"]] == [reason] * 3
+    assert all(sentence in example.get("sentence", "") for example in result["examples"])
+    shown = CliRunner().invoke(app, ["try", "--topic", topic, "--bootstrap", kafka])
+    _, _, block = shown.stdout.partition("ids: ")
+    assert yaml.safe_load(f"ids: {block}") == result["proposal"]
+
+
+def test_what_no_key_looks_like_is_said(kafka: str) -> None:
+    topic = fresh_topic(kafka, stem="clicks")
+    send(kafka, topic, [b'{"user": 7, "zzz": 3, "at": 1704110400}'])
+    shown = CliRunner().invoke(app, ["try", "--topic", topic, "--bootstrap", kafka])
+    assert "No key of the messages looks like dst. Name its path in fields." in shown.stderr
+    assert "kafka:" not in shown.stdout
 
 
 def test_an_empty_topic_and_a_missing_one_are_sentences(kafka: str) -> None:
