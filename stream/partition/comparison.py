@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from freshet_graph.schemas.errors import MissingLibraryError
+from freshet_graph.schemas.errors import MissingLibraryError, one_line
 from freshet_graph.stream.nearest import did_you_mean
 from freshet_graph.stream.partition.interface import (
     PARTITIONERS,
@@ -27,8 +27,8 @@ class Compared:
     Attributes:
         algorithm: Its name.
         kind: vertex or edge; None if it can't be loaded.
-        figures: As in ``OfflineResult``; None if it refused.
-        refusal: The sentence of its refusal; None if it didn't refuse.
+        figures: As in ``OfflineResult``; None if it refused or failed.
+        refusal: Why, a sentence; None if it has figures.
     """
 
     algorithm: str
@@ -108,6 +108,10 @@ def compare(
             )
         except (PartitionError, MissingLibraryError) as error:
             compared.append(Compared(name, kind, None, str(error)))
+        except Exception as error:  # noqa: BLE001  one of another package may raise anything; the others have figures
+            cause = f"{type(error).__name__}: {one_line(error)}"
+            remedy = f"Run it alone, with --algorithm {name}, to see where"
+            compared.append(Compared(name, kind, None, f"partitioner {name} failed with {cause}. {remedy}"))
         else:
             compared.append(Compared(name, kind, result.figures, None))
     broken = sorted(broken_algorithms().items()) if names is None else []

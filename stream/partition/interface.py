@@ -31,6 +31,7 @@ __all__ = [
     "create_for_lane",
     "foreign_state",
     "lane_algorithms",
+    "misplaced",
     "register",
 ]
 
@@ -234,3 +235,8 @@ def foreign_state(name: str, missing: KeyError) -> PartitionError:
         f"this is not a state of {name} as of this release, it has no {missing.args[0]}. Remove the lane's folder and let "
         "the stream job build it again"
     )
+
+
+def misplaced(name: str, tau: int, fault: str, remedy: str) -> PartitionError:
+    """The error for a wrong result of ``_place`` of the partitioner ``name`` at snapshot ``tau``."""
+    return PartitionError(f"partitioner {name}, snapshot {tau}: {fault}. {remedy}")

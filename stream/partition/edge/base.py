@@ -17,10 +17,12 @@ from freshet_graph.stream.partition.edge.part_sets import gains
 from freshet_graph.stream.partition.interface import (
     Assignment,
     Kind,
+    PartitionError,
     PartitionerSetting,
     Quality,
     Why,
     foreign_state,
+    misplaced,
 )
 from freshet_graph.stream.partition.quality import Mean, balance, share
 from freshet_graph.stream.snapshots.delta import SnapshotDelta
@@ -108,9 +110,45 @@ class EdgePartitioner(ABC):
         """Assign the inserts of snapshot ``delta.tau``; called once per snapshot, in order."""
         self._grow(delta.num_nodes)
         placed = self._place(delta)
+        self._require_parts(delta, placed)
         self._events += len(delta.op)
         self._quality.observe(placed, self._placements, self.sizes, live=delta.num_live)
         return placed.assignment
+
+    def _require_parts(self, delta: SnapshotDelta, placed: Placed) -> None:
+        """Check that events and nodes have parts in [0, P), deletes none, and every node that entered a home.
+
+        Homes of nodes that were seen before are not looked at, so that the cost is that of two passes over the events.
+        """
+        event_part, part, node = placed.assignment.event_part, placed.assignment.part, placed.assignment.node
+
+        def refusal(fault: str, remedy: str) -> PartitionError:
+            return misplaced(self.name, delta.tau, fault, remedy)
+
+        if event_part is None or event_part.shape != delta.op.shape:
+            number = "no" if event_part is None else len(event_part)
+            raise refusal(
+                f"{number} events got a part, it has {len(delta.op)}",
+                "`_place` gives event_part, a row per event",
+            )
+        for what, parts, most in (("event", event_part, self.parts), ("node", part, self.parts)):
+            if len(parts) and (parts.min() < -1 or parts.max() >= most):
+                row = int(np.flatnonzero((parts < -1) | (parts >= most))[0])
+                named = f"event {row} of it" if what == "event" else f"node {node[row]}"
+                raise refusal(
+                    f"{named} got part {parts[row]}",
+                    f"`_place` gives parts from 0 to {most - 1}, or -1 for none",
+                )
+        if (wrong := (event_part >= 0) > (delta.op > 0)).any():
+            raise refusal(
+                f"event {wrong.argmax()} of it is a delete and got part {event_part[wrong.argmax()]}",
+                "Deletes get -1",
+            )
+        if (absent := self._home[delta.entered] < 0).any():
+            raise refusal(
+                f"node {delta.entered[absent][0]} entered and got no home ({np.count_nonzero(absent)} in all)",
+                "`_place` sets _home of every node of delta.entered, by dense id",
+            )
 
     def home(self) -> Int32:
         """Home of every dense id so far, int32 (num_nodes,); −1 for nodes without edges. A view."""

@@ -19,6 +19,7 @@ from freshet_graph.stream.partition.interface import (
     Quality,
     Why,
     foreign_state,
+    misplaced,
 )
 from freshet_graph.stream.partition.quality import Mean, balance, share
 from freshet_graph.stream.partition.vertex.pair_totals import PairTotals
@@ -90,24 +91,80 @@ class VertexPartitioner(ABC):
         self._left_from = self._owner[delta.left]
         self._nodes_per_part -= self._count(self._left_from)
         self._owner[delta.left] = -1
-        named, part = self._place(delta)
+        named, part = self._require_parts(delta, self._place(delta))
         before = self._owner[named]
         placed = before != part
         node, part, before = named[placed], part[placed], before[placed]
         new = before < 0
+        gone = delta.left
+        changed = np.concatenate([node, gone])
+        order = np.argsort(changed)
+        changed = changed[order]
         self._owner[node] = part
+        self._require_placed(delta, changed, node[new])
         self._nodes_per_part += self._count(part) - self._count(before[~new])
         self.totals.advance(delta, self._owner, named)
         self._settle()
         moved = len(node) - int(new.sum())
         self._quality.observe(self.totals, self._nodes_per_part, moved)
 
-        gone = delta.left
-        node = np.concatenate([node, gone])
         part = np.concatenate([part, np.full(len(gone), -1, np.int32)])
         why = np.concatenate([np.where(new, Why.NEW, Why.MOVED), np.full(len(gone), Why.GONE)])
-        order = np.argsort(node)
-        return Assignment(node[order], part[order].astype(np.int32), why[order].astype(np.int8))
+        return Assignment(changed, part[order].astype(np.int32), why[order].astype(np.int8))
+
+    def _require_parts(self, delta: SnapshotDelta, placed: Any) -> tuple[Int64, Int32]:
+        """What ``_place`` gave, if it is nodes of the graph and a part in [0, K) for each."""
+        try:
+            node, part = (np.asarray(column) for column in placed)
+        except (TypeError, ValueError):
+            node = part = np.empty(0)
+        if not (
+            node.ndim == part.ndim == 1
+            and len(node) == len(part)
+            and {node.dtype.kind, part.dtype.kind} <= {*"iu"}
+        ):
+            raise misplaced(
+                self.name,
+                delta.tau,
+                "`_place` gave no nodes with a part each",
+                "It returns two arrays of whole numbers of one length",
+            )
+        for what, numbers, most in (("part", part, self.parts), ("node", node, delta.num_nodes)):
+            if len(numbers) and (numbers.min() < 0 or numbers.max() >= most):
+                row = np.flatnonzero((numbers < 0) | (numbers >= most))[0]
+                fault = (
+                    f"node {node[row]} got part {part[row]}"
+                    if what == "part"
+                    else f"there is no node {node[row]}"
+                )
+                raise misplaced(self.name, delta.tau, fault, f"`_place` gives {what}s from 0 to {most - 1}")
+        return node, part
+
+    def _require_placed(self, delta: SnapshotDelta, changed: Int64, new: Int64) -> None:
+        """Check, once owners are set, that every entered node has one, and that no other node was given one.
+
+        Args:
+            delta: The snapshot.
+            changed: int64, nodes that ``_place`` placed and nodes that left, sorted.
+            new: int64, those of them that had no owner.
+        """
+        absent = self._owner[delta.entered] < 0
+        if absent.any():
+            raise misplaced(
+                self.name,
+                delta.tau,
+                f"node {delta.entered[absent][0]} entered and got no part ({np.count_nonzero(absent)} in all)",
+                "`_place` names every node of delta.entered, by dense id",
+            )
+        twice = changed[1:] == changed[:-1]
+        if twice.any() or len(new) != len(delta.entered):
+            is_stray = ~np.isin(new, delta.entered)
+            fault = (
+                f"node {new[is_stray][0]} is not live and got a part"
+                if is_stray.any()
+                else f"node {changed[1:][twice][0]} got a part twice"
+            )
+            raise misplaced(self.name, delta.tau, fault, "`_place` names live nodes, each once")
 
     def home(self) -> Int32:
         """Owner of every dense id so far, int32 (num_nodes,); −1 for nodes that are not live. A view."""
