@@ -8,6 +8,7 @@ from freshet_graph.schemas.events import US_PER_S
 from freshet_graph.schemas.file_options import AS_EVENTS, FileOptions
 from freshet_graph.stream.partition.interface import check_parts, create
 from freshet_graph.stream.partition.offline import OfflineResult, partition_events
+from freshet_graph.stream.store.as_of import Moment
 from freshet_graph.stream.store.store_events import read_source
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def partition(
     seed: int = 0,
     window: int = 4,
     params: dict[str, Any] | None = None,
-    as_of: str | None = None,
+    as_of: Moment | None = None,
     reading: FileOptions = AS_EVENTS,
     progress: Callable[[int, int], None] = lambda done, events: None,
 ) -> OfflineResult:
@@ -39,7 +40,7 @@ def partition(
         seed: Of all draws.
         window: w, snapshots that trainers look back.
         params: The algorithm's own parameters.
-        as_of: Of a store: events up to this moment, as ``AsOf.parse`` takes it.
+        as_of: Of a store: events up to this moment, as ``AsOf.of`` takes it.
         reading: How files are read.
         progress: Called with the events done and all events, after every snapshot.
 
@@ -72,7 +73,7 @@ def compare_file(
     seed: int,
     window: int,
     params: dict[str, Any],
-    as_of: str | None,
+    as_of: Moment | None,
     reading: FileOptions,
     begun: Callable[[str], None],
     progress: Callable[[int, int], None],

@@ -1,7 +1,9 @@
 """Checks of a configuration before anything is read: names, parameters, and parts that go together."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -10,6 +12,7 @@ from freshet_graph.schemas.store import LaneHeader
 from freshet_graph.schemas.trainer_config import Budget, TrainerConfig
 from freshet_graph.stream.partition.interface import create_for_lane
 from freshet_graph.stream.partition.offline import training_params
+from freshet_graph.stream.service.config_file import load_config, validated
 from freshet_graph.stream.service.failure import Failure
 from freshet_graph.trainer.models.interface import MODELS
 from freshet_graph.trainer.session.checkpoint import with_strategy
@@ -18,6 +21,34 @@ from freshet_graph.trainer.strategies.cost_model import AUTO, CANDIDATES
 from freshet_graph.trainer.strategies.interface import STRATEGIES, require_together
 from freshet_graph.trainer.tasks.interface import TASKS
 from freshet_graph.trainer.trackers.interface import TRACKERS
+
+Configured = TrainerConfig | str | Path | Mapping[str, Any]
+"""A configuration as programs give it: itself, its file, or its keys."""
+
+
+def as_config(
+    given: Configured, check: Callable[[TrainerConfig], object] = lambda config: None
+) -> TrainerConfig:
+    """Read a configuration's file, or take its keys, as ``freshet-trainer`` does; environment variables override both.
+
+    Args:
+        given: As a program gives it.
+        check: Raises a FreshetError for errors beyond types in what was read.
+
+    Raises:
+        Failure: It cannot be read, a key is unknown or wrong, or it is no configuration.
+    """
+    if isinstance(given, TrainerConfig):
+        return given
+    if isinstance(given, str | Path):
+        return load_config(TrainerConfig, given, check)
+    if isinstance(given, Mapping):
+        config = validated(TrainerConfig, dict(given), "configuration")
+        check(config)
+        return config
+    raise Failure(
+        f"a configuration is a TrainerConfig, the path of its file or a dict of its keys, found {type(given).__name__}"
+    )
 
 
 def candidates(config: TrainerConfig, ranks: int, lane: LaneHeader | None = None) -> list[str]:

@@ -56,6 +56,7 @@ def build(
     def body() -> None:
         from freshet_graph.stream.partition.comparison import chosen_params, require_known
         from freshet_graph.stream.partition.interface import create_for_lane
+        from freshet_graph.stream.store.as_of import AsOf
         from freshet_graph.stream.store.from_file import build_store
         from freshet_graph.stream.store.log.reader import LogReader
         from freshet_graph.stream.store.store_events import read_source
@@ -76,9 +77,10 @@ def build(
         ]
         for lane in lanes:  # before hours of work
             create_for_lane(lane.algorithm, lane.params, parts=parts, seed=seed, window=window)
+        moment = None if as_of is None else AsOf.parse(as_of)
         began_s = time.monotonic()
         interval_us = None if interval is None else round(interval * US_PER_S)
-        build_store(read_source(files, as_of, reading), store, interval_us=interval_us, lanes=lanes)
+        build_store(read_source(files, moment, reading), store, interval_us=interval_us, lanes=lanes)
         log = LogReader(store)
         result = {
             "store": store,

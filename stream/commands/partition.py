@@ -119,10 +119,17 @@ def partition(
         raise typer.BadParameter("--plot goes with several algorithms, or --algorithm all")
 
     def body() -> None:
+        from freshet_graph.stream.store.as_of import AsOf
+
         configure_logs(level="WARNING", as_json=False)
         name = Path(files[0].rstrip("/")).name + (f" and {len(files) - 1} more" if files[1:] else "")
         params = parameters(param)
-        cut = {"interval_s": interval, "snapshots": snapshots, "as_of": as_of, "reading": reading}
+        cut = {
+            "interval_s": interval,
+            "snapshots": snapshots,
+            "as_of": None if as_of is None else AsOf.parse(as_of),
+            "reading": reading,
+        }
         how: dict[str, Any] = {"parts": parts, "window": window, "seed": seed, "params": params}
         if several:
             picture = plot

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from freshet_graph.stream.optional import package
-from freshet_graph.stream.store.as_of import AsOf
+from freshet_graph.stream.store.as_of import AsOf, Moment
 from freshet_graph.stream.store.graph import Frames, SnapshotGraph, read_graph, read_graphs
 from freshet_graph.stream.store.lane.layout import lane_names
 from freshet_graph.stream.store.log.reader import LogReader
@@ -69,36 +69,37 @@ class Store:
         """Names of its lanes."""
         return lane_names(self.place)
 
-    def window(self, lane: str, w: int = 1, *, as_of: str | None = None) -> Window:
+    def window(self, lane: str, w: int = 1, *, as_of: Moment | None = None) -> Window:
         """The last ``w`` snapshots of a lane.
 
         Args:
             lane: Its name.
             w: The number of snapshots, at least 1; fewer if the lane has no more.
-            as_of: The newest of them: a snapshot (18262), time (2024-05-01T12:00, UTC) or second (@1714564800); None: the
-                lane's newest.
+            as_of: The newest of them: a snapshot (18262), time (a datetime, or "2024-05-01T12:00"; UTC without a zone) or
+                second ("@1714564800"); None: the lane's newest.
 
         Raises:
             ValueError: ``w`` is below 1.
             ConfigMissingError: The lane does not exist.
             RetainedError: The lane has no snapshot yet, or none that old.
+            StoreError: ``as_of`` is no moment.
             CorruptError, FormatVersionError: A file is damaged, or from another release.
         """
         return Window(tuple(read_graphs(self.place, lane, w, as_of=_moment(as_of))))
 
-    def graph(self, *, as_of: str | None = None) -> SnapshotGraph:
+    def graph(self, *, as_of: Moment | None = None) -> SnapshotGraph:
         """The live graph after a snapshot, from the log alone: edges live until they are deleted.
 
         Raises:
-            RetainedError, CorruptError, FormatVersionError: As for ``window``.
+            RetainedError, CorruptError, FormatVersionError, StoreError: As for ``window``.
         """
         return read_graph(self.place, as_of=_moment(as_of))
 
-    def events(self, *, as_of: str | None = None) -> pa.Table:
+    def events(self, *, as_of: Moment | None = None) -> pa.Table:
         """Sealed events in the order of the log, in the columns of ``freshet_graph.schemas.events.event_schema``.
 
         Raises:
-            RetainedError, CorruptError, FormatVersionError: As for ``window``.
+            RetainedError, CorruptError, FormatVersionError, StoreError: As for ``window``.
         """
         return undisturbed(self.place, lambda: LogReader(self.place).sealed_events(_moment(as_of)))
 
@@ -116,5 +117,5 @@ def open_store(place: str | Place) -> Store:
     return Store(place)
 
 
-def _moment(as_of: str | None) -> AsOf | None:
-    return None if as_of is None else AsOf.parse(as_of)
+def _moment(as_of: Moment | None) -> AsOf | None:
+    return None if as_of is None else AsOf.of(as_of)

@@ -6,7 +6,7 @@ from pathlib import Path
 from freshet_graph.schemas.file_options import AS_EVENTS, FileOptions
 from freshet_graph.stream.decode.files import EventFile, read_events
 from freshet_graph.stream.service.failure import Failure
-from freshet_graph.stream.store.as_of import AsOf
+from freshet_graph.stream.store.as_of import AsOf, Moment
 from freshet_graph.stream.store.log.reader import LogReader
 from freshet_graph.stream.store.places.place import Place, place_of
 from freshet_graph.stream.store.undisturbed import undisturbed
@@ -34,12 +34,12 @@ def _has_files(folder: Path) -> bool:
     )
 
 
-def read_source(source: Source, as_of: str | None = None, options: FileOptions = AS_EVENTS) -> EventFile:
+def read_source(source: Source, as_of: Moment | None = None, options: FileOptions = AS_EVENTS) -> EventFile:
     """Read the events that an offline command was given.
 
     Args:
         source: A store's folder or address, or files.
-        as_of: A moment of the store, as for ``AsOf.parse``; None: all sealed events.
+        as_of: A moment of the store, as for ``AsOf.of``; None: all sealed events.
         options: How the files are read.
 
     Raises:
@@ -51,9 +51,11 @@ def read_source(source: Source, as_of: str | None = None, options: FileOptions =
     if is_store(source):
         if options.flags:
             raise Failure(f"{options.flags[0]} is for files, but {shown} is a store. Leave it out")
-        read = store_events(sources[0], None if as_of is None else AsOf.parse(as_of))
+        read = store_events(sources[0], None if as_of is None else AsOf.of(as_of))
     elif as_of is not None:
-        raise Failure(f"--as-of needs a store's folder, and {shown} is not one")
+        raise Failure(
+            f"{shown} is not a store, so it has no moment {AsOf.of(as_of)}. Leave the moment out, or name a store"
+        )
     else:
         read = read_events([*map(str, sources)], options=options)
     if read.events.num_rows == 0:

@@ -138,6 +138,7 @@ def evaluate(
     """
 
     def body() -> int | None:
+        from freshet_graph.stream.store.as_of import AsOf
         from freshet_graph.trainer.evaluation.details import Details
         from freshet_graph.trainer.evaluation.left_model import require_no_model
         from freshet_graph.trainer.validation import require_evaluable
@@ -160,7 +161,7 @@ def evaluate(
         )  # before ranks are started
         options = {
             "seeds": seeds,
-            "as_of": as_of,
+            "as_of": None if as_of is None else AsOf.parse(as_of),
             "negatives": negatives,
             "scores": scores,
             "reading": reading,

@@ -84,9 +84,10 @@ def _wanted(nodes: str | None, nodes_file: Path | None) -> list[str] | None:
 
 
 def _export(config: TrainerConfig, out: Path, nodes: list[str] | None, as_of: str | None) -> dict[str, Any]:
+    from freshet_graph.stream.store.as_of import AsOf
     from freshet_graph.trainer.exports.predictor import Predictor
 
-    predictor = Predictor(config, as_of)
+    predictor = Predictor(config, None if as_of is None else AsOf.parse(as_of))
     about = {"model": config.model, "tau": str(predictor.tau), "sequence": str(predictor.sequence)}
     table = predictor.embeddings(nodes).replace_schema_metadata(about)
     with whole_file(out) as temporary:

@@ -28,6 +28,7 @@ from freshet_graph.stream.arrays.kinds import Int64
 from freshet_graph.stream.partition.offline import training_params
 from freshet_graph.stream.service.failure import Failure
 from freshet_graph.stream.service.scratch import scratch_folder
+from freshet_graph.stream.store.as_of import Moment
 from freshet_graph.stream.store.from_file import build_store
 from freshet_graph.stream.store.lane.reader import LaneReader
 from freshet_graph.stream.store.lane.writer import LaneWriter
@@ -67,7 +68,7 @@ from freshet_graph.trainer.tasks.interface import (
     is_split,
 )
 from freshet_graph.trainer.tasks.node_regression import SCORERS
-from freshet_graph.trainer.validation import require_evaluable
+from freshet_graph.trainer.validation import Configured, as_config, require_evaluable
 from freshet_graph.trainer.wire.traffic import Traffic
 
 
@@ -147,7 +148,7 @@ class Source:
     """
 
     data: str | Path
-    as_of: str | None
+    as_of: Moment | None
     reading: FileOptions
     shares: tuple[float, float, float]
     masked_share: float
@@ -283,13 +284,13 @@ ABOUT_RUN = (
 
 
 def evaluate(
-    config: TrainerConfig,
+    config: Configured,
     data: str | Path,
     ranks: Ranks | None = None,
     *,
     shares: tuple[float, float, float] = (0.7, 0.15, 0.15),
     seeds: int = 1,
-    as_of: str | None = None,
+    as_of: Moment | None = None,
     negatives: str | None = None,
     scores: str | None = None,
     reading: FileOptions = AS_EVENTS,
@@ -305,8 +306,8 @@ def evaluate(
     those to learn from, over the destinations of the training split.
 
     Args:
-        config: ``interval_s``, ``parts``, ``model``, ``optimisation`` … as for training. ``auto`` as ``lane`` or ``strategy``
-            is chosen once, by the training split.
+        config: The configuration, its file, or a dict of its keys: ``interval_s``, ``parts``, ``model``, ``optimisation`` …
+            as for training. ``auto`` as ``lane`` or ``strategy`` is chosen once, by the training split.
         data: A file, or a glob or folder of files; or a store's folder or address, whose events up to ``as_of`` are read
             like a file's, with late ones at their own time.
         ranks: All ranks, on one machine; None: this process is the only one.
@@ -328,6 +329,7 @@ def evaluate(
     """
     ranks, details = ranks or Ranks(), details or Details()
     details.require_writable()
+    config = as_config(config)
     if model_out is not None:
         require_no_model(model_out)
     require_evaluable(config, ranks.size)  # before a large file is partitioned

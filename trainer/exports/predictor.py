@@ -4,7 +4,6 @@ import math
 import threading
 from collections.abc import Iterable
 from numbers import Real
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,19 +13,23 @@ import torch
 
 from freshet_graph.schemas.errors import one_line
 from freshet_graph.schemas.events import US_PER_S
-from freshet_graph.schemas.trainer_config import TrainerConfig
 from freshet_graph.stream.arrays.kinds import Float32, Int64
-from freshet_graph.stream.service.config_file import load_config
 from freshet_graph.stream.service.failure import Failure
-from freshet_graph.stream.store.as_of import AsOf
+from freshet_graph.stream.store.as_of import AsOf, Moment
 from freshet_graph.stream.store.lane.reader import LaneReader
 from freshet_graph.trainer.data.examples import Queries
 from freshet_graph.trainer.device import to_device
 from freshet_graph.trainer.exports.exporter import Touched, embedded, version_of
-from freshet_graph.trainer.session.checkpoint import chosen, content_of, lane_of_checkpoint, newest_checkpoint
+from freshet_graph.trainer.session.checkpoint import (
+    chosen,
+    content_of,
+    lane_of_checkpoint,
+    newest_checkpoint,
+    oldest_checkpoint,
+)
 from freshet_graph.trainer.session.session import Session, join_ranks
 from freshet_graph.trainer.strategies.cost_model import AUTO
-from freshet_graph.trainer.validation import require_trainable
+from freshet_graph.trainer.validation import Configured, as_config, require_trainable
 
 _FAR_US = 2.0**62
 """Larger times are rejected, so that the difference of two fits int64."""
@@ -45,21 +48,20 @@ class Predictor:
         version: Of the weights, as exports have it.
     """
 
-    def __init__(self, config: TrainerConfig | str | Path, as_of: str | None = None) -> None:
+    def __init__(self, config: Configured, as_of: Moment | None = None) -> None:
         """Load a checkpoint, of any number of ranks, into this process alone.
 
         Args:
-            config: The trainer's configuration, or its file.
-            as_of: The last snapshot to know: a snapshot (18262), time (2024-05-01T12:00, UTC) or second (@1714564800). The
-                newest checkpoint up to it is taken, and passes over the later snapshots up to it without learning. So no
-                weight depends on a later event. None: the newest checkpoint's snapshot.
+            config: The trainer's configuration, its file, or a dict of its keys.
+            as_of: The last snapshot to know: a snapshot (18262), time (a datetime, or "2024-05-01T12:00"; UTC without a zone)
+                or second ("@1714564800"). The newest checkpoint up to it is taken, and passes over the later snapshots up to
+                it without learning. So no weight depends on a later event. None: the newest checkpoint's snapshot.
 
         Raises:
             Failure: There is no store or checkpoint, they do not go together, or the checkpoint has other content.
             StoreError: The store cannot be read, or not so far back.
         """
-        if not isinstance(config, TrainerConfig):
-            config = load_config(TrainerConfig, Path(config), require_trainable)
+        config, moment = as_config(config, require_trainable), None if as_of is None else AsOf.of(as_of)
         if config.store is None:
             raise Failure("key store is missing. A checkpoint is read with the store that it was trained on")
         name = lane_of_checkpoint(config) if config.lane == AUTO else config.lane
@@ -68,12 +70,15 @@ class Predictor:
         lane = LaneReader(config.store, name)
         ranks = join_ranks(config)
         require_trainable(config)  # says more than a checkpoint of another configuration does
-        last = None if as_of is None else min(lane.log.count(AsOf.parse(as_of)), len(lane.manifests)) - 1
+        last = None if moment is None else min(lane.log.count(moment), len(lane.manifests)) - 1
         newest = newest_checkpoint(config, lane, last)
-        if newest is None and as_of is not None:
+        oldest = oldest_checkpoint(config)
+        if newest is None and oldest is not None and lane.manifests.first <= oldest < len(lane.manifests):
+            tau = lane.manifests[oldest].tau
+            ends = AsOf(t_us=(tau + 1) * lane.header.interval_us)
             raise Failure(
-                f"{config.checkpoint} has no checkpoint as old as {as_of}. Ask about a later moment, or keep more of them "
-                "with the key keep_checkpoints"
+                f"{config.checkpoint} has no checkpoint as old as {moment}, the oldest is after snapshot {tau}, which ends at "
+                f"{ends}. Ask about that moment or a later one"
             )
         if newest is None:
             raise Failure(f"{config.checkpoint} has no checkpoint. Train with freshet-trainer run first")

@@ -159,6 +159,10 @@ class Checkpoints:
             raise Failure(f"checkpoint {path} has format {format_found}, this release reads {FORMAT}")
         return path, state
 
+    def sequences(self) -> Iterator[int]:
+        """Numbers of the snapshots that the checkpoints are after, oldest first."""
+        return (int(path.stem) for path in self._paths())
+
     def _paths(self) -> list[Path]:
         return sorted(path for path in self.folder.glob(f"*{_SUFFIX}") if path.stem.isdigit())
 
@@ -238,6 +242,11 @@ def lane_of_checkpoint(config: TrainerConfig) -> str | None:
     """
     newest = Checkpoints(config.checkpoint, config.keep_checkpoints).newest()
     return None if newest is None else str(newest[1]["identity"]["lane"])
+
+
+def oldest_checkpoint(config: TrainerConfig) -> int | None:
+    """The snapshot's number of the oldest checkpoint of the configured folder; None without one."""
+    return next(Checkpoints(config.checkpoint, config.keep_checkpoints).sequences(), None)
 
 
 def newest_checkpoint(

@@ -2,9 +2,11 @@
 
 import re
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -13,7 +15,7 @@ from lane_stream import FEATURES, SECOND, lane, make_store
 from plain_reader import PlainLog
 
 from freshet_graph import open_store
-from freshet_graph.schemas.errors import MissingLibraryError
+from freshet_graph.schemas.errors import FreshetError, MissingLibraryError
 from freshet_graph.schemas.events import event_schema
 from freshet_graph.stream.store.as_of import AsOf
 from freshet_graph.stream.store.errors import ConfigMissingError, RetainedError
@@ -146,6 +148,13 @@ def test_a_window_is_the_last_graphs_of_a_lane_in_every_library(store):
     with pytest.raises(ValueError, match="at least one snapshot, found 0"):
         opened.window("distdy", 0)
     assert edges_of(opened.graph(as_of="6")) == edges_of(graph)
+    for moment in (6, datetime(1970, 1, 1, 0, 0, 7, tzinfo=UTC), pandas.Timestamp("1970-01-01T00:00:07.5")):
+        assert [one.tau for one in opened.window("distdy", 3, as_of=moment)] == taus
+        assert opened.graph(as_of=moment).tau == graph.tau
+        assert opened.events(as_of=moment).equals(opened.events(as_of="6"))
+    for refused in (opened.graph, opened.events):
+        with pytest.raises(FreshetError, match="as_of takes a snapshot such as 18262, a datetime"):
+            refused(as_of=6.5)
     assert opened.events(as_of="0").num_rows == LogReader(store).events(0).num_rows
 
 
@@ -223,4 +232,4 @@ def test_the_programs_on_the_page_of_the_library_run(store, tmp_path, monkeypatc
             exec(program, names)
         except MissingLibraryError as missing:  # neither is required
             assert re.search("torch_geometric|dgl", str(missing))
-    assert (len(programs), len(capsys.readouterr().out.splitlines()) > 8) == (4, True)
+    assert (len(programs), len(capsys.readouterr().out.splitlines()) > 8) == (5, True)

@@ -164,7 +164,7 @@ def test_evaluate_takes_a_store_as_of_a_moment(tmp_path: Path) -> None:
     code, _, error = invoke("evaluate", "--config", file, "--data", str(tmp_path / "store"), "--as-of", "-5")
     assert (code, "no snapshot as old as -5; it holds 0 to 11" in error) == (1, True)
     code, _, error = invoke("evaluate", "--config", file, "--data", event_file(tmp_path), "--as-of", "5")
-    assert (code, "--as-of needs a store's folder" in error) == (1, True)
+    assert (code, "is not a store, so it has no moment " in error) == (1, True)
 
 
 @pytest.mark.parametrize(

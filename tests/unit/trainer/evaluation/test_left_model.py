@@ -1,5 +1,6 @@
 """``--model-out``: the evaluated model answers from its folder, also as of a moment before the test."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +63,14 @@ def test_it_scores_the_first_event_of_the_test_as_the_evaluation_did(
     assert newest.version == before.version, "no weight saw the test"
     vectors = [one.embeddings()["embedding"].to_pylist() for one in (before, later, newest)]
     assert vectors[0] != vectors[1] != vectors[2]
-    with pytest.raises(Failure, match="has no checkpoint as old as 3"):
-        Predictor(result["model_config"], as_of="3")
+    by_time = Predictor(result["model_config"], as_of=datetime(1970, 1, 1, 0, 0, TESTED, tzinfo=UTC))
+    assert by_time.tau == TESTED - 1
+    with pytest.raises(
+        Failure,
+        match=r"has no checkpoint as old as 3, the oldest is after snapshot 7, which ends at 1970-01-01T00:00:08Z\. Ask about "
+        "that moment or a later one$",
+    ):
+        Predictor(result["model_config"], as_of=3)
 
     out = tmp_path / "vectors.parquet"
     arguments = ("export", "--config", result["model_config"], "--out", str(out), "--as-of", "@9")
