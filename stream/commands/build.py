@@ -9,6 +9,7 @@ from freshet_graph.schemas.config import Lane
 from freshet_graph.schemas.events import US_PER_S
 from freshet_graph.schemas.file_options import AS_EVENTS, FileOptions
 from freshet_graph.stream.commands.options import AsOfMoment, Params, parameters
+from freshet_graph.stream.service.failure import Failure
 from freshet_graph.stream.service.file_flags import reads_files
 from freshet_graph.stream.service.logs import configure_logs
 from freshet_graph.stream.service.output import Debug, Json, finish, print_result
@@ -40,6 +41,16 @@ def build(
             help="Length of a snapshot in seconds, aligned to the epoch. Default: a hundredth of the file's span.",
         ),
     ] = None,
+    edge_life: Annotated[
+        float | None,
+        typer.Option(
+            "--edge-life",
+            metavar="SECONDS",
+            min=1e-6,
+            help="Life of an edge in the lanes after its last occurrence, a whole number of intervals; needs --interval. "
+            "Default: edges live until they are deleted.",
+        ),
+    ] = None,
     param: Params = None,
     window: Annotated[int, typer.Option("--window", min=1, help="w, snapshots that trainers look back.")] = 4,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the partitioners' draws.")] = 0,
@@ -62,6 +73,7 @@ def build(
         from freshet_graph.stream.store.store_events import read_source
 
         configure_logs(level="WARNING", as_json=False)
+        life = None if edge_life is None or interval is None else _intervals(edge_life, interval)
         names, params = list(dict.fromkeys(algorithm.split(","))), parameters(param)
         require_known(names, params)
         lanes = [
@@ -70,6 +82,7 @@ def build(
                 algorithm=name,
                 parts=parts,
                 window=window,
+                edge_life=life,
                 seed=seed,
                 params=chosen_params(name, params),
             )
@@ -93,4 +106,19 @@ def build(
         }
         print_result(f"{' '.join(files)} in {store}", result, as_json=json)
 
+    if edge_life is not None and interval is None:
+        raise typer.BadParameter("--edge-life is a number of intervals. Give --interval SECONDS, too")
     finish(body, debug=debug)
+
+
+def _intervals(life_s: float, interval_s: float) -> int:
+    """The lanes' ``edge_life``: seconds as a whole number of intervals, at least 1."""
+    life_us, interval_us = round(life_s * US_PER_S), round(interval_s * US_PER_S)
+    life, rest = divmod(life_us, interval_us)
+    if rest:
+        lower = f"{life * interval_us / US_PER_S:.15g} or " if life else ""
+        raise Failure(
+            f"--edge-life {life_s:.15g} is no whole number of intervals of {interval_s:.15g} s. Give {lower}"
+            f"{(life + 1) * interval_us / US_PER_S:.15g}"
+        )
+    return life

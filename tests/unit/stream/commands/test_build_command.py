@@ -56,3 +56,31 @@ def test_a_store_that_exists_and_a_wrong_parameter_are_refused_before_anything_i
     code, _, error = call("build", "absent", "--store", tmp_path / "other", *arguments)
     assert (code, "none of hash takes hubs" in error) == (1, True)
     assert not (tmp_path / "other").exists()
+
+
+def test_an_edge_leaves_the_lanes_its_life_after_its_last_occurrence(tmp_path: Path) -> None:
+    file, store = tmp_path / "events.parquet", tmp_path / "store"
+    pq.write_table(pa.table({"src": [1, 2, 1, 3], "dst": [2, 3, 2, 4], "t": [0, 1, 10, 20]}), file)
+    how = ("build", file, "--store", store, "--interval", 10)
+    code, _, error = call(*how, "--edge-life", 20)
+    assert code == 0, error
+    pairs = [
+        set(
+            zip(*(graph.ids.take(pa.array(ends)).to_pylist() for ends in (graph.src, graph.dst)), strict=True)
+        )
+        for graph in open_store(store).window("hash", 3)
+    ]
+    assert pairs == [{(1, 2), (2, 3)}, {(1, 2), (2, 3)}, {(1, 2), (3, 4)}]
+
+
+def test_a_life_that_is_no_number_of_intervals_is_refused(file: Path, tmp_path: Path) -> None:
+    how = ("build", file, "--store", tmp_path / "store", "--columns", "src=user")
+    code, _, error = call(*how, "--interval", 60, "--edge-life", 90)
+    assert (code, "--edge-life 90 is no whole number of intervals of 60 s. Give 60 or 120" in error) == (
+        1,
+        True,
+    )
+    code, _, error = call(*how, "--interval", 60, "--edge-life", 30)
+    assert (code, "intervals of 60 s. Give 60" in error) == (1, True)
+    assert call(*how, "--edge-life", 90)[0] == 2
+    assert not (tmp_path / "store").exists()

@@ -232,4 +232,4 @@ def test_the_programs_on_the_page_of_the_library_run(store, tmp_path, monkeypatc
             exec(program, names)
         except MissingLibraryError as missing:  # neither is required
             assert re.search("torch_geometric|dgl", str(missing))
-    assert (len(programs), len(capsys.readouterr().out.splitlines()) > 8) == (5, True)
+    assert (len(programs), len(capsys.readouterr().out.splitlines()) > 8) == (6, True)
