@@ -288,8 +288,9 @@ def _require_no_events(path: str | Path, name: str, inserts: Inserts, of: Int64,
     if len(happened):
         raise Failure(
             f"--negatives {path}: column {name} of event {of[happened[0]]} names a destination that its source meets at "
-            f"that time ({len(happened)} in all). A negative must not happen: give a path that does not exist yet to have "
-            "new ones drawn"
+            f"that time ({len(happened)} in all). A negative must not happen. If they are your own, draw others or set "
+            f"{'the lists of such events' if name == 'candidates' else 'these'} to null. Otherwise give a path that does not "
+            "exist yet to have new ones drawn"
         )
 
 

@@ -244,7 +244,9 @@ def with_null(lists: list) -> list:
         (
             "random",
             lambda table: table["dst"],
-            r"column random of event \d+ names a destination that its source meets at that time \(150 in all\)",
+            r"column random of event \d+ names a destination that its source meets at that time \(150 in all\)\. "
+            r"A negative must not happen\. If they are your own, draw others or set these to null\. Otherwise give a path that "
+            r"does not exist yet",
         ),
         (
             "candidates",
@@ -256,7 +258,8 @@ def with_null(lists: list) -> list:
                     )
                 ]
             ),
-            r"column candidates of event \d+ names a destination that its source meets at that time",
+            r"column candidates of event \d+ names a destination that its source meets at that time.* or set the lists of such "
+            r"events to null",
         ),
         (
             "historical_src",
@@ -276,6 +279,24 @@ def test_what_is_no_negative_is_told_with_its_event(
     wrong = changed(made[0], tmp_path / "n.parquet", **{name: values(pq.read_table(made[0]))})
     with pytest.raises(Failure, match=f"--negatives .*{said}"):
         judged(data, negatives=wrong)
+
+
+def test_the_program_of_the_page_replaces_a_column_by_negatives_that_are_taken(
+    data: str, made: tuple[str, dict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    section = (
+        (Path(__file__).parents[4] / "docs" / "training.md").read_text().split("### Negatives in a file")[1]
+    )
+    program = section.split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path)
+    table = pq.read_table(made[0])
+    pq.write_table(table, "negatives.parquet")
+    exec(program, {})
+    own = pq.read_table("own.parquet")
+    assert own.column_names == table.column_names
+    assert own["random"].null_count, "some of the drawn ones happen"
+    assert own["random"].to_pylist() != table["random"].to_pylist()
+    assert judged(data, negatives="own.parquet")["ap"] != made[1]["ap"]
 
 
 def test_a_file_with_strange_metadata_a_folder_or_a_column_twice_is_no_file_of_negatives(
