@@ -199,7 +199,7 @@ def _matrix(file: Path, out: Path, figure: str | None) -> dict[str, Any]:
     from freshet_graph.schemas.matrix import Matrix
     from freshet_graph.trainer.evaluation.matrix import run_matrix
 
-    return run_matrix(load_config(Matrix, file), out, figure)
+    return run_matrix(load_config(Matrix, file), out, figure, file.parent)
 
 
 def _print_matrix(outcome: Mapping[str, Any], form: Literal["text", "markdown", "latex"]) -> None:

@@ -261,6 +261,7 @@ class Cell:
         config: With the cell's seed.
         ranks: Number of ranks.
         source: The file, its columns and its negatives.
+        folder: The matrix's, for files that are not in the working directory.
         data_hash: sha256 of the file's content.
         split: As on the command line.
         masked_nodes: As on the command line.
@@ -271,14 +272,20 @@ class Cell:
     config: TrainerConfig
     ranks: int
     source: MatrixData
+    folder: Path
     data_hash: str
     split: str
     masked_nodes: float
 
     @property
     def data(self) -> str:
-        """The file."""
+        """The file as the matrix names it, wherever it is."""
         return self.source.file
+
+    @property
+    def negatives(self) -> str | None:
+        """Path of the file of negatives; None without one."""
+        return None if self.source.negatives is None else located(self.source.negatives, self.folder)
 
     @property
     def compared(self) -> dict[str, Any]:
@@ -298,7 +305,7 @@ class Cell:
     @property
     def negatives_hash(self) -> str | None:
         """sha256 of the present content of the file of negatives; None without one, or before a cell has made it."""
-        negatives = self.source.negatives
+        negatives = self.negatives
         return file_hash(negatives) if negatives is not None and Path(negatives).exists() else None
 
     @property
@@ -310,8 +317,18 @@ class Cell:
         )  # fmt: skip
 
 
-def cells(matrix: Matrix) -> list[Cell]:
+def located(name: str, folder: Path) -> str:
+    """Path of a file that a matrix names: as seen from the working directory or, if it is not there, from ``folder``."""
+    beside = folder / name
+    return str(beside) if beside.exists() and not Path(name).exists() else name
+
+
+def cells(matrix: Matrix, folder: Path = Path()) -> list[Cell]:
     """All cells, each once and with a valid configuration, by their seeds: the first seed alone makes a table.
+
+    Args:
+        matrix: The matrix.
+        folder: That of its file, where data are looked for if they are not in the working directory.
 
     Raises:
         Failure: A file cannot be read, or a cell's configuration is wrong; the sentence names the cell.
@@ -330,7 +347,7 @@ def cells(matrix: Matrix) -> list[Cell]:
         for block in matrix.blocks
     ):
         if data.file not in digests:
-            digests[data.file] = file_hash(data.file)
+            digests[data.file] = _data_hash(data.file, folder)
         keys = {
             **matrix.config,
             **data.config,
@@ -347,19 +364,30 @@ def cells(matrix: Matrix) -> list[Cell]:
         except Failure as error:
             raise Failure(f"{where}: {error}") from None
         cell = Cell(
-            model.name, name, config, ranks, data, digests[data.file], matrix.split, matrix.masked_nodes
+            model.name,
+            name,
+            config,
+            ranks,
+            data,
+            folder,
+            digests[data.file],
+            matrix.split,
+            matrix.masked_nodes,
         )
         valid_cells.setdefault(cell.key, cell)
     return sorted(valid_cells.values(), key=lambda cell: cell.config.seed)
 
 
-def run_matrix(matrix: Matrix, out: str | Path, figure: str | None = None) -> dict[str, Any]:
+def run_matrix(
+    matrix: Matrix, out: str | Path, figure: str | None = None, folder: Path = Path()
+) -> dict[str, Any]:
     """Run all cells that the file of results does not have, and those that failed before.
 
     Args:
         matrix: The cells.
         out: Parquet; rows of other cells stay.
         figure: The figure in ``results``; None: AP or, for labels, AUROC.
+        folder: As for ``cells``.
 
     Returns:
         ``file, cells, run, skipped, failed, seconds``, and ``results`` of all cells: each model on each data set
@@ -370,7 +398,7 @@ def run_matrix(matrix: Matrix, out: str | Path, figure: str | None = None) -> di
         LaneBusyError: Another run writes the same results.
     """
     path, began = Path(out), time.monotonic()
-    every = cells(matrix)
+    every = cells(matrix, folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FolderLock(
         path.parent, new_writer_id(), f"{path.name}.lock", "name another file with the option --out"
@@ -430,13 +458,13 @@ def _show(status: Status, *parts: str) -> None:
 
 def evaluated(cell: Cell, progress: Callable[[str], None]) -> dict[str, Any]:
     """A cell's row: the result that its process printed, or its last error; ``progress`` gets sentences for people."""
-    began, negatives = time.monotonic(), cell.source.negatives
+    began, negatives = time.monotonic(), cell.negatives
     with scratch_folder("matrix") as folder:
         config = folder / "trainer.yaml"
         config.write_text(yaml.safe_dump(cell.config.model_dump(mode="json")), encoding="utf-8")
         command = [
-            sys.executable, "-m", "freshet_graph.trainer.cli", "evaluate", "--config", str(config), "--data", cell.data,
-            "--split", cell.split, "--ranks", str(cell.ranks), "--json",
+            sys.executable, "-m", "freshet_graph.trainer.cli", "evaluate", "--config", str(config),
+            "--data", located(cell.data, cell.folder), "--split", cell.split, "--ranks", str(cell.ranks), "--json",
             *(["--negatives", negatives] if negatives else []),
             *cell.source.flags,
             *(["--masked-nodes", str(cell.masked_nodes)] if cell.masked_nodes else []),
@@ -512,6 +540,19 @@ def write_results(path: Path, rows: list[dict[str, Any]]) -> None:
     sync_file(temporary)
     temporary.replace(path)
     sync_folder(path.parent)
+
+
+def _data_hash(name: str, folder: Path) -> str:
+    path = located(name, folder)
+    try:
+        return file_hash(path)
+    except Failure as error:
+        if Path(path).exists() or Path(name).is_absolute():
+            raise
+        raise Failure(
+            f"{error}. It was looked for in {Path.cwd()}, the working directory, and in {folder.absolute()}, that of the "
+            "matrix. Correct its path, or run the command in the folder of the data"
+        ) from None
 
 
 def file_hash(path: str | Path) -> str:

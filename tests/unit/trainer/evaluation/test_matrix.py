@@ -49,6 +49,7 @@ class Evaluations:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.done: list[tuple[str, int]] = []
+        self.cells: list[Cell] = []
         self.dies_at: int | None = None
         self.fails: set[str] = set()
         self.cautions: list[dict[str, Any]] = []
@@ -60,6 +61,7 @@ class Evaluations:
         if self.dies_at == len(self.done):
             raise KeyboardInterrupt
         self.done.append((cell.model, cell.config.seed))
+        self.cells.append(cell)
         if self.makes is not None and not self.makes.exists():
             self.makes.write_text("negatives")
         if self.replaces is not None:
@@ -212,6 +214,12 @@ def test_what_is_wrong_is_told_before_anything_runs(tmp_path: Path, evaluations:
         matrix_for(tmp_path, models=[{"name": "a"}, {"name": "a"}])
     with pytest.raises(Failure, match=r"b\.csv cannot be read: No such file"):
         run(matrix_for(tmp_path, data=[{"file": str(tmp_path / "b.csv")}]), out)
+    with pytest.raises(Failure) as refused:
+        cells(matrix_for(tmp_path, data=[{"file": "b.csv"}]), tmp_path / "papers")
+    assert str(refused.value) == (
+        f"b.csv cannot be read: No such file or directory. It was looked for in {Path.cwd()}, the working directory, and in "
+        f"{tmp_path / 'papers'}, that of the matrix. Correct its path, or run the command in the folder of the data"
+    )
     out.write_text("text")
     with pytest.raises(Failure, match="cannot be read"):
         run(matrix_for(tmp_path), out)
@@ -353,3 +361,26 @@ def test_options_that_do_not_go_together_are_wrong_usage(tmp_path: Path) -> None
     alone = ["--config", "c", "--data", "d", "--format", "latex"]
     for arguments in ([], ["--matrix", "m.yaml"], ["--matrix", "m.yaml", "--out", "r", "--data", "d"], alone):
         assert CliRunner().invoke(app, ["evaluate", *arguments]).exit_code == 2
+
+
+def test_files_are_in_the_working_directory_or_beside_the_matrix(
+    tmp_path: Path, evaluations: Evaluations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "papers").mkdir()
+    (tmp_path / "data").mkdir()
+    monkeypatch.chdir(tmp_path / "data")
+    matrix_for(tmp_path / "papers", data=[{"file": "a.csv", "negatives": "n.parquet"}])
+    (tmp_path / "papers" / "n.parquet").write_text("negatives")
+    how = ("evaluate", "--matrix", "../papers/matrix.yaml", "--out", "r.parquet", "--json")
+    ran = CliRunner().invoke(app, how)
+    assert ran.exit_code == 0, ran.output
+    (cell,) = {(cell.data, cell.negatives_hash) for cell in evaluations.cells}
+    assert cell == ("a.csv", under_test.file_hash(tmp_path / "papers" / "n.parquet"))
+    for name in ("a.csv", "n.parquet"):
+        (tmp_path / "papers" / name).rename(name)
+    again = CliRunner().invoke(app, how)
+    assert json.loads(again.stdout)["skipped"] == 4, "the same files elsewhere are the same cells"
+    Path("n.parquet").write_text("others")
+    (tmp_path / "papers" / "n.parquet").write_text("negatives")
+    later = CliRunner().invoke(app, how)
+    assert json.loads(later.stdout)["run"] == 4, "those of the working directory come first"
