@@ -45,7 +45,7 @@ class Quality:
 
     cut: float = _figure(
         lane=True,
-        column=("cut %", ".1f"),
+        column=("cut or discarded %", ".1f"),
         panel="Cut or discarded on arrival, %",
         scale=100.0,
         gauge=("lane_cut_ratio", "Cut or discarded share, newest snapshot", None),
@@ -59,9 +59,9 @@ class Quality:
     )
     shared_share: float = _figure(lane=True)
     node_balance: float = _figure(
-        lane=True, column=("nodes", ".2f"), panel="Node balance, max / mean", gauge=(*_BALANCE, "node")
+        lane=True, column=("node balance", ".2f"), panel="Node balance, max / mean", gauge=(*_BALANCE, "node")
     )
-    edge_balance: float = _figure(lane=True, column=("edges", ".2f"), gauge=(*_BALANCE, "edge"))
+    edge_balance: float = _figure(lane=True, column=("edge balance", ".2f"), gauge=(*_BALANCE, "edge"))
     utility: float = _figure()
     moved_share: float = _figure(
         lane=True,

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -32,7 +33,7 @@ _ALL = "all"
 _LONGEST_INTERVAL_S = 9e12
 """Snapshots are cut in int64 microseconds."""
 
-_SHOWN = FIGURES | {"seconds": FigureDisplay(column=("s", ",.2f"), panel="Seconds in all")}
+_SHOWN = FIGURES | {"seconds": FigureDisplay(column=("seconds", ",.2f"), panel="Seconds in all")}
 _COLUMNS = [(*shown.column, name, shown.scale) for name, shown in _SHOWN.items() if shown.column is not None]
 _PANELS = [(name, shown.scale, shown.panel) for name, shown in _SHOWN.items() if shown.panel is not None]
 _HEADER = ["algorithm", "kind", *(heading for heading, *_ in _COLUMNS)]
@@ -225,7 +226,11 @@ def _print_comparison(title: str, compared: "list[Compared]", form: TableForm) -
         return
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for number, name in enumerate(_HEADER):
-        table.add_column(name, justify="left" if number < _WORDS else "right", no_wrap=True)
+        is_word = number < _WORDS
+        lines = (
+            name if is_word else fill(name, max(map(len, name.split())))
+        )  # numbers are narrower than headings
+        table.add_column(lines, justify="left" if is_word else "right", no_wrap=True)
     for row in rows:
         table.add_row(*_cells(row))
     console = Console()

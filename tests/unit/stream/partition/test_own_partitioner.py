@@ -1,7 +1,9 @@
 """A partitioner of another package: a wrong result of its `_place` is one sentence, and others of a comparison have figures."""
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -181,3 +183,15 @@ def test_one_that_fails_leaves_the_others_of_a_comparison_their_figures(tmp_path
     assert bad["error"].endswith("Run it alone, with --algorithm badk, to see where")
     table = CliRunner().invoke(app, arguments).stdout
     assert "badk: partitioner badk failed with IndexError" in table
+
+
+def test_the_program_of_the_page_registers_a_partitioner_in_its_own_process(tmp_path, monkeypatch, capsys):
+    page = Path(__file__).parents[4] / "docs" / "partitioning.md"
+    (program,) = re.findall(r"^```python\n(.*?)```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(PARTITIONERS, "registered", dict(PARTITIONERS.registered))
+    pq.write_table(
+        pa.table({"src": np.arange(40), "dst": np.arange(40) + 1, "t": np.arange(40)}), "events.parquet"
+    )
+    exec(program, {"__name__": "own"})
+    assert float(capsys.readouterr().out) == 1

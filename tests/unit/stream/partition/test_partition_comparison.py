@@ -127,14 +127,16 @@ def test_the_table_is_written_for_papers_and_for_programs(file):
     markdown = call(*arguments, "--format", "markdown", algorithm="hash,kl,sep")
     assert markdown.exit_code == 0, markdown.output
     heading, rule, *rows = markdown.stdout.splitlines()
-    assert heading.startswith("| algorithm | kind | cut % |")
+    assert heading == (
+        "| algorithm | kind | cut or discarded % | train RF | node balance | edge balance | moved % | seconds |"
+    )
     assert rule.startswith("| --- | --- | ---: |")
     assert [row.split(" | ")[0] for row in rows] == ["| hash", "| sep"]
     assert "kl: kl takes 5 live pairs at most" in markdown.stderr
     latex = call(*cut, "--format", "latex", algorithm="sep-two-pass").stdout.splitlines()
     assert latex[0].startswith(r"\begin{tabular}{llr")
     assert latex[-1] == r"\end{tabular}"
-    assert latex[2].startswith(r"algorithm & kind & cut \% &")
+    assert latex[2].startswith(r"algorithm & kind & cut or discarded \% &")
     assert latex[4].startswith("sep-two-pass & edge & ")
     text = call(*arguments, "--format", "csv", algorithm="hash,kl").stdout
     by_name = {row["algorithm"]: row for row in csv.DictReader(io.StringIO(text))}
