@@ -102,7 +102,6 @@ def test_the_table_of_an_ended_service_is_left_out_where_its_log_has_the_figures
         assert ("events" in capsys.readouterr().out) is (terminal or not lines_are_json)
 
 
-
 def test_a_table_shows_every_row(capsys: pytest.CaptureFixture[str]) -> None:
     print_table("a title far wider than its table, of a/file[1].parquet", {"events": 1234567, "ap": 0.91234})
     out = capsys.readouterr().out
