@@ -55,6 +55,11 @@ def try_(
         result = {key: getattr(trial, key) for key in ("messages", "events", "refused", "fields", "examples")}
         result |= {"many": trial.many} if trial.many is not None else {}
         print_json(result) if json else print_table(str(file or topic), _shown(result))
+        if not trial.events:
+            raise Failure(
+                f"none of {trial.messages:,} {'rows' if file is not None else 'messages'} became an event. The examples have the "
+                "reasons. Correct the fields, the format or the producer"
+            )
 
     finish(body, debug=debug)
 
