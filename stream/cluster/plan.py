@@ -11,12 +11,13 @@ import uuid
 from dataclasses import dataclass
 from typing import Any, Self
 
-from pydantic import SecretStr, ValidationError
+from pydantic import SecretStr
 from pydantic_core import to_jsonable_python
 
 from freshet_graph.schemas.config import StreamConfig
 from freshet_graph.stream.kafka.reader import Start
 from freshet_graph.stream.pipeline import held_object
+from freshet_graph.stream.service.config_file import validated
 from freshet_graph.stream.service.failure import Failure
 from freshet_graph.stream.store.places.place import Place, place_of
 
@@ -61,13 +62,13 @@ class ClusterPlan:
         here = held_object(self.id, StreamConfig)
         if here is not None:
             return here
+        where = f"a worker on {socket.gethostname()} has no complete configuration"
         try:
-            return StreamConfig(**json.loads(self.settings))
-        except ValidationError as error:
-            problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+            return validated(StreamConfig, json.loads(self.settings), where)
+        except Failure as error:
             raise Failure(
-                f"a worker on {socket.gethostname()} has no complete configuration ({problems}). Secrets don't travel with the "
-                "job. Give them to the worker's environment, such as FRESHET_STREAM_KAFKA__SASL_PASSWORD"
+                f"{error}. Secrets don't travel with the job. Give them to the worker's environment, such as "
+                "FRESHET_STREAM_KAFKA__SASL_PASSWORD"
             ) from None
 
 

@@ -85,7 +85,7 @@ def plan(
         from freshet_graph.stream.store.plan import Stream
         from freshet_graph.stream.store.plan import plan as work_out
 
-        measured, begins = ({}, datetime.now(UTC)) if store is None else _measured(store)
+        measured, begins = ({}, datetime.now(UTC)) if store is None else _measured(store, lanes)
         if pairs is not None:
             measured.pop("repeated", None)
         stream = Stream(
@@ -98,7 +98,9 @@ def plan(
         )
         figures = {
             **work_out(stream).figures(),
-            "reached_on": (begins + timedelta(days=keep_days)).date().isoformat(),
+            "reached_on": (begins + timedelta(days=stream.present_days + stream.days_left))
+            .date()
+            .isoformat(),
         }
         assumptions = stream.assumptions()
         if store is not None:
@@ -119,11 +121,12 @@ def plan(
     finish(body, debug=debug)
 
 
-def _measured(store: str) -> tuple[dict[str, Any], datetime]:
-    """The stream of a store, and the begin of its first snapshot."""
+def _measured(store: str, lanes: int | None) -> tuple[dict[str, Any], datetime]:
+    """The stream of a store, and the begin of its first kept snapshot; as if it had ``lanes`` lanes, if that is given."""
     from freshet_graph.schemas.events import US_PER_S
     from freshet_graph.stream.store.inspect import inspect
     from freshet_graph.stream.store.log.reader import LogReader
+    from freshet_graph.stream.store.plan import DAY_S
 
     log, description = LogReader(store), inspect(store)
     if not log.snapshots:
@@ -135,11 +138,14 @@ def _measured(store: str) -> tuple[dict[str, Any], datetime]:
     )
     interval_s = log.header.interval_us / US_PER_S
     windows = [lane["window"] for lane in description["lanes"].values()]
+    lane_bytes = [lane["disk_bytes"] for lane in description["lanes"].values()]
+    present_lanes = len(lane_bytes) if lanes is None else lanes
+    days = (snapshots[-1].tau + 1 - snapshots[0].tau) * interval_s / DAY_S
     begins = datetime.fromtimestamp(0, UTC) + timedelta(
         microseconds=snapshots[0].tau * log.header.interval_us
     )
     return {
-        "rate": edges / ((snapshots[-1].tau + 1 - snapshots[0].tau) * interval_s),
+        "rate": edges / (days * DAY_S),
         "nodes": max(1, description["nodes"]),
         "features": log.header.node_features,
         "interval_s": interval_s,
@@ -147,8 +153,12 @@ def _measured(store: str) -> tuple[dict[str, Any], datetime]:
         "changed": min(1.0, (events - edges) / (len(snapshots) * max(1, description["nodes"]))),
         "repeated": max(0.0, 1 - description["live_edges"] / max(1, description["inserts"])),
         "window": max(windows, default=4),
+        "present_pairs": description["live_edges"],
+        "present_bytes": description["log_bytes"] + sum(lane_bytes) / max(1, len(lane_bytes)) * present_lanes,
+        "present_days": days,
     }, begins
 
 
 def _listed(measured: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value:,.4g}" for name, value in measured.items())
+    shown = {name: value for name, value in measured.items() if not name.startswith("present_")}
+    return ", ".join(f"{name} {value:,.4g}" for name, value in shown.items())

@@ -28,8 +28,8 @@ from freshet_graph.stream.service.output import (
     LogLevel,
     finish,
     note,
+    print_end,
     print_json,
-    print_table,
 )
 from freshet_graph.stream.service.progress import Display, Rate, StatusLine
 
@@ -98,7 +98,7 @@ def run(
             print_json(result)
             return
         rows = {key: value for key, value in result.items() if key not in ("refused_by_reason", "held")}
-        print_table(f"{config.graph} in {config.store}", rows | as_rows(result["refused_by_reason"]))
+        print_end(f"{config.graph} in {config.store}", rows | as_rows(result["refused_by_reason"]))
 
     finish(body, debug=debug)
 

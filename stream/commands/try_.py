@@ -65,6 +65,11 @@ def try_(
                 note(f"No key of the messages looks like {' or '.join(missing)}. Name its path in fields.")
             else:
                 print(yaml.safe_dump(trial.proposal, sort_keys=False), end="")  # noqa: T201  a result, to copy
+        if not trial.events:
+            raise Failure(
+                f"none of {trial.messages:,} {'rows' if file is not None else 'messages'} became an event. The examples have the "
+                "reasons. Correct the fields, the format or the producer"
+            )
 
     finish(body, debug=debug)
 

@@ -69,6 +69,15 @@ def print_table(title: str, rows: Mapping[str, Any]) -> None:
     console.print(table)
 
 
+def print_end(title: str, rows: Mapping[str, Any]) -> None:
+    """Print the table of a service that came to its end, unless a log of JSON lines has its figures in ``ended``.
+
+    On a terminal it is printed all the same. In a journal it would stand between the lines of the log.
+    """
+    if sys.stdout.isatty() or not lines_are_json():
+        print_table(title, rows)
+
+
 def with_units(rows: Mapping[str, Any]) -> dict[str, Any]:
     """Rows of a table, those whose keys name bytes with a unit."""
     return {

@@ -5,13 +5,25 @@ from typing import Final
 
 from freshet_graph.schemas.errors import FreshetError
 
-RESTORE: Final = ". Restore the file from a copy; freshet-stream verify lists all damage"
-"""Remedy at the end of a sentence about a damaged file."""
+_ROOMS: Final = ("log", "lanes", "exports")
 
-REBUILD: Final = (
-    ". Restore it from a copy, or remove the lane's folder and let the stream job build the lane again"
-)
-"""Remedy at the end of a sentence about a lane's damaged or missing record."""
+
+def remedy(file: object) -> str:
+    """The end of a sentence about a damaged or missing file of a store: a lane is made again, others are restored.
+
+    Args:
+        file: Its path or address, or that of its folder.
+    """
+    steps = str(file).split("/")
+    rooms = [place for place, step in enumerate(steps[:-1]) if step in _ROOMS]
+    # A store in a folder called lanes has lanes/log, which must not be deleted.
+    if rooms and steps[rooms[-1]] == "lanes":
+        lane = "/".join(steps[: rooms[-1] + 2])
+        return (
+            f". Stop the stream, delete the folder {lane}, and start it. The lane is made again from the log"
+        )
+    return ". Restore the file from a copy; freshet-stream verify lists all damage"
+
 
 COMPACTED: Final = "compacted"
 """What the holder of the lock for compaction does to a folder."""

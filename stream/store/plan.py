@@ -64,6 +64,9 @@ class Stream:
         window: w, snapshots that trainers hold.
         keep_days: Days that log and lanes are kept.
         pairs: Distinct pairs in total; None: derived from ``repeated``.
+        present_pairs: Live pairs of a store that is there already.
+        present_bytes: Its log and lanes on the disk.
+        present_days: Days between its first kept snapshot and its last one.
     """
 
     rate: float
@@ -76,6 +79,14 @@ class Stream:
     window: int = 4
     keep_days: float = 365.0
     pairs: int | None = None
+    present_pairs: int = 0
+    present_bytes: float = 0.0
+    present_days: float = 0.0
+
+    @property
+    def days_left(self) -> float:
+        """Days until the store keeps ``keep_days``; 0: it does already."""
+        return max(0.0, self.keep_days - self.present_days)
 
     def assumptions(self) -> list[str]:
         """The assumptions behind the figures, one sentence each."""
@@ -89,7 +100,19 @@ class Stream:
                 "number of distinct pairs, or --repeated, the share of events whose pair is known."
             )
         vectors = f"{self.changed:.1%} of the nodes get a new vector of {self.features} values in a snapshot (--changed)."
+        present = []
+        if self.present_days:
+            grows = (
+                f"It grows for {self.days_left:,.3g} more, to those of --keep-days, without new nodes"
+                if self.days_left
+                else f"Nothing of them is dropped, though --keep-days is {self.keep_days:,.3g}"
+            )
+            present = [
+                f"The store has {self.present_pairs:,} live pairs, and {self.present_bytes / 2**20:,.1f} MiB of "
+                f"{self.present_days:,.3g} days. {grows}. Retention drops snapshots, but no pair: pairs grow after that, too."
+            ]
         return [
+            *present,
             pairs,
             f"No pair is deleted, and no edge life ends, within {self.keep_days:g} days (--keep-days): memory is that of "
             "their end.",
@@ -113,7 +136,7 @@ class Plan:
         lane_bytes_a_day: Files of all lanes, with bases, without states.
         disk_bytes_a_day: Log and lanes.
         files_a_day: Files that remain after compaction.
-        kept_bytes: On the disk after ``keep_days``, when it stops growing.
+        kept_bytes: On the disk after ``keep_days``; with retention it then grows by larger bases only.
         kept_files: Files after ``keep_days``.
         open_tail_bytes: On the disk, events of the open snapshot.
         live_pairs: Live pairs after ``keep_days`` without a delete, or with an edge life of this length.
@@ -145,7 +168,8 @@ def plan(stream: Stream) -> Plan:
 
     With n = DAY / interval snapshots per day, E = rate · interval events and V = changed · nodes new vectors per snapshot:
     log per day = n · ((E + V) · event + V · F · 4 + 2 files + a record); a lane per day = n · (2 · E · (1 − repeated) · pair
-    + V · (F · 4 + index) + 3 files + a record) + n / 64 bases of the live pairs, each in two parts, and all vectors.
+    + V · (F · 4 + index) + 3 files + a record) + n / 64 bases of the live pairs, each in two parts, and all vectors. A store that
+    is there has its pairs and bytes already, and grows for the days that it lacks of ``keep_days``.
     """
     per_day = DAY_S / stream.interval_s
     events = stream.rate * stream.interval_s
@@ -156,10 +180,13 @@ def plan(stream: Stream) -> Plan:
 
     pair_bytes = 1 + math.log2(max(2, stream.nodes)) / PAIR_BITS_A_BYTE
     new_pairs = events * (1 - stream.repeated)
-    live_pairs = min(new_pairs * per_day * stream.keep_days, float(stream.nodes) ** 2)
-    if stream.pairs is not None and stream.pairs < live_pairs:
-        new_pairs *= stream.pairs / live_pairs  # on average: there are more at first
-        live_pairs = float(stream.pairs)
+    present = float(stream.present_pairs)
+    growth = max(0.0, min(new_pairs * per_day * stream.days_left, float(stream.nodes) ** 2 - present))
+    if stream.pairs is not None and stream.pairs < present + growth:
+        to_come = max(0.0, stream.pairs - present)
+        new_pairs *= to_come / growth if growth else 0.0  # on average: there are more at first
+        growth = to_come
+    live_pairs = present + growth
     base = 2 * live_pairs * pair_bytes + stream.nodes * (vector_bytes + SEGMENT_INDEX_BYTES)
     lane_snapshot = (
         2 * new_pairs * pair_bytes
@@ -169,7 +196,8 @@ def plan(stream: Stream) -> Plan:
     )
     lane_day = stream.lanes * per_day * (lane_snapshot + base / BASE_EVERY)
     files = per_day * (2 + stream.lanes * (4 + 1 / BASE_EVERY))
-    snapshots = per_day * stream.keep_days
+    days = stream.present_days + stream.days_left
+    snapshots = per_day * days
     features = stream.nodes * vector_bytes
     window = WINDOW_PAIR_BYTES * (live_pairs + 2 * new_pairs * (stream.window - 1))
     return Plan(
@@ -178,8 +206,10 @@ def plan(stream: Stream) -> Plan:
         lane_bytes_a_day=lane_day,
         disk_bytes_a_day=log_day + lane_day,
         files_a_day=files,
-        kept_bytes=(log_day + lane_day) * stream.keep_days + stream.nodes * ID_BYTES,
-        kept_files=files * stream.keep_days,
+        kept_bytes=stream.present_bytes
+        + (log_day + lane_day) * stream.days_left
+        + (0 if stream.present_days else stream.nodes * ID_BYTES),
+        kept_files=files * days,
         open_tail_bytes=(events + vectors) * TAIL_BYTES + vectors * vector_bytes,
         live_pairs=live_pairs,
         stream_memory_bytes=STREAM_PROCESS_BYTES

@@ -479,9 +479,11 @@ def test_a_password_in_the_environment_is_used_and_shown_nowhere(
 
     said += checked("sasl_password: '**********'")
     monkeypatch.setenv("FRESHET_STREAM_KAFKA__MAX_POLL_RECORDS", "many")
-    said += checked("error: ") + checked("kafka.max_poll_records")
+    said += checked(
+        "error: environment variable FRESHET_STREAM_KAFKA__MAX_POLL_RECORDS: kafka.max_poll_records"
+    )
     monkeypatch.setenv("FRESHET_STREAM_KAFKA", f'{{"sasl_password": "{PASSWORD}"')
-    said += checked("error: environment: ")
+    said += checked("error: environment variable FRESHET_STREAM_KAFKA: must be JSON")
     assert PASSWORD not in said
 
 

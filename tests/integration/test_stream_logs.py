@@ -56,6 +56,18 @@ def test_a_good_run_tells_its_start_where_it_goes_on_seals_refusals_and_its_end(
                 assert line["sentence"]
 
 
+def test_the_figures_of_a_service_without_a_terminal_are_once_in_its_log(kafka: str, tmp_path: Path) -> None:
+    topic = fresh_topic(kafka)
+    send(kafka, topic, [edge(1, k, T0 + 86_400 * k) for k in range(3)])
+    path = written(tmp_path, configuration(tmp_path / "store", kafka, topic, lanes=LANES))
+    done = command("run", "--config", path, "--until-idle", "0.5")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert {line["event"]: line for line in log_lines(done.stderr)}["ended"]["events"] == 3
+    done = command("run", "--config", path, "--until-idle", "0.5", "--log-format", "text")
+    assert "│ events " in done.stdout
+    assert "ended" not in done.stderr
+
+
 @pytest.mark.parametrize("debug", [False, True])
 def test_a_failing_run_ends_with_its_sentence_as_it_is(kafka: str, tmp_path: Path, debug: bool) -> None:
     path = written(tmp_path, configuration(tmp_path / "störe", kafka, "no-such-topic"))

@@ -16,8 +16,8 @@ from freshet_graph.stream.service.output import (
     LogFormat,
     LogLevel,
     finish,
+    print_end,
     print_json,
-    print_table,
 )
 from freshet_graph.trainer.commands.ranks import AsOfMoment, ConfigFile, RankNumbers, in_ranks
 
@@ -62,7 +62,7 @@ def run(
         result = in_ranks(ranks, lambda: _train(config, until_idle, as_of))
         if result is not None:
             shown = {key: value for key, value in result.items() if key != "cautions"}
-            print_json(result) if json else print_table(f"{config.model} on lane {config.lane}", shown)
+            print_json(result) if json else print_end(f"{config.model} on lane {config.lane}", shown)
 
     finish(body, debug=debug)
 

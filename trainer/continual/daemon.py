@@ -3,10 +3,11 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import structlog
 
-from freshet_graph.schemas.errors import one_line
 from freshet_graph.schemas.events import US_PER_S
 from freshet_graph.schemas.store import LaneManifest
 from freshet_graph.schemas.trainer_config import TrainerConfig
@@ -19,6 +20,7 @@ from freshet_graph.trainer.continual.follower import Follower
 from freshet_graph.trainer.continual.forgetting import Forgotten, forget_beyond
 from freshet_graph.trainer.continual.journal import Remaining, ScoreFile, SnapshotStep, observe, write_line
 from freshet_graph.trainer.continual.pace import LoadPolicy, Pace
+from freshet_graph.trainer.continual.writes import Writes, written
 from freshet_graph.trainer.exports.exporter import Exporter, ExportGate, version_of
 from freshet_graph.trainer.learning.soundness import is_sound
 from freshet_graph.trainer.metrics import TrainerMetrics
@@ -101,6 +103,7 @@ class Trainer:
         self.snapshot_trainer = SnapshotTrainer(self.session, self._saving.due)
         self.checkpoints = Checkpoints(config.checkpoint, config.keep_checkpoints)
         self.scores = ScoreFile(config.checkpoint)
+        self.writes = Writes()
         self._resume()
         self._show_strategy()
         exported = config.exports.embeddings or config.exports.scores
@@ -143,24 +146,25 @@ class Trainer:
             if self._auto is not None:
                 self._auto.learned(session, step.report, step.passes)
         if self._exporter is not None:
-            with phases("export"), _written(f"export of snapshot {manifest.tau} to {self.config.store}"):
+            with phases("export"), written(f"export of snapshot {manifest.tau} to {self.config.store}"):
                 self._export(self._exporter, step, scores_version)
         self.sequence, self._learned = manifest.sequence, manifest
         with phases("forget"):
             step.evicted = self._forget(manifest)
         with phases("checkpoint"):
             if self.ranks.rank == 0:
-                with _written(str(self.scores.path)):
-                    training = shown(declared_by(session.strategy), step.report.figures)
-                    choice = {} if self._auto is None else self._auto.line()
-                    write_line(
-                        self.scores,
-                        step,
-                        training | choice,
-                        **self._event_span(manifest),
-                        lag=self._lag(self.sequence),
-                        remaining=self._remaining,
-                    )
+                training = shown(declared_by(session.strategy), step.report.figures)
+                choice = {} if self._auto is None else self._auto.line()
+                line = partial(
+                    write_line,
+                    self.scores,
+                    step,
+                    training | choice,
+                    **self._event_span(manifest),
+                    lag=self._lag(self.sequence),
+                    remaining=self._remaining,
+                )
+                self.writes.add(str(self.scores.path), line)
             if self.snapshot_trainer.checkpoint_due:
                 self.save()
         self._observe(step)
@@ -191,10 +195,13 @@ class Trainer:
             "pace": self.pace.state(),
             **({} if self._auto is None else {"choice": self._auto.state()}),
         }
-        with _written(f"checkpoint in {self.config.checkpoint}"):
-            self.scores.sync()  # a checkpoint has all lines up to its own
-            path = self.checkpoints.save(self.sequence, state)
-        log.info("checkpoint", path=str(path), sequence=self.sequence, tau=manifest.tau, for_people="")
+        checkpoint = partial(self._write_checkpoint, self.sequence, manifest.tau, state)
+        self.writes.add(f"checkpoint in {self.config.checkpoint}", checkpoint)
+
+    def _write_checkpoint(self, sequence: int, tau: int, state: dict[str, Any]) -> None:
+        self.scores.sync()  # a checkpoint has all lines up to its own
+        path = self.checkpoints.save(sequence, state)
+        log.info("checkpoint", path=str(path), sequence=sequence, tau=tau, for_people="")
         self.metrics.checkpointed()
 
     def _resume(self) -> None:
@@ -202,7 +209,8 @@ class Trainer:
         interval_s = self.lane.header.interval_us / US_PER_S
         if newest is None:
             if self.ranks.rank == 0:
-                self.scores.cut_after(None)
+                with written(str(self.scores.path)):
+                    self.scores.cut_after(None)
                 self.metrics.begins(interval_s, None, None)
             return
         path, state = newest
@@ -217,7 +225,8 @@ class Trainer:
             self.pace.restore(state.get("pace", {}))
         self.sequence = self._saved = sequence
         if self.ranks.rank == 0:
-            self.scores.cut_after(sequence)
+            with written(str(self.scores.path)):
+                self.scores.cut_after(sequence)
             newest_us = self.lane.log.snapshots[sequence].max_t_us
             self.metrics.begins(interval_s, newest_us, path.stat().st_mtime)
             log.info("resumed", checkpoint=str(path), sequence=sequence)
@@ -333,20 +342,13 @@ class Trainer:
         return {"newest_us": newest_us, "oldest_us": int(edges_us[0]) if len(edges_us) else newest_us}
 
 
-@contextmanager
-def _written(what: str) -> Iterator[None]:
-    """Turn a failed write into a sentence."""
-    try:
-        yield
-    except OSError as error:
-        raise Failure(
-            f"{what}: {one_line(error)}. See that it can be written, then start again: training resumes from the "
-            "newest checkpoint"
-        ) from error
-
-
 def follow(trainer: Trainer, follower: Follower) -> None:
-    """Train on snapshots until it is time to end, then write a last checkpoint."""
-    while (manifest := follower.next(trainer.lane, trainer.sequence, trainer.load)) is not None:
+    """Train on snapshots until it is time to end, then write a last checkpoint.
+
+    No snapshot is learned while a full disk has no room for what is to be written of the one before.
+    """
+    unwritten = trainer.writes.waiting
+    while (manifest := follower.next(trainer.lane, trainer.sequence, trainer.load, unwritten)) is not None:
         trainer.step(manifest)
     trainer.save()
+    trainer.writes.finish()

@@ -86,13 +86,20 @@ class Follower:
             logged = reason
             time.sleep(TICK_S)
 
-    def next(self, lane: LaneReader, after: int, load: LoadPolicy) -> LaneManifest | None:
+    def next(
+        self,
+        lane: LaneReader,
+        after: int,
+        load: LoadPolicy,
+        unwritten: Callable[[], str | None] = lambda: None,
+    ) -> LaneManifest | None:
         """The next snapshot to train, waiting for it; None: it is time to end.
 
         Args:
             lane: This rank's reader.
             after: Sequence number of the last one trained, −1 for none.
             load: Policy for training that is behind.
+            unwritten: Why files of the last one are not written yet, on rank 0; until they are, no other is taken.
 
         Raises:
             Failure: ``until_idle_s`` is over, and the store does not answer.
@@ -100,14 +107,21 @@ class Follower:
         if self.end_after is not None and after >= self.end_after:
             return None
         try:
-            return self._awaited(lane, after, load)
+            return self._awaited(lane, after, load, unwritten)
         finally:
             self._watch_no_more()
 
-    def _awaited(self, lane: LaneReader, after: int, load: LoadPolicy) -> LaneManifest | None:
+    def _awaited(
+        self, lane: LaneReader, after: int, load: LoadPolicy, unwritten: Callable[[], str | None]
+    ) -> LaneManifest | None:
         while True:
             beat()
-            chosen = self._look(lane, after, load)
+            obstacle = unwritten()
+            if obstacle is None:
+                chosen = self._look(lane, after, load)
+            else:
+                time.sleep(TICK_S)
+                chosen, self._moved = -1, time.monotonic()  # not idle
             rank_numbers = [chosen, self._stop(), chosen < 0 and self._idle()]
             sequence, stopped, idle = self._ranks.maximum(rank_numbers, NEXT_SNAPSHOT)
             if idle and not stopped:
@@ -118,6 +132,9 @@ class Follower:
                 self._moved = time.monotonic()
                 self._waiting(None, False)
                 return _manifest(lane, sequence)
+            if obstacle is not None:
+                self._waiting(obstacle, True)
+                continue
             silent = f"the store does not answer: {one_line(self._silence)}; " if self._silence else ""
             learned = f"{silent}lane {lane.header.lane} has no snapshot after number {after}"
             self._waiting(learned, self._silence is not None)

@@ -48,17 +48,32 @@ class ScoreFile:
             return
         lines = [line for line in self.lines() if sequence is not None and line["sequence"] <= sequence]
         temporary = self.path.with_suffix(".tmp")
-        with system_call("write", temporary):
-            temporary.write_text("".join(_text(line) for line in lines), encoding="utf-8")
+        try:
+            with system_call("write", temporary):
+                temporary.write_text("".join(_text(line) for line in lines), encoding="utf-8")
+        except OSError:
+            temporary.unlink(missing_ok=True)  # a full disk has no room for half a file
+            raise
         sync_file(temporary)
         temporary.replace(self.path)
         sync_folder(self.path.parent)
 
     def append(self, line: dict[str, Any]) -> None:
-        """Add a snapshot's line; it is durable after ``sync``."""
+        """Add a snapshot's line; it is durable after ``sync``.
+
+        Raises:
+            OSError: The disk refuses; the file is as it was.
+        """
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with system_call("write", self.path), self.path.open("a", encoding="utf-8") as file:
-            file.write(_text(line))
+        with system_call("write", self.path), self.path.open("ab", buffering=0) as file:
+            whole_bytes = file.tell()
+            left = memoryview(_text(line).encode())
+            try:
+                while left:
+                    left = left[file.write(left) :]
+            except OSError:
+                file.truncate(whole_bytes)
+                raise
 
     def sync(self) -> None:
         """Flush all lines to the disk."""

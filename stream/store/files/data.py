@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from freshet_graph.schemas.errors import one_line, system_call
 from freshet_graph.schemas.store import FileRef
-from freshet_graph.stream.store.errors import RESTORE, CorruptError, MissingError
+from freshet_graph.stream.store.errors import CorruptError, MissingError, remedy
 from freshet_graph.stream.store.places.interface import inside
 from freshet_graph.stream.store.places.place import Place, place_of
 
@@ -46,7 +46,7 @@ def whole_or_corrupt(file: object, what: str = "is damaged inside") -> Iterator[
     except (pa.ArrowException, OSError, ValueError, IndexError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise CorruptError(f"{file} {what}: {one_line(error)}{RESTORE}") from error
+        raise CorruptError(f"{file} {what}: {one_line(error)}{remedy(file)}") from error
 
 
 def require_bounded(buffer: pa.Buffer) -> None:
@@ -224,13 +224,15 @@ def _open(path: Path, place: Place, reference: FileRef, verify: bool) -> pa.ipc.
     except (FileNotFoundError, NotADirectoryError):
         raise _missing(place) from None
     if num_bytes != reference.bytes:
-        raise CorruptError(f"{place} has {num_bytes} bytes, its record says {reference.bytes}{RESTORE}")
+        raise CorruptError(f"{place} has {num_bytes} bytes, its record says {reference.bytes}{remedy(place)}")
     try:
         buffer = _content(path, num_bytes)
     except FileNotFoundError:  # removed since the look at its length
         raise _missing(place) from None
     if verify and xxhash.xxh64_hexdigest(buffer) != reference.checksum:
-        raise CorruptError(f"{place} does not match the checksum {reference.checksum} of its record{RESTORE}")
+        raise CorruptError(
+            f"{place} does not match the checksum {reference.checksum} of its record{remedy(place)}"
+        )
     with whole_or_corrupt(place, "is not an Arrow file"):
         return open_bounded(buffer) if verify else pa.ipc.open_file(buffer)
 
@@ -245,7 +247,7 @@ def _content(path: Path, length: int) -> pa.Buffer:
 
 
 def _missing(place: Place) -> MissingError:
-    return MissingError(f"{place} is missing, though a record names it{RESTORE}")
+    return MissingError(f"{place} is missing, though a record names it{remedy(place)}")
 
 
 def read_table(
@@ -266,7 +268,7 @@ def read_table(
     if schema is not None and not reader.schema.equals(schema):
         raise CorruptError(
             f"{root / reference.path} has the columns {', '.join(reader.schema.names)} of another schema, "
-            f"expected {', '.join(schema.names)}{RESTORE}"
+            f"expected {', '.join(schema.names)}{remedy(root / reference.path)}"
         )
     with whole_or_corrupt(root / reference.path):
         table = reader.read_all()

@@ -18,12 +18,12 @@ from freshet_graph.schemas.errors import system_call
 from freshet_graph.schemas.events import US_PER_S
 from freshet_graph.schemas.store import Record
 from freshet_graph.stream.store.errors import (
-    RESTORE,
     ConfigMissingError,
     CorruptError,
     FormatVersionError,
     MismatchError,
     RetainedError,
+    remedy,
 )
 from freshet_graph.stream.store.places.place import Place, place_of
 
@@ -226,13 +226,15 @@ def read_record(path: Path | Place, kind: type[R]) -> R:
     except (FileNotFoundError, NotADirectoryError):
         raise ConfigMissingError(f"{path} does not exist. Check the store's path") from None
     except IsADirectoryError:
-        raise CorruptError(f"{path} is a folder, but should be a record{RESTORE}") from None
+        raise CorruptError(f"{path} is a folder, but should be a record{remedy(path)}") from None
     try:
         content = json.loads(raw)
     except (ValueError, RecursionError):
         content = None
     if not isinstance(content, dict):
-        raise CorruptError(f"{path} is not a record: {len(raw)} bytes that are not a JSON object{RESTORE}")
+        raise CorruptError(
+            f"{path} is not a record: {len(raw)} bytes that are not a JSON object{remedy(path)}"
+        )
     version = content.get("format_version")
     if version not in kind.VERSIONS:
         known = " and ".join(map(str, kind.VERSIONS))
@@ -244,12 +246,12 @@ def read_record(path: Path | Place, kind: type[R]) -> R:
     except ValueError:  # NaN, which canonical JSON doesn't have
         intact = False
     if not intact:
-        raise CorruptError(f"{path} does not match its own checksum{RESTORE}")
+        raise CorruptError(f"{path} does not match its own checksum{remedy(path)}")
     try:
         return kind.model_validate(content)
     except ValidationError as error:
         where = ", ".join(".".join(str(step) for step in e["loc"]) for e in error.errors())
-        raise CorruptError(f"{path} is not a {kind.__name__}: wrong {where}{RESTORE}") from error
+        raise CorruptError(f"{path} is not a {kind.__name__}: wrong {where}{remedy(path)}") from error
 
 
 CONFIG_KEYS = {
@@ -325,4 +327,4 @@ def _configured(key: str, value: object) -> str:
 
 def lost_header(path: Place) -> CorruptError:
     """The error for commits without their header, which a new header could not replace."""
-    return CorruptError(f"{path} is missing, though there are commits under it{RESTORE}")
+    return CorruptError(f"{path} is missing, though there are commits under it{remedy(path)}")

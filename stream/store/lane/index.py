@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from freshet_graph.schemas.store import LaneHeader, LaneIndex, LaneManifest
-from freshet_graph.stream.store.errors import REBUILD, CorruptError
+from freshet_graph.stream.store.errors import CorruptError, remedy
 from freshet_graph.stream.store.files.data import read_table
 from freshet_graph.stream.store.files.records import read_record
 from freshet_graph.stream.store.lane.layout import manifest_name
@@ -56,7 +56,7 @@ class ManifestRows:
         expected = self.table["checksum"][row].as_py()
         if manifest.checksum != expected:
             raise CorruptError(
-                f"{path} has the checksum {manifest.checksum}, the lane's index says {expected}{REBUILD}"
+                f"{path} has the checksum {manifest.checksum}, the lane's index says {expected}{remedy(path)}"
             )
         return manifest
 

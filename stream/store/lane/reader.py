@@ -7,11 +7,11 @@ from typing import TypeVar
 from freshet_graph.schemas.store import FileRef, LaneHeader, LaneIndex, LaneManifest
 from freshet_graph.stream.arrays.kinds import Int32
 from freshet_graph.stream.store.errors import (
-    REBUILD,
     ConfigMissingError,
     CorruptError,
     MissingError,
     RetainedError,
+    remedy,
 )
 from freshet_graph.stream.store.files.follow import FolderWatch, follow
 from freshet_graph.stream.store.files.records import Numbered, lost_header, read_record, read_records
@@ -293,7 +293,7 @@ class LaneReader:
                 "from different stores"
             )
         missing = self.root / manifest_name(self.log.snapshots[len(self.manifests)].tau)
-        raise CorruptError(f"{missing} is missing, though snapshot {min(beyond)} exists{REBUILD}")
+        raise CorruptError(f"{missing} is missing, though snapshot {min(beyond)} exists{remedy(missing)}")
 
 
 def lane_tables(
@@ -354,20 +354,20 @@ def check_successor(
     if manifest.lane_checksum != header.checksum:
         raise CorruptError(
             f"{path} is a manifest of another lane ({manifest.lane}), or lane.json was changed while the lane was "
-            f"empty. Open it again{REBUILD}"
+            f"empty. Open it again{remedy(path)}"
         )
     previous = before[0].checksum if before else ""
     if (manifest.sequence, manifest.previous) != (sequence, previous):
         raise CorruptError(
             f"{path} says it is number {manifest.sequence} after {manifest.previous or 'nothing'}, "
-            f"expected number {sequence} after {previous or 'nothing'}{REBUILD}"
+            f"expected number {sequence} after {previous or 'nothing'}{remedy(path)}"
         )
     if not manifest_name(manifest.tau).endswith(f"/{path.name}"):
-        raise CorruptError(f"{path} is the manifest of snapshot {manifest.tau}{REBUILD}")
+        raise CorruptError(f"{path} is the manifest of snapshot {manifest.tau}{remedy(path)}")
     if manifest.log_events_checksum != events_checksum:
         raise CorruptError(
             f"{path} was made from other events (checksum {manifest.log_events_checksum}) than the log has "
-            f"({events_checksum}){REBUILD}"
+            f"({events_checksum}){remedy(path)}"
         )
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from freshet_graph.schemas.store import FileRef
 from freshet_graph.stream.arrays.kinds import Float32, Int8, Int32, Int64
 from freshet_graph.stream.snapshots.pairs import pair_keys, split_keys
-from freshet_graph.stream.store.errors import RESTORE, CorruptError
+from freshet_graph.stream.store.errors import CorruptError, remedy
 from freshet_graph.stream.store.files.data import open_bounded, open_table, require_whole, whole_or_corrupt
 from freshet_graph.stream.store.lane.diff import PairRows, SegmentRows
 from freshet_graph.stream.store.places.interface import COMPRESSED
@@ -249,7 +249,7 @@ class LaneTables:
         self._expect(dst, "node", "edges")
         if self._selection.whole_pairs and (op != 1).any():
             raise CorruptError(
-                f"{self._root / self._file('edges').path} has leaving pairs, but should list all pairs{RESTORE}"
+                f"{self._root / self._file('edges').path} has leaving pairs, but should list all pairs{remedy(self._root)}"
             )
         return op, src, dst, weight
 
@@ -280,7 +280,7 @@ class LaneTables:
             self._readers = open_bundle(self._root, file)
             if missing := set(TABLES) - self._readers.keys():
                 raise CorruptError(
-                    f"{self._root / file.path} lacks {', '.join(sorted(missing))}, so it is not a base{RESTORE}"
+                    f"{self._root / file.path} lacks {', '.join(sorted(missing))}, so it is not a base{remedy(self._root)}"
                 )
         reader, place = self._readers[table], TABLES.index(table)
         schema = (ASSIGNMENT_SCHEMA, EDGES_SCHEMA, segments_schema(selection.width))[place]

@@ -25,13 +25,13 @@ from freshet_graph.schemas.store import (
 )
 from freshet_graph.stream.snapshots.border import HISTORY as HISTORY_KEY
 from freshet_graph.stream.store.errors import (
-    RESTORE,
     ConfigMissingError,
     CorruptError,
     LaneBusyError,
     MissingError,
     RetainedError,
     StoreError,
+    remedy,
 )
 from freshet_graph.stream.store.files.records import (
     Numbered,
@@ -199,7 +199,7 @@ class CommitChain:
         path = self._root / commit_name(self.next_n)
         if record.n != self.next_n:
             raise CorruptError(
-                f"{path} says it is commit {record.n}, so commit {self.next_n} is missing{RESTORE}"
+                f"{path} says it is commit {record.n}, so commit {self.next_n} is missing{remedy(path)}"
             )
         if record.previous != self.link():
             before = self._root / commit_name(record.n - 1) if record.n else self._root / "log.json"

@@ -22,7 +22,7 @@ from freshet_graph.schemas.store import CommitRecord, Dropped, FileRef, LogHeade
 from freshet_graph.stream.arrays.kinds import Int64
 from freshet_graph.stream.snapshots.node_features import NodeFeatures
 from freshet_graph.stream.snapshots.pairs import pair_keys
-from freshet_graph.stream.store.errors import RESTORE, CorruptError, StoreError
+from freshet_graph.stream.store.errors import CorruptError, StoreError, remedy
 from freshet_graph.stream.store.files.data import read_table
 from freshet_graph.stream.store.files.records import read_record
 from freshet_graph.stream.store.log.layout import (
@@ -304,7 +304,7 @@ def read_index(root: Place, number: int) -> tuple[LogIndex, SnapshotRows, Commit
     if not (table.schema.equals(INDEX_SCHEMA) or table.schema.equals(NAMED_SCHEMA)):
         raise CorruptError(
             f"{root / index.snapshots.path} has the columns {', '.join(table.schema.names)} of another schema, expected "
-            f"{', '.join(INDEX_SCHEMA.names)}{RESTORE}"
+            f"{', '.join(INDEX_SCHEMA.names)}{remedy(root / index.snapshots.path)}"
         )
     rows = SnapshotRows(index.first, table)
     if (index.number, index.commit) != (number, commit.checksum):

@@ -54,3 +54,17 @@ def test_the_citation_has_the_version_and_licence_of_the_package() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["version"] == version()
     assert citation["license"] == "Apache-2.0"
+
+
+def test_a_link_to_an_environment_is_ignored_as_its_folder_is(tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").write_bytes((ROOT / ".gitignore").read_bytes())
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    for command in (["init", "--quiet"], ["check-ignore", "--quiet", ".venv"]):
+        assert subprocess.run(["git", *command], cwd=tmp_path, check=False).returncode == 0
+
+
+def test_waiting_for_a_service_shows_its_reason() -> None:
+    text = (ROOT / "docs" / "procedures.md").read_text(encoding="utf-8")
+    waits = [line for line in text.splitlines() if "curl " in line and "/readyz" in line]
+    assert waits
+    assert all("--fail-with-body" in line for line in waits)

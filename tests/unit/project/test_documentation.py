@@ -280,6 +280,29 @@ def test_the_tables_of_parameters_are_those_of_the_sections() -> None:
             assert set(found.Options.model_fields) - without == named.get(name, set()) - {"layers"}, name
 
 
+def test_the_table_of_log_lines_names_those_about_waiting_and_the_metrics_name_the_page_of_the_alerts() -> (
+    None
+):
+    table = (
+        (ROOT / "docs/operations.md")
+        .read_text(encoding="utf-8")
+        .split("| service | `event` |")[1]
+        .split("\n\n")[0]
+    )
+    source = "".join(
+        (ROOT / file).read_text(encoding="utf-8")
+        for file in ("stream/job/standby.py", "trainer/continual/writes.py")
+    )
+    waits = re.findall(r'log\.(?:info|error)\("([^"]+)"', source)
+    assert {"standing by", "taking over", "files are written again"} <= set(waits)
+    of_commits = ("no room for a commit, waiting for it", "the store takes commits again")
+    assert [event for event in (*waits, *of_commits) if f"`{event}`" not in table] == []
+    alerts = (ROOT / "deploy/prometheus/alerts.yml").read_text(encoding="utf-8")
+    (page,) = set(re.findall(r"runbook_url: \S*?docs/(\w+\.md)#", alerts))
+    metrics = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+    assert f"`runbook_url` of each is its paragraph in [{page}]({page})" in metrics
+
+
 def test_every_command_is_listed() -> None:
     text = (ROOT / "docs/cli.md").read_text(encoding="utf-8")
     for program, group in APPS.items():

@@ -15,7 +15,7 @@ from freshet_graph.schemas.store import LogHeader, Position
 from freshet_graph.stream.commands.inspect import inspect as inspect_command
 from freshet_graph.stream.commands.verify import verify as verify_command
 from freshet_graph.stream.service.output import show_bytes
-from freshet_graph.stream.store.errors import MismatchError
+from freshet_graph.stream.store.errors import MismatchError, remedy
 from freshet_graph.stream.store.from_file import build_store
 from freshet_graph.stream.store.inspect import inspect
 from freshet_graph.stream.store.log.writer import LogWriter
@@ -150,6 +150,42 @@ def test_verify_lists_the_problems_and_exits_with_1(store, address, change):
     text = run.invoke(app, ["verify", address])
     assert text.exit_code == 1
     assert "damaged" in text.stdout
+
+
+@pytest.mark.parametrize("file", ["lanes/sep/snapshots/3/edges.arrow", "lanes/sep/lane.json"])
+def test_a_damaged_file_of_a_lane_is_mended_by_making_the_lane_again(store, address, change, file):
+    path = files_of(store)[file]
+    change.write(path, path.read_bytes()[:-1])
+    problems = json.loads(run.invoke(app, ["verify", address, "--json"]).stdout)["problems"]
+    (about,) = {problem.partition(". ")[2] for problem in problems if str(path) in problem}
+    assert (
+        about
+        == f"Stop the stream, delete the folder {store}/lanes/sep, and start it. The lane is made again from the log"
+    )
+
+
+def test_a_damaged_file_of_the_log_is_restored(store, address, change):
+    path = files_of(store)["log/snapshots/3/events.arrow"]
+    change.write(path, path.read_bytes()[:-1])
+    problems = json.loads(run.invoke(app, ["verify", address, "--json"]).stdout)["problems"]
+    assert any(f"{path} has" in problem and "Restore the file from a copy" in problem for problem in problems)
+
+
+@pytest.mark.parametrize(
+    ("file", "lane"),
+    [
+        ("/a/lanes/x/commits/0.json", "/a/lanes/x"),
+        ("s3://b/lanes/s/lanes/x/lane.json", "s3://b/lanes/s/lanes/x"),
+        ("lanes/x/state/1.arrow", "lanes/x"),
+        ("/srv/lanes/log/snapshots/3/events.arrow", None),  # of a store in a folder of this name
+        ("/srv/lanes/s/log/log.json", None),
+        ("/srv/lanes/exports/x/1.arrow", None),
+        ("/a/log/log.json", None),
+    ],
+)
+def test_only_a_lane_is_to_be_deleted(file, lane):
+    assert ("Restore" in remedy(file)) is (lane is None)
+    assert lane is None or f"delete the folder {lane}, and start" in remedy(file)
 
 
 @pytest.mark.parametrize("lost", ["log/log.json", "log"])

@@ -277,6 +277,60 @@ def test_the_environment_overrides_one_nested_key_and_leaves_the_others(
     assert config.snapshots.interval_s == 60
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "expected"),
+    [
+        (StreamConfig, "STREAM_METRIC__PORT", "1", "unknown key metric.port. Did you mean metrics.port?"),
+        (StreamConfig, "STREAM_KAFKA__BOOTSTRPA", "x", "unknown key kafka.bootstrpa. Did you mean kafka.bootstrap?"),
+        (StreamConfig, "STREAM_KAFKA_BOOTSTRAP", "x", "unknown key kafka_bootstrap. Did you mean kafka.bootstrap?"),
+        (StreamConfig, "STREAM_METRICS_PORT", "1", "unknown key metrics_port. Did you mean metrics.port?"),
+        (StreamConfig, "STREAM_STORE__X", "1", "unknown key store.x. Did you mean store?"),
+        (StreamConfig, "STREAM_QQQQ", "1", "unknown key qqqq"),
+        (TrainerConfig, "TRAINER_MODL", "1", "unknown key modl. Did you mean model?"),
+        (StreamConfig, "STREAM_SNAPSHOTS__INTERVAL_S", "abc",
+         "snapshots.interval_s: must be a number of seconds, found 'abc'"),
+        (StreamConfig, "STREAM_METRICS", '{"port": "x"}', "metrics.port: must be a whole number, found 'x'"),
+        (StreamConfig, "STREAM_KAFKA__TOPICS", "edges", "must be JSON. Give a section key by key, or as JSON"),
+        (TrainerConfig, "TRAINER_WINDOW", "0", "window: must be at least 1, found '0'"),
+    ],
+)  # fmt: skip
+def test_a_variable_that_is_unknown_or_wrong_is_refused_by_its_own_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Service], name: str, value: str, expected: str
+) -> None:
+    monkeypatch.setenv(f"FRESHET_{name}", value)
+    path = write(tmp_path, SMALLEST if kind is StreamConfig else SMALLEST_TRAINER)
+    with pytest.raises(Failure) as refused:
+        load_config(kind, path)
+    assert str(refused.value) == f"environment variable FRESHET_{name}: {expected}"
+
+
+def test_what_is_wrong_in_the_file_is_not_blamed_on_a_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FRESHET_STREAM_METRICS", '{"host": "0.0.0.0"}')
+    monkeypatch.setenv("FRESHET_STREAM_IDS", "uuid")
+    path = write(tmp_path, SMALLEST.replace("port: 0", "port: none"))
+    with pytest.raises(Failure) as refused:
+        load_config(StreamConfig, path)
+    of_the_file, of_the_variable = str(refused.value).split("; ")
+    assert of_the_file.startswith(f"configuration {path}: metrics.port: must be")
+    assert of_the_variable.startswith("environment variable FRESHET_STREAM_IDS: ids: must be")
+
+
+def test_variables_that_set_keys_of_mappings_and_those_that_kubernetes_makes_of_a_service_are_no_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FRESHET_TRAINER_MODEL_PARAMS__HIDDEN", "8")
+    for name, value in {
+        "SERVICE_HOST": "10.0.0.7", "SERVICE_PORT": "9108", "SERVICE_PORT_METRICS": "9108",
+        "PORT": "tcp://10.0.0.7:9108", "PORT_9108_TCP": "tcp://10.0.0.7:9108", "PORT_9108_TCP_PROTO": "tcp",
+        "PORT_9108_TCP_PORT": "9108", "PORT_9108_TCP_ADDR": "10.0.0.7", "METRICS_PORT": "tcp://10.0.0.8:9108",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(f"FRESHET_TRAINER_{name}", value)
+    config = load_config(TrainerConfig, write(tmp_path, SMALLEST_TRAINER))
+    assert config.model_params["hidden"] in (8, "8")
+
+
 @pytest.mark.parametrize(("kind", "values"), [(StreamConfig, EXAMPLE), (TrainerConfig, {})])
 def test_the_example_is_valid_and_shows_every_key(
     tmp_path: Path, kind: type[Service], values: dict[str, Any]

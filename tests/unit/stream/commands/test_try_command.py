@@ -47,6 +47,15 @@ def test_columns_are_proposed_and_flags_are_those_of_other_commands(tmp_path: Pa
     assert "give --delimiter ';'" in done.stderr
 
 
+def test_a_trial_without_any_event_fails_behind_its_result(tmp_path: Path) -> None:
+    file = tmp_path / "e.csv"
+    file.write_text("src,dst,t,weight\n1,2,10,nan\n1,3,11,nan\n")
+    done = CliRunner().invoke(app, ["try", str(file), "--json"])
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["refused"] == {"not_finite": 2}
+    assert done.stderr.startswith("error: none of 2 rows became an event. ")
+
+
 @pytest.mark.parametrize(
     ("paths", "fields"),
     [

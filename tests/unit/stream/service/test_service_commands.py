@@ -16,7 +16,8 @@ from warm_popen import WarmPopen, run
 from freshet_graph.schemas.errors import FreshetError
 from freshet_graph.stream.cli import app as stream_app
 from freshet_graph.stream.service.failure import Failure, run_command
-from freshet_graph.stream.service.output import print_json, print_table
+from freshet_graph.stream.service.json_lines import JsonLines
+from freshet_graph.stream.service.output import print_end, print_json, print_table
 from freshet_graph.trainer.cli import app as trainer_app
 
 
@@ -87,6 +88,18 @@ def test_json_is_one_object_of_finite_plain_numbers(capsys: pytest.CaptureFixtur
         {"ap": np.float32(0.5), "auc": float("nan"), "seconds": np.array([1.0, np.inf]), "n": np.int64(3)}
     )
     assert json.loads(capsys.readouterr().out) == {"ap": 0.5, "auc": None, "seconds": [1.0, None], "n": 3}
+
+
+def test_the_table_of_an_ended_service_is_left_out_where_its_log_has_the_figures(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for lines_are_json, terminal in ((True, False), (True, True), (False, False)):
+        with monkeypatch.context() as patch:
+            patch.setattr(sys.stdout, "isatty", lambda terminal=terminal: terminal)
+            if lines_are_json:
+                patch.setattr(sys, "stderr", JsonLines(2))
+            print_end("graph in store", {"events": 3})
+        assert ("events" in capsys.readouterr().out) is (terminal or not lines_are_json)
 
 
 def test_a_table_shows_every_row(capsys: pytest.CaptureFixture[str]) -> None:

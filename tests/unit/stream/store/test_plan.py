@@ -168,6 +168,22 @@ def test_what_is_not_given_is_measured_in_a_store(store):
     } == (stream | {"rate": 7, "pairs": 99, "repeated": 0, "keep_days": 365})
 
 
+@pytest.mark.parametrize("share", [0.1, 1, 3])
+def test_a_plan_of_a_store_has_no_less_than_is_there_and_grows_from_it(store, share):
+    described = inspect(store)
+    present_bytes = described["log_bytes"] + described["lanes"]["hash"]["disk_bytes"]
+    found = call("--store", store, "--keep-days", STREAM.keep_days * share)
+    more = max(0, share - 1)
+    new_pairs = described["live_edges"] * more  # as many per day as so far
+    assert found["live_pairs"] == pytest.approx(described["live_edges"] + new_pairs, rel=0.001)
+    assert found["kept_bytes"] == pytest.approx(present_bytes * (1 + more), rel=0.35 if more else 1e-6)
+    assert found["kept_bytes"] >= present_bytes
+    assert f"The store has {described['live_edges']:,} live pairs" in found["assumptions"][1]
+    assert call("--store", store, "--keep-days", 1, "--pairs", 99)["live_pairs"] == described["live_edges"]
+    more_lanes = call("--store", store, "--keep-days", 0, "--lanes", 2)["kept_bytes"]
+    assert more_lanes == pytest.approx(present_bytes + described["lanes"]["hash"]["disk_bytes"])
+
+
 @pytest.mark.parametrize(
     "options",
     [["--rate", 5], ["--store", "x", "--pairs", 3, "--repeated", 0.5]],

@@ -1,6 +1,9 @@
 """The continual run: no event is learned before it was predicted, none twice, none unseen."""
 
+import errno
 import json
+import os
+import resource
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ from freshet_graph.stream.store.errors import RetainedError
 from freshet_graph.stream.store.from_file import build_store
 from freshet_graph.stream.store.lane.reader import LaneReader
 from freshet_graph.stream.store.log.event_columns import EventColumns
+from freshet_graph.trainer.continual import writes
 from freshet_graph.trainer.continual.daemon import follow
 from freshet_graph.trainer.continual.follower import Follower
 from freshet_graph.trainer.continual.journal import ScoreFile
@@ -263,28 +267,116 @@ def test_a_store_that_does_not_answer_is_asked_again(tmp_path: Path, monkeypatch
     assert told == [(silent, True), (silent, True), (None, False)]
 
 
-@pytest.mark.parametrize("refuses", ["checkpoints.save", "scores.append", "_exporter.export"])
+@pytest.mark.parametrize(
+    ("refuses", "number"), [("checkpoints.save", 5), ("scores.append", 5), ("_exporter.export", 28)]
+)
 def test_what_cannot_be_written_is_named_and_the_next_start_goes_on(
-    tmp_path: Path, refuses: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, refuses: str, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_lane(tmp_path / "store")
     config = config_for(tmp_path, exports={"scores": True})
     trainer = trainer_for(config)
     trainer.step(trainer.lane.manifests[0])
 
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+    def refused(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
 
     owner, name = refuses.split(".")
-    monkeypatch.setattr(getattr(trainer, owner), name, full)
+    monkeypatch.setattr(getattr(trainer, owner), name, refused)
     where = "store" if "export" in refuses else "checkpoints"
     with pytest.raises(
-        Failure, match=rf"{where}.*: .*No space left on device. See that .* the newest checkpoint"
+        Failure, match=rf"{where}.*: .*{os.strerror(number)}. See that .* the newest checkpoint"
     ):
         trainer.step(trainer.lane.manifests[1])
     monkeypatch.undo()
     assert run(config).sequence == len(trainer.lane.manifests) - 1
     assert [line["sequence"] for line in ScoreFile(config.checkpoint).lines()] == list(range(6))
+
+
+@pytest.mark.parametrize("refuses", ["checkpoints.save", "scores.append"])
+def test_a_full_disk_is_waited_for_and_nothing_is_learned_meanwhile(
+    tmp_path: Path, refuses: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writes, "RETRY_S", 0.1)
+    make_lane(tmp_path / "store")
+    waiting, straight = (config_for(tmp_path, checkpoint=str(tmp_path / name)) for name in ("one", "two"))
+    trainer = trainer_for(waiting)
+    owner, name = refuses.split(".")
+    write = getattr(getattr(trainer, owner), name)
+    tries: list[int] = []
+
+    def full_for_a_while(*inputs: object) -> object:
+        if trainer.sequence == 2 and len(tries) < 3:  # beyond until_idle_s
+            tries.append(trainer.sequence)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(*inputs)
+
+    monkeypatch.setattr(getattr(trainer, owner), name, full_for_a_while)
+    told: list[tuple[str | None, bool]] = []
+    follower = Follower(Ranks(), until_idle_s=0.1, stop=lambda: False, waiting=lambda *now: told.append(now))
+    with capture_logs() as logs:
+        follow(trainer, follower)
+    assert any(
+        reason and reason.startswith("the disk has no room for ") and obstacle for reason, obstacle in told
+    )
+    events = [line["event"] for line in logs]
+    assert events.count("no room for a file, waiting for it") == events.count("files are written again") == 1
+    assert len(tries) == 3
+    run(straight)
+    assert lines(waiting) == lines(straight)
+    newest = Checkpoints(waiting.checkpoint, 1).newest()
+    assert newest is not None and newest[1]["sequence"] == trainer.sequence == 5
+
+
+def test_a_trainer_that_is_asked_to_end_on_a_full_disk_fails_with_the_reason_and_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_lane(tmp_path / "store")
+    config = config_for(tmp_path)
+    trainer = trainer_for(config)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(trainer.checkpoints, "save", full)
+    asked: list[str] = []
+    follower = Follower(
+        Ranks(),
+        until_idle_s=None,
+        stop=lambda: bool(asked),
+        waiting=lambda reason, _: asked.append(reason or ""),
+    )
+    with pytest.raises(
+        Failure, match=r"^the disk has no room for checkpoint in .*No space left.*Make room and start"
+    ):
+        follow(trainer, follower)
+    monkeypatch.undo()
+    run(config)
+    assert [line["sequence"] for line in lines(config)] == list(range(6))
+
+
+def test_a_line_that_a_full_disk_cuts_leaves_the_score_file_as_it_was(tmp_path: Path) -> None:
+    scores = ScoreFile(tmp_path)
+    scores.append({"sequence": 0})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (scores.path.stat().st_size + 5, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            scores.append({"sequence": 1})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    scores.append({"sequence": 1})
+    assert scores.path.read_text() == '{"sequence":0}\n{"sequence":1}\n'
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+def test_a_start_on_a_full_disk_has_the_remedy(tmp_path: Path) -> None:
+    make_lane(tmp_path / "store")
+    config = config_for(tmp_path)
+    run(config, snapshots=3)
+    (Path(config.checkpoint) / "scores.tmp").symlink_to("/dev/full")
+    with pytest.raises(Failure, match=r"No space left on device.*then start again"):
+        trainer_for(config)
 
 
 def test_who_cannot_see_the_store_is_not_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
