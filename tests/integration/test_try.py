@@ -17,8 +17,9 @@ pytestmark = pytest.mark.integration
 
 def trial(*arguments: object) -> dict[str, Any]:
     done = CliRunner().invoke(app, ["try", *map(str, arguments), "--json"])
-    assert done.exit_code == 0, done.output
+    assert done.stdout, done.output
     result: dict[str, Any] = json.loads(done.stdout)
+    assert done.exit_code == (0 if result["events"] else 1), done.output
     return result
 
 

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[3]
 IMAGES = ROOT / "docs" / "images"
 PICTURES = {
     "demo": ("deploy/demo/report.py", "make demo", "json"),
+    "dashboard": ("deploy/grafana/picture.py", "python deploy/grafana/picture.py", "json"),
     "scheduling": (
         "benchmarks/scheduling.py",
         "python benchmarks/scheduling.py --only scale --figure",

@@ -138,7 +138,13 @@ def test_every_field_of_a_micro_batch_crosses_processes() -> None:
         "a", 3, [(7, [event(1, 2, 5), event(3, None, 6, features=[0.5])]), (9, None)], first=5, end=10
     )
     batch = dataclasses.replace(
-        batch, high_watermark=12, tombstones=2, wall_time_us=77, quiet=Quiet(3.5, 0.25), skipped=4
+        batch,
+        high_watermark=12,
+        tombstones=2,
+        wall_time_us=77,
+        quiet=Quiet(3.5, 0.25),
+        skipped=4,
+        converted=6,
     )
     for field in dataclasses.fields(MicroBatch):  # a new field must differ from its default here, too
         assert field.default is dataclasses.MISSING or getattr(batch, field.name) != field.default, field.name
