@@ -14,7 +14,12 @@ def keys_of(kind: type[BaseModel]) -> dict[str, FieldInfo]:
 class Section(BaseModel):
     """Base of all configuration sections: unknown keys are refused, an empty section has its defaults."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+        serialize_by_alias=True,  # what is dumped can be read again
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -45,7 +45,7 @@ class ClusterPlan:
     @classmethod
     def of(cls, config: StreamConfig, starts: list[Start]) -> Self:
         """A new submission of a configuration."""
-        settings = json.dumps(to_jsonable_python(_without_secrets(config.model_dump(by_alias=True))))
+        settings = json.dumps(to_jsonable_python(_without_secrets(config.model_dump())))
         return cls(id=uuid.uuid4().hex, settings=settings, starts=tuple(starts))
 
     @property

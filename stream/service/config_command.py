@@ -60,7 +60,7 @@ def config_command(
                     "nothing to print. Give --example for a commented example, --schema for its JSON Schema, or --config FILE to "
                     "check a file"
                 )
-            in_force = load_config(kind, file, check).model_dump(mode="json", by_alias=True)
+            in_force = load_config(kind, file, check).model_dump(mode="json")
             print_json(in_force) if json else print(yaml.safe_dump(in_force, sort_keys=False), end="")  # noqa: T201
 
         finish(body, debug=debug)

@@ -100,7 +100,7 @@ def _inline(value: Any) -> str:
     elif isinstance(value, tuple):
         value = list(value)
     elif isinstance(value, BaseModel):
-        value = value.model_dump(mode="json", by_alias=True)
+        value = value.model_dump(mode="json")
     return (
         yaml.safe_dump(value, default_flow_style=True, width=1000, allow_unicode=True)
         .split("\n...")[0]
