@@ -103,7 +103,8 @@ def everything(parts: Parts, device: str, *, small: bool) -> None:
 def _on_cores(parts: Parts, cores: list[int], smaller: list[str]) -> None:
     """What needs no GPU."""
     python = sys.executable
-    parts.run("ranks", 900 if smaller else 170, cores, [python, str(HERE / "gpu_ranks.py"), *smaller])
+    ranks = ["--small", "--ranks", "1", "2"] if smaller else []
+    parts.run("ranks", 900 if smaller else 170, cores, [python, str(HERE / "gpu_ranks.py"), *ranks])
     lanes = ["--pairs", "1e4", "--events", "2e4"] if smaller else ["--pairs", "1e6", "--events", "2e5"]
     kinds = ["--step-kinds", "hash", "--kinds", "hash", "distdy", "sep"]
     parts.run("stream", 90, cores[:2], [python, str(HERE / "lanes.py"), *lanes, *kinds])
