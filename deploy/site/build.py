@@ -3,7 +3,7 @@
 
     python deploy/site/build.py [--out site]
 
-Zensical builds it from a copy of ``docs/`` in ``.build/site``. README, CONTRIBUTING and CHANGELOG become pages there, diagrams
+Zensical builds it from a copy of ``docs/`` below ``.build``. README, CONTRIBUTING and CHANGELOG become pages there, diagrams
 images, the names of ``freshet_graph`` a reference, and results and decisions join the navigation of ``mkdocs.yml``. The site
 lies in a folder of its version, so that several can stand side by side in ``--out``.
 """
@@ -17,6 +17,7 @@ import subprocess
 import sys
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import mmdr
 import yaml
@@ -24,7 +25,7 @@ import yaml
 import freshet_graph
 
 ROOT = Path(__file__).parents[2]
-WORK = ROOT / ".build/site"
+SCRATCH = ROOT / ".build"
 OUTSIDE = {"index.md": "README.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}
 """Pages of the site by their sources, which GitHub shows in the root of the repository."""
 
@@ -37,8 +38,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Build the site of the documentation.")
     parser.add_argument("--out", type=Path, default=ROOT / "site", help="folder of all versions")
     out = parser.parse_args().out.resolve()
-    shutil.rmtree(WORK, ignore_errors=True)
-    pages = WORK / "docs"
+    SCRATCH.mkdir(exist_ok=True)
+    with TemporaryDirectory(prefix="site-", dir=SCRATCH) as work:
+        return build(Path(work), out)
+
+
+def build(work: Path, out: Path) -> int:
+    """Build it in an empty folder, and put it beside other versions."""
+    pages = work / "docs"
     shutil.copytree(ROOT / "docs", pages)
     for page, source in OUTSIDE.items():
         text = (ROOT / source).read_text(encoding="utf-8")
@@ -56,7 +63,10 @@ def main() -> int:
                     key=lambda name: (name != "index.md", name),
                 )
                 section[folder.capitalize()] += [f"{folder}/{name}" for name in names]
-    (WORK / "mkdocs.yml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+    for plugin in config["plugins"]:
+        if "mkdocstrings" in plugin:
+            plugin["mkdocstrings"]["handlers"]["python"]["paths"] = [str(ROOT)]
+    (work / "mkdocs.yml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
     nowhere = [
         f"{path.relative_to(pages)}: {target} is no page of the site"
         for path in sorted(pages.rglob("*.md"))
@@ -64,7 +74,7 @@ def main() -> int:
         if not (path.parent / target).exists()
     ]
     print("\n".join(nowhere), end="\n" * bool(nowhere))
-    command = [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", WORK / "mkdocs.yml"]
+    command = [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", work / "mkdocs.yml"]
     plain = {**os.environ, "NO_COLOR": "1"}
     done = subprocess.run(
         command, env=plain, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
@@ -75,7 +85,7 @@ def main() -> int:
     (version,) = re.findall(
         r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.M
     )
-    publish(WORK / "site", out, version)
+    publish(work / "site", out, version)
     print(f"{out / version / 'index.html'}: {len(list((out / version).rglob('*.html')))} pages")
     return 0
 

@@ -183,7 +183,16 @@ def test_another_python_runs_the_stream_and_tests_of_it(
     subprocess.run([interpreter, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     python = tmp_path / "venv/bin/python"
     constraints = ("-c", ROOT / "constraints.txt")
-    pip(python, *constraints, f"{wheel}[stream]", "psutil", "pytest", "pytest-timeout", "hypothesis")
+    pip(
+        python,
+        "--no-compile",
+        *constraints,
+        f"{wheel}[stream]",
+        "psutil",
+        "pytest",
+        "pytest-timeout",
+        "hypothesis",
+    )
     done = subprocess.run(
         [python, "-c", IMPORTS, ",".join(MODULES["stream"]), ""], capture_output=True, text=True, check=False, cwd=tmp_path
     )  # fmt: skip
