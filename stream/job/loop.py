@@ -108,8 +108,7 @@ class Connecting:
 
     def __init__(self, config: StreamConfig, stopping: Callable[[], bool], skipped: Skipped) -> None:
         self._config, self._stopping, self._skipped = config, stopping, skipped
-        self.begun = False
-        self.waits = True
+        self.begun = self.waits = False
         self.answers = BrokerAnswers(config.kafka.bootstrap)
         self.no_leader: str | None = None
 
@@ -368,6 +367,7 @@ class StreamJob:
             OSError: The disk refuses for another reason than being full.
         """
         try:
+            self._connecting.waits = True  # from here on, until ``finally``, StoppedEarly is caught
             with ExitStack() as stack:
                 self._open(stack)
                 self._read(stack.enter_context(BeamLoading()))
@@ -378,6 +378,8 @@ class StreamJob:
                 return Ran(*counts, seconds, self._idle, self._held_reasons(), unread)
         except StoppedEarly:
             return Ran(0, 0, 0, 0, 0.0, idle=False)
+        finally:
+            self._connecting.waits = False
 
     def _before_standby(self) -> None:
         """All that would delay or prevent a takeover."""

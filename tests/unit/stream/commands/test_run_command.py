@@ -1,5 +1,6 @@
 """What ``freshet-stream run`` says beside its figures."""
 
+import signal
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -111,3 +112,21 @@ def test_kernels_are_compiled_before_a_standby_waits_and_else_with_the_first_mes
         monkeypatch.setattr(loop.Decoding, "warm_up", lambda _: (done.append("compiled"), job.stop()))
         assert job.run().events == 0
     assert done == ["fit", "compiled"]
+
+
+@pytest.mark.parametrize(("moment", "exit_code", "said"), [("__enter__", 0, ""), ("__exit__", 1, "no broker answers")])
+def test_a_signal_beside_the_job_itself_is_no_crash(
+    tmp_path: Path, clean_environment: pytest.MonkeyPatch, moment: str, exit_code: int, said: str
+) -> None:
+    """As the display begins, and as it ends after the job failed: nothing there would catch what ends a wait."""
+    unsignalled = getattr(progress.Display, moment)
+
+    def signalled(*arguments: Any) -> Any:
+        signal.raise_signal(signal.SIGTERM)
+        return unsignalled(*arguments)
+
+    clean_environment.setattr(progress.Display, moment, signalled)
+    content = configuration(tmp_path / "store", "127.0.0.1:9", "edges")
+    (tmp_path / "stream.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    shown = CliRunner().invoke(app, ["run", "--config", str(tmp_path / "stream.yaml")])
+    assert (shown.exit_code, said in shown.stderr) == (exit_code, True), shown.stderr
