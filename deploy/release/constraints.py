@@ -16,6 +16,12 @@ from packaging.utils import canonicalize_name
 
 PINS = Path(__file__).parents[2] / "constraints.txt"
 STAYS = ("torch",)
+OF_TORCH = (
+    "cuda-",
+    "nvidia-",
+    "setuptools",
+    "triton",
+)  # prefixes of what a build of torch pins itself; its CPU build needs none
 
 
 def main() -> None:
@@ -41,7 +47,8 @@ def main() -> None:
     names = {canonicalize_name(name): name for name in before}
     after = dict(before)
     for package in found:
-        if (key := canonicalize_name(package["name"])) != "freshet-graph":
+        key = canonicalize_name(package["name"])
+        if key != "freshet-graph" and not key.startswith(OF_TORCH):
             after[names.get(key, package["name"])] = package["version"]
     PINS.write_text(
         "\n".join([*head, *(f"{name}=={after[name]}" for name in sorted(after, key=str.lower))]) + "\n"

@@ -114,7 +114,9 @@ def test_kernels_are_compiled_before_a_standby_waits_and_else_with_the_first_mes
     assert done == ["fit", "compiled"]
 
 
-@pytest.mark.parametrize(("moment", "exit_code", "said"), [("__enter__", 0, ""), ("__exit__", 1, "no broker answers")])
+@pytest.mark.parametrize(
+    ("moment", "exit_code", "said"), [("__enter__", 0, ""), ("__exit__", 1, "no broker answers")]
+)
 def test_a_signal_beside_the_job_itself_is_no_crash(
     tmp_path: Path, clean_environment: pytest.MonkeyPatch, moment: str, exit_code: int, said: str
 ) -> None:
