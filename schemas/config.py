@@ -291,7 +291,8 @@ class StreamConfig(Service):
                     f"publish: topic {wanted} is used twice. Give each publication a topic of its own, neither one that is "
                     "read nor that of the dead letters"
                 )
-        if any(one.format in WITH_REGISTRY for one in self.publish) and self.kafka.schema_registry is None:
+        registry = self.kafka.schema_registry
+        if any(one.format in WITH_REGISTRY for one in self.publish) and not (registry and registry.url):
             raise ValueError(
                 "publish: format avro needs a registry. Give its address in kafka.schema_registry.url"
             )

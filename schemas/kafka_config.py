@@ -16,6 +16,9 @@ TopicName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
 
 _KEYS_BY_REGISTRY = frozenset({"avro"})
 
+SCHEMA_IDS = {"value": "__value_schema_id", "key": "__key_schema_id"}
+"""Headers of a record in which Confluent's serializers write the GUID of a schema."""
+
 
 class Topic(Section):
     """One Kafka topic with events."""
@@ -23,16 +26,18 @@ class Topic(Section):
     name: TopicName = Field(description="Topic name.")
     format: str = Field(
         "json",
-        description="How its messages are written: json, arrow, avro, debezium, debezium-avro, or a format of another package. "
-        "CSV is read from files only, by replay and backfill.",
+        description="How its messages are written: json, arrow, avro, protobuf, debezium, debezium-avro, or a format of another "
+        "package. CSV is read from files only, by replay and backfill.",
     )
     format_params: dict[str, Any] = Field(
-        default_factory=dict, description="The format's own parameters; those of this package have none."
+        default_factory=dict,
+        description="The format's own parameters. Of this package protobuf has some: {descriptor: shop.desc, message: "
+        "shop.Payment} is for messages without a header.",
     )
     time_unit: Literal["s", "ms", "us", "ns", "rfc3339"] | None = Field(
         None,
-        description="Unit of t. Null: RFC 3339 text is recognised; numbers are s for json, us for arrow and avro, "
-        "ms for debezium and debezium-avro.",
+        description="Unit of t. Null: RFC 3339 text is recognised; numbers are s for json, us for arrow, avro and "
+        "protobuf, ms for debezium and debezium-avro.",
     )
     fields: Fields | None = Field(
         None,
@@ -166,11 +171,23 @@ def _is_http(url: str) -> bool:
 
 
 class SchemaRegistry(Section):
-    """The registry of Avro schemas: a service with Confluent's HTTP interface."""
+    """The registry of schemas: a service with Confluent's HTTP interface, or files; and how messages name their schemas."""
 
-    url: str = Field(
+    url: str | None = Field(
+        None,
         description="Its address, such as http://registry:8081, with a path if it has one. Of several, comma-separated, the "
-        "next is asked when one does not answer.",
+        "next is asked when one does not answer. Null: schemas are in files.",
+    )
+    header: Literal["confluent", "record", "apicurio", "glue"] = Field(
+        "confluent",
+        description="Where messages and keys have the id of their schema: confluent (before the value, 4 bytes), record (a GUID "
+        "in the record's headers __value_schema_id and __key_schema_id; without one, before the value), apicurio (before the "
+        "value, 8 bytes) or glue (AWS Glue's UUID before the value, which may be compressed).",
+    )
+    files: dict[str, str] = Field(
+        default_factory=dict,
+        description="Files with schemas, by id or UUID, which the registry is not asked for: JSON for Avro, a descriptor set of "
+        "protoc for Protobuf. {17: payment.avsc}",
     )
     username: str | None = Field(None, description="Of a login (HTTP Basic); null: no login.")
     password: SecretStr | None = Field(
@@ -193,11 +210,19 @@ class SchemaRegistry(Section):
     @property
     def urls(self) -> list[str]:
         """Each address, without a slash at its end."""
-        return [url.strip().rstrip("/") for url in self.url.split(",")]
+        return [url.strip().rstrip("/") for url in (self.url or "").split(",") if url]
+
+    @field_validator("files", mode="before")
+    @classmethod
+    def _by_text(cls, files: Any) -> Any:
+        """Ids as text: YAML reads 17 as a number."""
+        return {str(key).lower(): file for key, file in files.items()} if isinstance(files, dict) else files
 
     @field_validator("url")
     @classmethod
-    def _without_login(cls, url: str) -> str:
+    def _without_login(cls, url: str | None) -> str | None:
+        if url is None:
+            return None
         # An address is printed, so one that may hold a password is not repeated here either.
         if "@" in url:
             raise ValueError(
@@ -209,6 +234,17 @@ class SchemaRegistry(Section):
                 "must be an address such as http://registry:8081, or several with commas between them"
             )
         return url
+
+    @model_validator(mode="after")
+    def _has_schemas(self) -> Self:
+        if self.header == "glue" and self.url is not None:
+            raise ValueError(
+                "schema_registry has header glue and url, but AWS Glue's registry is not asked. Leave out url, and name schemas "
+                "in files, by UUID"
+            )
+        if self.header != "glue" and self.url is None and not self.files:
+            raise ValueError("schema_registry has neither url nor files. Give one of them")
+        return self
 
     @model_validator(mode="after")
     def _one_login(self) -> Self:
@@ -260,7 +296,8 @@ class Kafka(Section):
     )
     ssl_password_file: str | None = Field(None, description="File with the password of the key.")
     schema_registry: SchemaRegistry | None = Field(
-        None, description="For topics whose messages are Avro, such as {url: 'http://registry:8081'}."
+        None,
+        description="For topics whose messages are Avro or Protobuf, such as {url: 'http://registry:8081'}.",
     )
     api_version: tuple[int, ...] | None = Field(
         None, description="Protocol version to assume, such as [2, 1]; null: ask the broker."
@@ -304,6 +341,14 @@ class Kafka(Section):
         if len(set(names)) < len(names):
             raise ValueError(f"topics must have distinct names, found {names}")
         return topics
+
+    def record_columns(self, topic: Topic) -> frozenset[str]:
+        """Columns of a topic's records that are read besides the value: those of its fields, and headers with a schema's id."""
+        registry = self.schema_registry
+        if registry is None or registry.header != "record":
+            return topic.record_columns
+        with_key = topic.key_format in _KEYS_BY_REGISTRY
+        return topic.record_columns | {f"$headers.{SCHEMA_IDS[part]}" for part in ("value", "key")[: 1 + with_key]}
 
     @property
     def servers(self) -> list[str]:

@@ -19,6 +19,7 @@ from freshet_graph.schemas.events import IdKind, Op, Reason
 from freshet_graph.stream.arrays.kinds import Bool, Int64
 from freshet_graph.stream.decode.arrow import event_rows
 from freshet_graph.stream.decode.columns import is_valid
+from freshet_graph.stream.decode.confluent import SchemaHeader
 from freshet_graph.stream.decode.formats.avro import AvroReader
 from freshet_graph.stream.decode.json_messages import read_json
 from freshet_graph.stream.decode.mapping import AVRO, JSON, TEXTS, VALUE
@@ -53,6 +54,7 @@ class BesideFields:
         self._parts = Fields.parts(topic)
         self._parts.pop(VALUE)
         self._avro: AvroReader | None = None
+        self._key_header = SchemaHeader(kafka, "key")
         if AVRO in self._parts:
             assert kafka.schema_registry is not None, "Kafka._keys_have_schemas"
             paths = [keys for _, keys in self._parts[AVRO].paths]
@@ -71,7 +73,7 @@ class BesideFields:
         """Fetch the schemas of keys; see ``MessageFormat.prepare``."""
         if self._avro is None:
             return None
-        return self._avro.prepare(_column(raw, "$key").drop_null())
+        return self._avro.prepare(self._key_header.as_confluent(_column(raw, "$key"), raw.beside).drop_null())
 
     def read(self, raw: RawBatch) -> dict[str, Draft]:
         """Each part of a poll's records as drafts of events, of which only the fields of that part mean anything."""
@@ -157,7 +159,7 @@ class BesideFields:
     def _keys(self, raw: RawBatch, mapping: Fields) -> Draft:
         """Keys by the schemas of the registry; a null key has no fields."""
         assert self._avro is not None, "the part has keys in Avro"
-        keys = _column(raw, "$key")
+        keys = self._key_header.as_confluent(_column(raw, "$key"), raw.beside)
         places = np.flatnonzero(is_valid(keys))
         read, refused = self._avro.read(keys.take(pa.array(places)))
         refused = [renumbered(table, lambda messages: places[messages]) for table in refused]

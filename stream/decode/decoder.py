@@ -18,8 +18,9 @@ from freshet_graph.schemas.events import REJECT_SCHEMA, Reason, event_schema
 from freshet_graph.schemas.fields import RecordColumn
 from freshet_graph.stream.arrays.kinds import Bool, Int64
 from freshet_graph.stream.decode.beside import BesideFields
+from freshet_graph.stream.decode.confluent import SchemaHeader
 from freshet_graph.stream.decode.features import MadeFeatures
-from freshet_graph.stream.decode.formats.interface import UnavailableError, create_format
+from freshet_graph.stream.decode.formats.interface import MessageFormat, UnavailableError, create_format
 from freshet_graph.stream.decode.reading import REFUSAL_SCHEMA, DecodedRows, Limits, refused_alike, renumbered
 from freshet_graph.stream.decode.validate import Draft, Faults, Rules, check
 from freshet_graph.stream.microbatch import MicroBatch, RawBatch
@@ -153,6 +154,7 @@ class Decoder:
         self._reasons = {*Reason, *self._format.reasons}
         self._limits = self._format.limits
         self._beside = BesideFields(topic, config.kafka, config.ids, self._format.unit, self._format.mapping)
+        self._header = SchemaHeader(config.kafka, "value")
         self._made_features = MadeFeatures.of(topic)
         many = topic.many_keys
         paths = () if many is None or topic.fields is None else topic.fields.paths()
@@ -178,7 +180,10 @@ class Decoder:
             UnavailableError: It cannot be had now, or the format raised a ``FreshetError`` or ``OSError``. Keep the poll and
                 try again.
         """
-        return self._beside.prepare(raw) or self._prepare(raw.values)
+        waits = self._beside.prepare(raw)
+        if waits is not None or type(self._format).prepare is MessageFormat.prepare:
+            return waits
+        return self._prepare(self._header.as_confluent(raw.values, raw.beside))
 
     def _prepare(self, values: pa.LargeBinaryArray) -> str | None:
         try:
@@ -234,6 +239,7 @@ class Decoder:
         is_blank = self._beside.without_value(beside, lengths <= 0)
         places = np.flatnonzero((lengths >= 0) & (lengths <= limit) & ~is_blank)
         wanted = raw.values if len(places) == len(lengths) else raw.values.take(pa.array(places))
+        wanted = self._header.as_confluent(wanted, raw.beside, places)
         reading = _Reading(at_once, rules, beside, places)
         answers = self._answers(wanted, 0, reading)
         done = len(lengths) if answers.looked_at == len(places) else int(places[answers.looked_at])

@@ -17,7 +17,7 @@ from freshet_graph.schemas.events import Reason
 from freshet_graph.schemas.store import Key, Position
 from freshet_graph.stream.decode.arrow import NOT_ARROW
 from freshet_graph.stream.decode.formats.avro import NOT_AVRO
-from freshet_graph.stream.decode.formats.avro_schema import UNKNOWN_SCHEMA
+from freshet_graph.stream.decode.formats.registered import UNKNOWN_SCHEMA
 from freshet_graph.stream.decode.json_messages import NOT_JSON
 from freshet_graph.stream.microbatch import MicroBatch
 

@@ -192,7 +192,7 @@ class PartitionReader:
         """
         self._kafka, self._skipped = kafka, skipped
         self.consumer = open_consumer(kafka, kafka_client=large_reads_client)
-        wanted = {topic.name: topic.record_columns for topic in kafka.topics}
+        wanted = {topic.name: kafka.record_columns(topic) for topic in kafka.topics}
         read_columns(self.consumer, kafka.max_poll_records, kafka.max_batch_bytes, wanted)
         self._waiting: dict[TopicPartition, RawBatch] = {}
         self._held_from: dict[TopicPartition, int] = {}  # the first offset that the log doesn't have

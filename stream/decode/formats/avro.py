@@ -1,10 +1,7 @@
 """Avro messages behind Confluent's header: a zero byte, the id of the schema, and the value."""
 
-import time
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from io import BytesIO
-from threading import Lock
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,11 +15,12 @@ from freshet_graph.schemas.fields import PathKeys
 from freshet_graph.schemas.section import Section
 from freshet_graph.stream.arrays.kinds import Int64
 from freshet_graph.stream.decode.arrow import event_rows, views
-from freshet_graph.stream.decode.confluent import HEADER_BYTES, schema_ids
-from freshet_graph.stream.decode.formats.avro_schema import UNKNOWN_SCHEMA, AvroSchema
+from freshet_graph.stream.decode.confluent import HEADER_BYTES, HEADLESS, schema_ids
+from freshet_graph.stream.decode.formats.avro_schema import AvroSchema
 from freshet_graph.stream.decode.formats.interface import FORMATS, MessageFormat
 from freshet_graph.stream.decode.formats.plain import refuses_columns
-from freshet_graph.stream.decode.formats.schema_registry import RegistryClient, UnknownSchemaError
+from freshet_graph.stream.decode.formats.registered import UNKNOWN_SCHEMA, RegisteredSchemas
+from freshet_graph.stream.decode.formats.schema_registry import RegistryClient
 from freshet_graph.stream.decode.reading import (
     Limits,
     Read,
@@ -32,21 +30,12 @@ from freshet_graph.stream.decode.reading import (
     unanswered,
 )
 from freshet_graph.stream.decode.times import TimeUnit
-from freshet_graph.stream.service.heartbeat import beat
 
 NOT_AVRO = "not_avro"
 """Reason of a message without the header, or that is no value of its schema."""
 
 BYTES_AT_ONCE = 4 << 20
 """Most bytes of messages turned into Python objects together; an object can take twenty times its message."""
-KEPT_SCHEMAS = 1024
-"""Most schemas in memory besides those of the poll in hand; the least recently used goes first."""
-UNKNOWN_AT_ONCE = 64
-"""Ids without a schema that one poll may ask for; random ones must not become a request each."""
-UNKNOWN_S = 60.0
-"""How long an unknown id stays unknown before it is asked for again."""
-PREPARE_S = 2.0
-"""How long schemas are fetched before the job may commit, or stop."""
 
 Columns = tuple[Int64, pa.RecordBatch]
 """Indices of messages, and the wanted fields of each."""
@@ -67,60 +56,25 @@ class AvroReader:
         many: PathKeys | None = None,
         inside: str | None = None,
     ) -> None:
-        self.client = RegistryClient(registry)
+        self.client, self._header = RegistryClient(registry), registry.header
         self._paths = tuple(paths)
         self._many, self._inside = many, inside
-        # On a cluster several threads prepare and read polls of one topic. Only ``prepare`` forgets, and nothing that it has
-        # just seen, so ``read`` finds what was fetched for its poll.
-        self._preparing = Lock()
-        self._schemas: OrderedDict[int, AvroSchema | RefusedError] = OrderedDict()
-        self._unknown: dict[int, tuple[float, str]] = {}  # when they were asked for, and what was said
-        self._requested: set[int] = set()  # the unknown ids that the poll in hand has asked for
+        self._schemas = RegisteredSchemas(self._fetched)
 
     def prepare(self, values: pa.LargeBinaryArray) -> str | None:
-        """Fetch the schemas of messages, those of the most messages first; see ``MessageFormat.prepare``.
+        """Fetch the schemas of messages; see ``MessageFormat.prepare``.
 
         Raises:
             UnavailableError: The registry does not answer.
         """
-        numbers = schema_ids(values)
-        distinct, counts = np.unique(numbers[numbers >= 0], return_counts=True)
-        wanted = distinct[np.argsort(-counts, kind="stable")].tolist()
-        with self._preparing:
-            return self._fetch(wanted)
+        return self._schemas.prepare(schema_ids(values))
 
-    def _fetch(self, wanted: list[int]) -> str | None:
-        began_s = time.monotonic()
-        self._requested &= set(wanted)
-        for number, (asked_s, _) in list(self._unknown.items()):
-            if began_s - asked_s >= UNKNOWN_S and number not in self._requested:
-                del self._unknown[number]
-        for number in wanted:
-            if number in self._schemas:
-                self._schemas.move_to_end(number)
-        missing = [n for n in wanted if n not in self._schemas and n not in self._unknown]
-        for fetched, number in enumerate(missing):
-            if len(self._requested) >= UNKNOWN_AT_ONCE:
-                break
-            if fetched and time.monotonic() - began_s >= PREPARE_S:
-                num_known = len(wanted) - len(missing) + fetched
-                return f"{num_known:,} of the {len(wanted):,} schemas of its messages were fetched so far"
-            beat()
-            try:
-                *others, schema = self.client.schema(number)
-                if self._inside is not None:
-                    fields = [{"name": self._inside, "type": schema}]
-                    schema = {"type": "record", "name": "__inside", "fields": fields}
-                self._schemas[number] = AvroSchema.of([*others, schema], self._paths, self._many)
-            except UnknownSchemaError as error:
-                self._unknown[number] = time.monotonic(), str(error)
-                self._requested.add(number)
-            except RefusedError as error:
-                self._schemas[number] = error
-        self._requested.clear()
-        while len(self._schemas) > max(KEPT_SCHEMAS, len(wanted)):
-            self._schemas.popitem(last=False)
-        return None
+    def _fetched(self, number: int) -> AvroSchema:
+        *others, schema = self.client.schema(number)
+        if self._inside is not None:
+            fields = [{"name": self._inside, "type": schema}]
+            schema = {"type": "record", "name": "__inside", "fields": fields}
+        return AvroSchema.of([*others, schema], self._paths, self._many)
 
     def read(self, values: pa.LargeBinaryArray) -> tuple[list[Columns], list[pa.Table]]:
         """The wanted columns of messages, by schema, and refusals."""
@@ -129,31 +83,18 @@ class AvroReader:
         refused = []
         headless = np.flatnonzero(numbers < 0)
         if len(headless):
-            sentence = "does not begin with Confluent's header: a zero byte and four of a schema id"
-            refused.append(refused_alike(headless, NOT_AVRO, sentence))
+            refused.append(refused_alike(headless, NOT_AVRO, HEADLESS[self._header]))
         texts = views(values)
         for number in np.unique(numbers[numbers >= 0]).tolist():
             which = np.flatnonzero(numbers == number)
             try:
-                schema = self._schema(number)
+                schema = self._schemas.schema(number)
             except RefusedError as error:
                 refused.append(refused_alike(which, error.reason, str(error)))
                 continue
             for part in _pieces(which, texts):
                 self._read_part(part, texts, schema, read, refused)
         return read, refused
-
-    def _schema(self, number: int) -> AvroSchema:
-        schema = self._schemas.get(number)
-        if schema is None:
-            not_asked = (
-                f"schema {number} was not asked for: {UNKNOWN_AT_ONCE} ids of this poll were unknown already"
-            )
-            _, sentence = self._unknown.get(number, (0.0, not_asked))
-            raise RefusedError(UNKNOWN_SCHEMA, sentence)
-        if isinstance(schema, RefusedError):
-            raise RefusedError(schema.reason, str(schema))
-        return schema
 
     def _read_part(
         self,

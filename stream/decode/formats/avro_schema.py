@@ -11,11 +11,9 @@ from freshet_graph.schemas.errors import one_line
 from freshet_graph.schemas.events import Reason
 from freshet_graph.schemas.fields import PathKeys
 from freshet_graph.stream.decode.arrow import MOST_SCALE, SCALE, UNIT, VARIABLE
+from freshet_graph.stream.decode.formats.registered import UNKNOWN_SCHEMA
 from freshet_graph.stream.decode.reading import RefusedError
 from freshet_graph.stream.decode.times import TIME_UNITS
-
-UNKNOWN_SCHEMA = "unknown_schema"
-"""Reason of a message whose schema the registry does not have, or that cannot be read."""
 
 MOST_TYPES = 20_000
 """Most types in a schema once every name is replaced by its type."""

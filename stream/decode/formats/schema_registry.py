@@ -1,4 +1,4 @@
-"""A client of Confluent's schema registry: schemas by id, and ids for schemas that are written."""
+"""A client of Confluent's schema registry: schemas by id, also from files, and ids for schemas that are written."""
 
 import base64
 import io
@@ -19,6 +19,7 @@ from urllib.parse import quote, urljoin, urlsplit
 
 from freshet_graph.schemas.config import SchemaRegistry
 from freshet_graph.schemas.errors import one_line
+from freshet_graph.stream.decode.confluent import GUIDS, is_guid
 from freshet_graph.stream.decode.formats.interface import UnavailableError
 from freshet_graph.stream.service.failure import Failure
 
@@ -39,7 +40,7 @@ _TYPE = "application/vnd.schemaregistry.v1+json"
 
 
 class UnknownSchemaError(Exception):
-    """The registry has no schema with an id, or one that is not Avro."""
+    """The registry has no schema with an id, or one of another kind."""
 
 
 class RegistryClient:
@@ -51,74 +52,111 @@ class RegistryClient:
         self._context: ssl.SSLContext | None = None
 
     def schema(self, number: int) -> list[Any]:
-        """The schema with an id as parsed JSON, after those that it refers to.
+        """The Avro schema of a number as parsed JSON, after those that it refers to.
+
+        Args:
+            number: Its id, or the number of its GUID (``confluent.GUIDS``).
 
         Raises:
             UnknownSchemaError: There is none; the sentence names the id and the registry.
-            UnavailableError: The registry does not answer, or not as one; or the file of its password or of certificates
-                can't be read, as for a moment while it is replaced.
+            UnavailableError: The registry does not answer, or not as one; or a file of schemas, of its password or of
+                certificates can't be read, as for a moment while it is replaced.
         """
-        until_s = self._until_s()
-        answer = self._ask(f"/schemas/ids/{number}", "schema", str, until_s)
-        where = f"the schema registry at {self._urls[0]}"
-        if "error_code" in answer:
-            raise UnknownSchemaError(f"{where} has no schema {number}")
-        kind = answer.get("schemaType", "AVRO")
-        if kind != "AVRO":
-            raise UnknownSchemaError(f"schema {number} of {where} is {kind}, expected AVRO")
-        references: dict[tuple[str, int], Any] = {}
-        self._follow(answer, references, number, until_s)
-        return [*references.values(), self._parsed(answer, number)]
+        return [_json(content, GUIDS.name(number), self._where) for _, content in self._contents(number, "AVRO")]
 
-    def register(self, subject: str, schema: dict[str, Any], kind: str = "AVRO") -> int:
-        """The id of a schema of a kind (AVRO, JSON) under a subject, registered if it is new.
+    def protobuf(self, number: int) -> list[tuple[str, str | bytes]]:
+        """The Protobuf schema of a number, after those that it imports: the name of each, and its content as the registry has it.
+
+        A registry sends a descriptor in base64 if it can, otherwise text. The content of a file is bytes.
 
         Raises:
-            Failure: The registry refuses it.
+            UnknownSchemaError, UnavailableError: See ``schema``.
+        """
+        return self._contents(number, "PROTOBUF", "?format=serialized")
+
+    def kind(self, number: int) -> str:
+        """The kind of a schema in the registry: AVRO, PROTOBUF or JSON.
+
+        Raises:
+            UnknownSchemaError, UnavailableError: See ``schema``.
+        """
+        return str(self._answer(number, "", self._until_s()).get("schemaType", "AVRO"))
+
+    def _contents(self, number: int, kind: str, query: str = "") -> list[tuple[str, Any]]:
+        name, until_s = GUIDS.name(number), self._until_s()
+        path = self._config.files.get(name)
+        if path is not None:
+            try:
+                return [(name, Path(path).read_bytes())]
+            except OSError as error:
+                raise UnavailableError(f"kafka.schema_registry.files[{name}]: {one_line(error)}") from error
+        answer = self._answer(number, query, until_s)
+        found_kind = answer.get("schemaType", "AVRO")
+        if found_kind != kind:
+            raise UnknownSchemaError(
+                f"schema {name} of {self._where} is {found_kind}, expected {kind} (config key kafka.topics.format)"
+            )
+        references: dict[tuple[str, int], Any] = {}
+        self._follow(answer, references, name, until_s, query)
+        return [*references.values(), (name, answer["schema"])]
+
+    def _answer(self, number: int, query: str, until_s: float) -> dict[str, Any]:
+        name = GUIDS.name(number)
+        if not self._urls:
+            raise UnknownSchemaError(f"schema {name} is not in kafka.schema_registry.files. Name its file there")
+        answer = self._ask(f"/schemas/{'guids' if is_guid(number) else 'ids'}/{name}{query}", "schema", str, until_s)
+        if "error_code" in answer:
+            raise UnknownSchemaError(f"{self._where} has no schema {name}")
+        return answer
+
+    @property
+    def _where(self) -> str:
+        return f"the schema registry at {self._urls[0]}" if self._urls else "kafka.schema_registry.files"
+
+    def register(self, subject: str, schema: dict[str, Any] | str, kind: str = "AVRO") -> int:
+        """The id of a schema of a kind (AVRO, JSON, PROTOBUF) under a subject, registered if it is new.
+
+        Raises:
+            Failure: The registry refuses it, or schemas are in files.
             UnavailableError: See ``schema``.
         """
+        if not self._urls:
+            raise Failure("kafka.schema_registry has no url, so no schema can be registered. Give its address")
         path = f"/subjects/{quote(subject, safe='')}/versions"
-        body = {"schema": json.dumps(schema), **({} if kind == "AVRO" else {"schemaType": kind})}
+        body = {"schema": schema if isinstance(schema, str) else json.dumps(schema), **({} if kind == "AVRO" else {"schemaType": kind})}
         answer = self._ask(path, "id", int, self._until_s(), body)
         if "error_code" in answer:
             raise Failure(f"{self._urls[0]} refuses the schema of subject {subject}: {_reason(answer)}")
         return int(answer["id"])
 
     def _follow(
-        self, schema: dict[str, Any], references: dict[tuple[str, int], Any], number: int, until_s: float
+        self, schema: dict[str, Any], references: dict[tuple[str, int], Any], number: str, until_s: float, query: str
     ) -> None:
-        """Fetch what a schema refers to, what that refers to first."""
+        """Fetch what a schema refers to, what that refers to first: the name by which it does, and the content."""
         try:
-            keys = [
-                (str(reference["subject"]), int(reference["version"]))
+            keys = {
+                (str(reference["subject"]), int(reference["version"])): str(reference.get("name"))
                 for reference in schema.get("references") or []
-            ]
-        except (LookupError, TypeError, ValueError):
+            }
+        except (LookupError, TypeError, ValueError, AttributeError):
             raise UnknownSchemaError(
                 f"schema {number} refers to others without subject and version"
             ) from None
-        for key in keys:
+        for key, name in keys.items():
             if key in references:
                 continue
             if len(references) >= REFERENCES:
                 raise UnknownSchemaError(f"schema {number} refers to more than {REFERENCES} others")
             references[key] = None  # a circle ends here
-            answer = self._ask(
-                f"/subjects/{quote(key[0], safe='')}/versions/{key[1]}", "schema", str, until_s
-            )
+            path = f"/subjects/{quote(key[0], safe='')}/versions/{key[1]}{query}"
+            answer = self._ask(path, "schema", str, until_s)
             if "error_code" in answer:
                 raise UnknownSchemaError(
                     f"schema {number} refers to {key[0]} version {key[1]}: {_reason(answer)}"
                 )
-            self._follow(answer, references, number, until_s)
+            self._follow(answer, references, number, until_s, query)
             del references[key]
-            references[key] = self._parsed(answer, number)
-
-    def _parsed(self, answer: dict[str, Any], number: int) -> Any:
-        try:
-            return json.loads(answer["schema"])
-        except (ValueError, RecursionError) as error:
-            raise UnknownSchemaError(f"schema {number} of {self._urls[0]} is not JSON") from error
+            references[key] = name, answer["schema"]
 
     def _until_s(self) -> float:
         return time.monotonic() + self._config.timeout_s
@@ -140,7 +178,7 @@ class RegistryClient:
     def _ask_one(
         self, path: str, key: str, kind: type, until_s: float, body: dict[str, Any] | None
     ) -> dict[str, Any]:
-        where = f"the schema registry at {self._urls[0]}"
+        where = self._where
         via = _proxy_of(self._urls[0])
         try:
             status, raw = self._answered(f"{self._urls[0]}{path}", until_s, body)
@@ -296,6 +334,13 @@ def _proxy_of(url: str) -> str:
         f". The proxy {shown} was asked, which {parts.scheme}_proxy in the environment names. Put {parts.hostname} into "
         "no_proxy to go past it"
     )
+
+
+def _json(content: str | bytes, name: str, where: str) -> Any:
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise UnknownSchemaError(f"schema {name} of {where} is not JSON") from error
 
 
 def _reason(answer: dict[str, Any]) -> str:

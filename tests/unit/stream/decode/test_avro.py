@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from freshet_graph.schemas.config import SchemaRegistry, Topic
 from freshet_graph.stream.commands.config import config as config_command
-from freshet_graph.stream.decode.formats import avro, schema_registry
+from freshet_graph.stream.decode.formats import registered, schema_registry
 from freshet_graph.stream.decode.formats.interface import UnavailableError
 from freshet_graph.stream.decode.formats.schema_registry import RegistryClient
 from freshet_graph.stream.job.decoding import Decoding
@@ -338,7 +338,7 @@ def test_an_unknown_id_is_refused_and_asked_for_once_a_minute(registry: Registry
 
 
 def test_ids_at_random_are_not_a_request_each(registry: Registry, monkeypatch: Any) -> None:
-    monkeypatch.setattr(avro, "UNKNOWN_AT_ONCE", 3)
+    monkeypatch.setattr(registered, "UNKNOWN_AT_ONCE", 3)
     number = registry.add(EDGE)
     flood = [confluent(1000 + i, b"") for i in range(50)]
     batch = read(registry, *flood, edge(number, 1), edge(number, 2))
@@ -355,7 +355,7 @@ def edges(registry: Registry, count: int) -> list[int]:
 def test_of_too_many_schemas_the_least_recently_used_is_asked_for_again(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(avro, "KEPT_SCHEMAS", 2)
+    monkeypatch.setattr(registered, "KEPT_SCHEMAS", 2)
     one, two, three = edges(registry, 3)
     given = decoder(topic={"format": "avro"}, registry={"url": registry.url})
     for number in (one, two, one, three, one, three, two):
@@ -366,7 +366,7 @@ def test_of_too_many_schemas_the_least_recently_used_is_asked_for_again(
 def test_a_poll_may_have_more_schemas_than_are_kept(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(avro, "KEPT_SCHEMAS", 2)
+    monkeypatch.setattr(registered, "KEPT_SCHEMAS", 2)
     numbers = edges(registry, 6)
     given = decoder(topic={"format": "avro"}, registry={"url": registry.url})
     for each in (numbers, numbers[::-1]):
@@ -574,7 +574,7 @@ def decoding(registry: Registry, wait: Callable[[float], bool], **more: bool) ->
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time for schemas is up after each request, as it is if one takes seconds."""
-    monkeypatch.setattr(avro, "PREPARE_S", 0.0)
+    monkeypatch.setattr(registered, "PREPARE_S", 0.0)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -604,12 +604,12 @@ def test_a_job_stops_between_the_schemas_of_a_poll(registry: Registry) -> None:
 def test_an_unknown_id_is_asked_for_once_per_poll_however_long_it_takes(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(avro, "UNKNOWN_AT_ONCE", 5)
+    monkeypatch.setattr(registered, "UNKNOWN_AT_ONCE", 5)
     now = [1000.0]
     monkeypatch.setattr(schema_registry.time, "monotonic", lambda: now[0])
 
     def wait(_: float) -> bool:
-        now[0] += avro.UNKNOWN_S
+        now[0] += registered.UNKNOWN_S
         return False
 
     messages = poll([confluent(1000 + i, b"") for i in range(8)])
