@@ -31,7 +31,7 @@ Format = Annotated[
     typer.Option(
         "--format",
         callback=_known,
-        help="Format of messages: json, arrow, avro, debezium, debezium-avro, or one of another package.",
+        help="Format of messages: json, arrow, avro, protobuf, debezium, debezium-avro, or one of another package.",
     ),
 ]
 
@@ -63,7 +63,7 @@ def schema(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Print the schema of messages in the format's way: JSON Schema, Avro, or a list of columns.
+    """Print the schema of messages in the format's way: JSON Schema, Avro, Protobuf, or a list of columns.
 
     Arrow's types are named as Arrow's own documentation does (int64, utf8 …). A message is one IPC stream with
     record batches; src, dst and t suffice. Other integer widths and timestamps are accepted, too.
@@ -91,6 +91,9 @@ def schema(
             ):
                 pass  # a stream with its schema and its end
         text = FORMATS.find(format_).schema(ids)
+        if isinstance(text, str):
+            print_json({"schema": text}) if json else typer.echo(text, nl=False)
+            return
         print_json(text) if json else typer.echo(json_text.dumps(text, indent=2))
 
     finish(body, debug=debug)

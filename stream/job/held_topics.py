@@ -17,6 +17,7 @@ from freshet_graph.schemas.events import Reason
 from freshet_graph.schemas.store import Key, Position
 from freshet_graph.stream.decode.arrow import NOT_ARROW
 from freshet_graph.stream.decode.formats.avro import NOT_AVRO
+from freshet_graph.stream.decode.formats.protobuf_schema import NOT_PROTOBUF
 from freshet_graph.stream.decode.formats.registered import UNKNOWN_SCHEMA
 from freshet_graph.stream.decode.json_messages import NOT_JSON
 from freshet_graph.stream.microbatch import MicroBatch
@@ -38,6 +39,7 @@ MENDED_BY: Mapping[str, str] = {
     NOT_JSON: "kafka.topics.format",
     NOT_ARROW: "kafka.topics.format",
     NOT_AVRO: "kafka.topics.format",
+    NOT_PROTOBUF: "kafka.topics.format",
     UNKNOWN_SCHEMA: "kafka.schema_registry.url",
 }
 """The key that mends a reason, unless the refusal's sentence names another."""

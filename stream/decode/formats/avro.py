@@ -92,7 +92,7 @@ class AvroReader:
             except RefusedError as error:
                 refused.append(refused_alike(which, error.reason, str(error)))
                 continue
-            for part in _pieces(which, texts):
+            for part in pieces(which, texts):
                 self._read_part(part, texts, schema, read, refused)
         return read, refused
 
@@ -227,7 +227,7 @@ def event_record(ids: IdKind, name: str) -> dict[str, Any]:
     return {"type": "record", "name": name, "namespace": "freshet", "fields": fields}
 
 
-def _pieces(which: Int64, texts: list[memoryview]) -> Iterator[Int64]:
+def pieces(which: Int64, texts: list[memoryview]) -> Iterator[Int64]:
     """Messages in pieces of up to ``BYTES_AT_ONCE``."""
     ends = np.cumsum([len(texts[i]) for i in which.tolist()])
     first = 0

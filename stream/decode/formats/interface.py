@@ -112,8 +112,11 @@ class MessageFormat(ABC):
 
     @classmethod
     @abstractmethod
-    def schema(cls, ids: IdKind | None) -> dict[str, Any]:
-        """The schema of messages for producers, with ids of one kind, or (None) of either if the format can express it."""
+    def schema(cls, ids: IdKind | None) -> dict[str, Any] | str:
+        """The schema of messages for producers, with ids of one kind, or (None) of either if the format can express it.
+
+        A text is printed as it is.
+        """
 
 
 def _require_format(candidate: Any) -> None:
@@ -125,7 +128,7 @@ FORMATS: Registry[type[MessageFormat]] = Registry(
     "message format",
     "format_params",
     "freshet.formats",
-    tuple(f"freshet_graph.stream.decode.formats.{name}" for name in ("plain", "avro", "debezium")),
+    tuple(f"freshet_graph.stream.decode.formats.{name}" for name in ("plain", "avro", "protobuf", "debezium")),
     error=Failure,
     check=_require_format,
 )

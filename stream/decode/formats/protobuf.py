@@ -1,0 +1,259 @@
+"""Protobuf messages, behind the header that names their schema in a registry, or bare, by a descriptor set."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import pyarrow as pa
+from google.protobuf import descriptor_pb2
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+from pydantic import Field, model_validator
+from typing_extensions import override
+
+from freshet_graph.schemas.config import Kafka, Topic
+from freshet_graph.schemas.errors import one_line
+from freshet_graph.schemas.events import IdKind, event_schema
+from freshet_graph.schemas.section import Section
+from freshet_graph.stream.arrays.kinds import Int64
+from freshet_graph.stream.decode.arrow import event_rows, views
+from freshet_graph.stream.decode.confluent import HEADER_BYTES, HEADLESS, schema_ids
+from freshet_graph.stream.decode.formats.avro import pieces
+from freshet_graph.stream.decode.formats.interface import FORMATS, MessageFormat
+from freshet_graph.stream.decode.formats.plain import refuses_columns
+from freshet_graph.stream.decode.formats.protobuf_schema import NOT_PROTOBUF, ProtobufSchema, Selector
+from freshet_graph.stream.decode.formats.registered import UNKNOWN_SCHEMA, RegisteredSchemas
+from freshet_graph.stream.decode.formats.schema_registry import RegistryClient
+from freshet_graph.stream.decode.reading import (
+    Limits,
+    Read,
+    RefusedError,
+    in_order,
+    refused_alike,
+    unanswered,
+)
+from freshet_graph.stream.decode.times import TimeUnit
+from freshet_graph.stream.service.failure import Failure
+
+MOST_INDEXES = 64
+"""Deepest message type; a longer list of indexes is none."""
+
+_FIELDS = {
+    "op": "optional sint32",
+    "src": "optional {}",
+    "dst": "optional {}",
+    "t": "optional int64",
+    "weight": "optional float",
+    "features": "repeated float",
+    "feature_offset": "optional int32",
+    "label": "optional int32",
+    "event_id": "optional string",
+}
+"""The fields of Freshet's own message, numbered from 1; ids are int64 or string."""
+
+
+class ProtobufOptions(Section):
+    """Messages without a header: what they are."""
+
+    descriptor: str | None = Field(
+        None,
+        description="A descriptor set of protoc, for messages without a header: "
+        "protoc --include_imports --descriptor_set_out=shop.desc shop.proto. Null: messages name a schema of the registry.",
+    )
+    message: str | None = Field(
+        None, description="With descriptor: the full name of their message type, such as shop.Payment."
+    )
+
+    @model_validator(mode="after")
+    def _both(self) -> Self:
+        if (self.descriptor is None) != (self.message is None):
+            raise ValueError("descriptor and message belong together. Give both or neither")
+        return self
+
+
+@FORMATS.register
+class ProtobufFormat(MessageFormat):
+    """One Protobuf message per record; its fields are read like the columns of an Arrow message."""
+
+    name: ClassVar[str] = "protobuf"
+    about: ClassVar[str] = "one Protobuf message per record, by a schema registry or a descriptor set"
+    Options: ClassVar[type[Section]] = ProtobufOptions
+    default_unit: ClassVar[TimeUnit] = "us"
+    lists: ClassVar[bool] = True
+    reasons: ClassVar[dict[str, str]] = {
+        NOT_PROTOBUF: "no header, or no value of the message type that it names",
+        UNKNOWN_SCHEMA: "the schema registry has no such schema, or it cannot be read",
+    }
+
+    def __init__(self, topic: Topic, kafka: Kafka, ids: IdKind, options: ProtobufOptions) -> None:
+        super().__init__(topic, kafka, ids, options)
+        names = tuple((name,) for name in event_schema(ids).names)
+        self._paths = tuple(keys for _, keys in self.mapping.paths) if self.mapping.mapped else names
+        # Without presence an empty text is written like an absent one. As an id it would be that of all these events.
+        self._texts = frozenset(keys for (name, _), keys in self.mapping.paths if name in ("event_id", "op"))
+        self._header, self._client = "confluent", None
+        if kafka.schema_registry is not None:
+            self._header, self._client = kafka.schema_registry.header, RegistryClient(kafka.schema_registry)
+        self._schemas = RegisteredSchemas(self._fetched)
+        self._bare: ProtobufSchema | None = None
+        if options.descriptor is not None:
+            try:
+                content = Path(options.descriptor).read_bytes()
+                self._bare = self._schema_of([(options.descriptor, content)])
+                self._bare.reader(options.message or "")
+            except (OSError, RefusedError) as error:
+                raise Failure(f"topic {topic.name}: format_params.descriptor: {one_line(error)}") from error
+        elif self._client is None:
+            raise Failure(
+                f"topic {topic.name}: the schemas of format protobuf are in a registry. Give its address in "
+                "kafka.schema_registry.url, or format_params with descriptor and message if messages have no header"
+            )
+
+    @classmethod
+    @override
+    def refuses(cls, topic: Topic, kafka: Kafka) -> str | None:
+        return refuses_columns(topic)
+
+    def _schema_of(self, contents: list[tuple[str, str | bytes]]) -> ProtobufSchema:
+        return ProtobufSchema(contents, self._paths, self.mapping.many, self._texts, self.limits)
+
+    def _fetched(self, number: int) -> ProtobufSchema:
+        assert self._client is not None, "the constructor requires it"
+        return self._schema_of(self._client.protobuf(number))
+
+    @override
+    def prepare(self, values: pa.LargeBinaryArray) -> str | None:
+        return None if self._bare is not None else self._schemas.prepare(schema_ids(values))
+
+    @override
+    def read(self, values: pa.LargeBinaryArray, at_once: Limits | None) -> Read:
+        payloads = views(values)
+        numbers = np.zeros(len(values), np.int64) if self._bare is not None else schema_ids(values)
+        rows, refused = [], []
+        headless = np.flatnonzero(numbers < 0)
+        if len(headless):
+            refused.append(refused_alike(headless, NOT_PROTOBUF, HEADLESS[self._header]))
+        for number in np.unique(numbers[numbers >= 0]).tolist():
+            which = np.flatnonzero(numbers == number)
+            by_type = {self.options.message: which.tolist()} if self._bare is not None else self._split(which, payloads)
+            for selector, messages in by_type.items():
+                for part in pieces(np.array(messages, np.int64), payloads):
+                    try:
+                        if selector is None:
+                            raise RefusedError(NOT_PROTOBUF, "names no message type behind its header")
+                        schema = self._bare or self._schemas.schema(number)
+                        batch, places, bad = schema.reader(selector).read([payloads[i] for i in part.tolist()])
+                        refused += [
+                            refused_alike(part[[i]], reason, sentence) for i, reason, sentence in bad
+                        ]
+                        if places:
+                            rows.append(event_rows(batch, part[places], self.ids, self.unit, self.mapping))
+                    except RefusedError as error:  # a fault of their schema
+                        left = np.setdiff1d(part, [table["message"][0].as_py() for table in refused])
+                        refused.append(refused_alike(left, error.reason, str(error)))
+        many = self.mapping.many is not None
+        empty = unanswered(rows, refused, len(values)) if many else np.empty(0, np.int64)
+        return Read(in_order(rows), refused, len(values), empty)
+
+    def _split(self, which: Int64, payloads: list[memoryview]) -> dict[Selector | None, list[int]]:
+        """Messages by their type, of which ``payloads`` then have the value only; None: they name none."""
+        by_type: dict[Selector | None, list[int]] = {}
+        select = {"glue": _glue_index, "apicurio": _apicurio_name}.get(self._header, _confluent_indexes)
+        for i in which.tolist():
+            behind = payloads[i][HEADER_BYTES:]
+            try:
+                selector, size = select(behind)
+            except (IndexError, ValueError):
+                by_type.setdefault(None, []).append(i)
+                continue
+            payloads[i] = behind[size:]
+            by_type.setdefault(selector, []).append(i)
+        return by_type
+
+    @override
+    def encode(self, events: pa.RecordBatch) -> Iterator[tuple[bytes, int | None]]:
+        head = b""
+        if self._bare is None:
+            assert self._client is not None, "the constructor requires it"
+            number = self._client.register(f"{self.topic.name}-value", str(self.schema(self.ids)), "PROTOBUF")
+            head = b"\0" + number.to_bytes(4, "big") + b"\0"
+        event_class = GetMessageClass(_event_pool(self.ids).FindMessageTypeByName("freshet.Event"))
+        for row, event in enumerate(events.select(event_schema(self.ids).names).to_pylist()):
+            given = {name: value for name, value in event.items() if value is not None}
+            yield head + event_class(**given).SerializeToString(), row
+
+    @classmethod
+    @override
+    def schema(cls, ids: IdKind | None) -> str:
+        fields = [f"  {line};" for line in _lines("string" if ids == "string" else "int64")]
+        return "\n".join(['syntax = "proto3";', "", "package freshet;", "", "message Event {", *fields, "}", ""])
+
+
+def _lines(an_id: str) -> list[str]:
+    return [f"{kind.format(an_id)} {name} = {i}" for i, (name, kind) in enumerate(_FIELDS.items(), start=1)]
+
+
+def _event_pool(ids: IdKind) -> DescriptorPool:
+    """Freshet's own message, with presence as proto3's optional has it."""
+    file = descriptor_pb2.FileDescriptorProto(name="freshet.proto", package="freshet", syntax="proto2")
+    event = file.message_type.add(name="Event")
+    scalars = descriptor_pb2.FieldDescriptorProto
+    for line in _lines("int64" if ids == "int" else "string"):
+        label, kind, name, _, number = line.split()
+        event.field.add(
+            name=name,
+            number=int(number),
+            type=getattr(scalars, f"TYPE_{kind.upper()}"),
+            label=getattr(scalars, f"LABEL_{label.upper()}"),
+        ).options.packed = label == "repeated"
+    pool = DescriptorPool()
+    pool.Add(file)
+    return pool
+
+
+def _varint(content: memoryview, place: int) -> tuple[int, int]:
+    """A number of at most five bytes, and where it ends.
+
+    Raises:
+        IndexError: It is cut.
+        ValueError: It is longer.
+    """
+    number = 0
+    for shift in range(0, 35, 7):
+        byte = content[place]
+        place += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, place
+    raise ValueError("a number of more than five bytes")
+
+
+def _confluent_indexes(content: memoryview) -> tuple[Selector, int]:
+    """Zigzag numbers: how many, then the index at each level of nesting; none is the first message."""
+    count, place = _varint(content, 0)
+    if count == 0:
+        return (0,), place
+    if count % 2 or count > 2 * MOST_INDEXES:
+        raise ValueError("no number of indexes")
+    indexes = []
+    for _ in range(count // 2):
+        index, place = _varint(content, place)
+        indexes.append((index >> 1) ^ -(index & 1))
+    return tuple(indexes), place
+
+
+def _glue_index(content: memoryview) -> tuple[Selector, int]:
+    """The place of the message among the full names of all in the file, sorted."""
+    return _varint(content, 0)
+
+
+def _apicurio_name(content: memoryview) -> tuple[Selector, int]:
+    """A message with a name in its first field, behind its length; empty is the first message."""
+    size, place = _varint(content, 0)
+    if size == 0:
+        return (0,), place
+    length, name_at = _varint(content, place + 1)
+    if content[place] != 0x0A or name_at + length != place + size or place + size > len(content):
+        raise ValueError("no name of a message")
+    return bytes(content[name_at : name_at + length]).decode(), place + size
