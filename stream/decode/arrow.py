@@ -183,7 +183,9 @@ def mapped(batch: pa.RecordBatch, mapping: Mapping, faults: Faults) -> pa.Record
     for name, text in (("src", prefix.src), ("dst", prefix.dst)):
         if text:
             batch = _changed(batch, name, partial(_prefixed, mapping.column(name), prefix=text))
-    return _changed(batch, "op", partial(_ops, mapping=mapping)) if mapping.own_ops else batch
+    place = batch.schema.get_field_index("op")
+    has_words = place >= 0 and is_text(batch.schema.field(place).type)
+    return _changed(batch, "op", partial(_ops, mapping=mapping)) if mapping.own_ops or has_words else batch
 
 
 def _changed(batch: pa.RecordBatch, name: str, change: Callable[[pa.Array], pa.Array]) -> pa.RecordBatch:
@@ -372,9 +374,6 @@ def event_rows(
         messages = messages[parents]
         rows = numbered(messages)
     faults = Faults.none(batch.num_rows) if faults is None else faults
-    place = batch.schema.get_field_index("op")
-    has_words = not mapping.mapped and place >= 0 and pt.is_string(batch.schema.field(place).type)
-    mapping = replace(mapping, own_ops=True) if has_words else mapping
     mapped_batch = mapped(batch, mapping, faults)
     draft = canonical(
         mapped_batch, ids, unit, faults=faults, shown=mapping.column, time_texts=mapping.time_texts
@@ -621,7 +620,7 @@ def _rows(run: list[Message], ids: IdKind, unit: TimeUnit, mapping: Mapping) -> 
             row_messages = row_messages[parents]
             within = numbered(row_messages)
         faults = Faults.none(events.num_rows)
-        mapped_batch = events if mapping == NATIVE else mapped(events, mapping, faults)
+        mapped_batch = mapped(events, mapping, faults)
         draft = canonical(
             mapped_batch, ids, unit, faults=faults, shown=mapping.column, time_texts=mapping.time_texts
         )

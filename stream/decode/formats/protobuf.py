@@ -157,13 +157,17 @@ class ProtobufFormat(MessageFormat):
         return Read(in_order(rows), refused, len(values), empty)
 
     def _split(self, which: Int64, payloads: list[memoryview]) -> dict[Selector | None, list[int]]:
-        """Messages by their type, of which ``payloads`` then have the value only; None: they name none."""
+        """Messages by their type, of which ``payloads`` then have the value only; None: they name none.
+
+        A zero byte stands for the first type, whatever the header.
+        """
         by_type: dict[Selector | None, list[int]] = {}
         select = {"glue": _glue_index, "apicurio": _apicurio_name}.get(self._header, _confluent_indexes)
+        first: Selector = 0 if select is _glue_index else (0,)
         for i in which.tolist():
             behind = payloads[i][HEADER_BYTES:]
             try:
-                selector, size = select(behind)
+                selector, size = select(behind) if behind[0] else (first, 1)
             except (IndexError, ValueError):
                 by_type.setdefault(None, []).append(i)
                 continue
@@ -230,10 +234,8 @@ def _varint(content: memoryview, place: int) -> tuple[int, int]:
 
 
 def _confluent_indexes(content: memoryview) -> tuple[Selector, int]:
-    """Zigzag numbers: how many, then the index at each level of nesting; none is the first message."""
+    """Zigzag numbers: how many, then the index at each level of nesting."""
     count, place = _varint(content, 0)
-    if count == 0:
-        return (0,), place
     if count % 2 or count > 2 * MOST_INDEXES:
         raise ValueError("no number of indexes")
     indexes = []
@@ -249,10 +251,8 @@ def _glue_index(content: memoryview) -> tuple[Selector, int]:
 
 
 def _apicurio_name(content: memoryview) -> tuple[Selector, int]:
-    """A message with a name in its first field, behind its length; empty is the first message."""
+    """A message with a name in its first field, behind its length."""
     size, place = _varint(content, 0)
-    if size == 0:
-        return (0,), place
     length, name_at = _varint(content, place + 1)
     if content[place] != 0x0A or name_at + length != place + size or place + size > len(content):
         raise ValueError("no name of a message")

@@ -4,6 +4,7 @@ import base64
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import chain
@@ -49,8 +50,6 @@ _SCALARS = {
 }
 """Arrow's types; of all other scalars int64."""
 _TIME, _DECIMAL = "google.protobuf.Timestamp", "confluent.type.Decimal"
-_LIBRARIES = {"google/protobuf/": "google.protobuf.", "google/type/": "google.type."}
-"""Files that schemas import without a reference, and the packages that have them."""
 _WRONG = (ValueError, TypeError, OverflowError, pa.ArrowException)
 """What values that the library parsed may raise where they become a column: texts that are no UTF-8, times beyond all clocks."""
 
@@ -78,7 +77,8 @@ class ProtobufSchema:
         limits: Limits,
     ) -> None:
         self._wanted: Wanted = {}
-        for keys in (*paths, *([many] if many else [])):
+        paths = (*paths, *([many] if many else []))
+        for keys in paths:
             level = self._wanted
             for key in keys:
                 level = level.setdefault(key, {})
@@ -89,14 +89,17 @@ class ProtobufSchema:
             files = _descriptors(contents)
             self._file = files[-1]
             by_name, added = {file.name: file for file in files}, set[str]()
+            names = frozenset(chain.from_iterable(paths))
             for file in files:
+                del file.service[:], file.extension[:]
+                _without_types(file.message_type, names)
                 self._add(file, by_name, added)
         except RefusedError:
             raise
         except Exception as error:  # the library's own, of descriptors that contradict themselves
             raise _refused(f"cannot be read: {one_line(error)[:200]}") from error
-        names = sorted(self._types(self._file.package, self._file.message_type))
-        self._names: dict[int | str, str] = dict(enumerate(names)) | {name: name for name in names}
+        types = sorted(self._types(self._file.package, self._file.message_type))
+        self._names: dict[int | str, str] = dict(enumerate(types)) | {name: name for name in types}
 
     def _add(self, file: Any, by_name: dict[str, Any], added: set[str]) -> None:
         if file.name in added:
@@ -207,8 +210,20 @@ def _compiled(texts: dict[str, str]) -> Any:
         return descriptor_pb2.FileDescriptorSet.FromString(compiled.read_bytes())
 
 
+def _without_types(messages: Iterable[Any], names: frozenset[str]) -> None:
+    """Leave out the types of fields that no path names: their files may be missing."""
+    for message in messages:
+        del message.extension[:]
+        _without_types(message.nested_type, names)
+        for field in () if message.options.map_entry else message.field:
+            if field.type_name and field.name not in names:
+                field.ClearField("type_name")
+                field.ClearField("default_value")
+                field.type = _Field.TYPE_BYTES
+
+
 def _library(name: str) -> Any:
-    """A file that every schema may import: of a library, or empty if only options of fields can need it."""
+    """A file that schemas import without a reference, of the library or Confluent's; another one is empty."""
     file = descriptor_pb2.FileDescriptorProto(name=name)
     if name == "confluent/type/decimal.proto":
         file.package, file.syntax = _DECIMAL.rsplit(".", 1)[0], "proto3"
@@ -216,15 +231,10 @@ def _library(name: str) -> Any:
         kinds = {"value": _Field.TYPE_BYTES, "precision": _Field.TYPE_UINT32, "scale": _Field.TYPE_INT32}
         for number, (field, kind) in enumerate(kinds.items(), start=1):
             decimal.field.add(name=field, number=number, type=kind, label=_Field.LABEL_OPTIONAL)
-        return file
-    folder, _, stem = name.rpartition("/")
-    package = _LIBRARIES.get(f"{folder}/")
-    if package is not None and stem.removesuffix(".proto").isidentifier():
-        try:
-            module = import_module(f"{package}{stem.removesuffix('.proto')}_pb2")
-        except ImportError:
-            return file
-        module.DESCRIPTOR.CopyToProto(file)
+    stem = name.removeprefix("google/protobuf/").removesuffix(".proto")
+    if stem.isidentifier():
+        with suppress(ImportError):
+            import_module(f"google.protobuf.{stem}_pb2").DESCRIPTOR.CopyToProto(file)
     return file
 
 

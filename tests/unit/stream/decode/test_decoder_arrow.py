@@ -112,7 +112,7 @@ def ipc_file() -> bytes:
             "wrong_type",
             "column features is list",
         ),
-        (ipc({"src": [1], "dst": [1], "t": [1], "op": ["insert"]}), "wrong_type", "column op is string"),
+        (ipc({"src": [1], "dst": [1], "t": [1], "op": [[1]]}), "wrong_type", "column op is list"),
     ],
 )
 def test_an_arrow_message_that_cannot_be_read_is_refused_whole(value, reason, words):
@@ -204,3 +204,9 @@ def test_finer_or_huge_arrow_times_are_rounded_or_out_of_bounds():
     assert arrow(message(t=before), time_bounds=(-1, None)).events["t"].to_pylist() == [0, -1, -2]
     huge = arrow(message(t=[2**62, -(2**62), 2**63 - 1]), topic={"time_unit": "s"})
     assert reasons(huge) == ["time_out_of_bounds"] * 3
+
+
+def test_words_of_operations_are_read_in_columns():
+    batch = arrow(ipc({"src": [1, 2, 3], "dst": [2, 3, 4], "t": [10**15] * 3, "op": ["insert", "delete", "upsert"]}))
+    assert batch.events["op"].to_pylist() == [1, -1]
+    assert reasons(batch) == ["unknown_op"]
