@@ -2,6 +2,7 @@
 
 import zlib
 from collections import OrderedDict
+from collections.abc import Callable
 from threading import Lock
 from typing import Literal
 from uuid import UUID
@@ -95,9 +96,24 @@ def _starts(values: pa.LargeBinaryArray, least: int) -> tuple[Int64, UInt8]:
 def without_header(values: pa.LargeBinaryArray) -> tuple[pa.LargeBinaryArray, Bool]:
     """Messages without the header, and which had one; a JSON text never begins with a zero byte."""
     framed = schema_ids(values) >= 0
-    if framed.any():
-        values = pc.if_else(pa.array(framed), pc.binary_slice(values, HEADER_BYTES), values)
-    return values, framed
+    return _changed(values, framed, lambda some: _without(some, HEADER_BYTES)), framed
+
+
+def _without(values: pa.LargeBinaryArray, size: int) -> pa.LargeBinaryArray:
+    """Messages without their first bytes."""
+    return pc.binary_slice(values, size, np.iinfo(np.int32).max)  # without an end Arrow 25 fails if they are even in number
+
+
+def _changed(
+    values: pa.LargeBinaryArray, which: Bool, change: Callable[[pa.LargeBinaryArray], pa.LargeBinaryArray]
+) -> pa.LargeBinaryArray:
+    """Messages of which some are changed."""
+    if not which.any():
+        return values
+    if which.all():
+        return change(values)
+    mask = pa.array(which)
+    return pc.replace_with_mask(values, mask, change(values.filter(mask)))
 
 
 class SchemaHeader:
@@ -133,20 +149,20 @@ class SchemaHeader:
 
     def _of_glue(self, values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
         starts, data = _starts(values, _GLUE_BYTES)
-        packing = np.where(starts >= 0, data[starts + 1], 255) if len(data) else starts
-        framed = (packing == _STORED) | (packing == _ZLIB)
-        framed[framed] = data[starts[framed]] == _GLUE
-        if not framed.any():
-            return values
-        guids = pc.if_else(pa.array(framed), pc.binary_slice(values, 2, _GLUE_BYTES), None)
-        contents = pc.binary_slice(values, _GLUE_BYTES)
-        packed = np.flatnonzero(framed & (packing == _ZLIB))
-        if len(packed):
-            unpacked = [self._unpacked(one) for one in contents.take(pa.array(packed)).to_pylist()]
-            mask = np.zeros(len(values), bool)
-            mask[packed] = True
-            contents = pc.replace_with_mask(contents, pa.array(mask), pa.array(unpacked, contents.type))
-        whole = pc.binary_join_element_wise(_encoded(guids, _prefix), contents, pa.scalar(b"", contents.type))
+        framed = starts >= 0
+        framed[framed] = (data[starts[framed]] == _GLUE) & np.isin(data[starts[framed] + 1], (_STORED, _ZLIB))
+        return _changed(values, framed, self._of_framed)
+
+    def _of_framed(self, values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
+        starts, data = _starts(values, _GLUE_BYTES)
+        contents = _without(values, _GLUE_BYTES)
+        contents = _changed(
+            contents,
+            data[starts + 1] == _ZLIB,
+            lambda some: pa.array(map(self._unpacked, some.to_pylist()), some.type),
+        )
+        prefixes = _encoded(pc.binary_slice(values, 2, _GLUE_BYTES), _prefix)
+        whole = pc.binary_join_element_wise(prefixes, contents, pa.scalar(b"", contents.type))
         return pc.coalesce(whole, values)  # what cannot be unpacked has no header, and is refused as such
 
     def _unpacked(self, packed: bytes) -> bytes | None:
@@ -161,25 +177,27 @@ class SchemaHeader:
 
 def _of_record(values: pa.LargeBinaryArray, headers: pa.Array) -> pa.LargeBinaryArray:
     """Messages behind the id in their record's header; of Protobuf that has the indexes of the message type, too."""
-    prefixes = _encoded(headers, lambda header: _prefix(header[1:_GUID_BYTES]) + header[_GUID_BYTES:] if _is_guid(header) else None)
+    prefixes = _encoded(headers, _of_header)
     if prefixes.null_count == len(prefixes):
         return values
     whole = pc.binary_join_element_wise(prefixes, values, pa.scalar(b"", values.type))
     return pc.coalesce(whole, values)
 
 
-def _is_guid(header: bytes) -> bool:
-    return len(header) >= _GUID_BYTES and header[0] == 1
+def _of_header(header: bytes) -> bytes | None:
+    if len(header) < _GUID_BYTES or header[0] != 1:
+        return None
+    return _prefix(header[1:_GUID_BYTES]) + header[_GUID_BYTES:]
 
 
 def _prefix(guid: bytes) -> bytes:
     return b"\0" + GUIDS.number(guid).to_bytes(4, "big")
 
 
-def _encoded(column: pa.Array, encode: object) -> pa.Array:
+def _encoded(column: pa.Array, encode: Callable[[bytes], bytes | None]) -> pa.Array:
     """A column of bytes with another value for each of its values, of which few differ."""
     words = column.dictionary_encode()
-    encoded = [None if word is None else encode(word) for word in words.dictionary.to_pylist()]  # type: ignore[operator]
+    encoded = [encode(word) for word in words.dictionary.to_pylist()]
     return pa.array(encoded, pa.large_binary()).take(words.indices)
 
 
@@ -189,7 +207,5 @@ def _of_apicurio(values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
     framed = starts >= 0
     for byte in range(HEADER_BYTES):
         framed[framed] = data[starts[framed] + byte] == 0
-    if not framed.any():
-        return values
-    shorter = pc.binary_slice(values, HEADER_BYTES - 1)  # the last of the zeros begins Confluent's header
-    return pc.if_else(pa.array(framed), shorter, values)
+    # The last of the zeros begins Confluent's header.
+    return _changed(values, framed, lambda some: _without(some, HEADER_BYTES - 1))
