@@ -176,7 +176,7 @@ class SchemaRegistry(Section):
     url: str | None = Field(
         None,
         description="Its address, such as http://registry:8081, with a path if it has one. Of several, comma-separated, the "
-        "next is asked when one does not answer. Null: schemas are in files.",
+        "next is asked when one does not answer. Null: schemas are in files, or not needed (JSON).",
     )
     header: Literal["confluent", "record", "apicurio", "glue"] = Field(
         "confluent",
@@ -208,6 +208,11 @@ class SchemaRegistry(Section):
     )
 
     @property
+    def has_schemas(self) -> bool:
+        """Whether there are schemas; JSON behind a header needs none."""
+        return bool(self.url or self.files)
+
+    @property
     def urls(self) -> list[str]:
         """Each address, without a slash at its end."""
         return [url.strip().rstrip("/") for url in (self.url or "").split(",") if url]
@@ -236,14 +241,12 @@ class SchemaRegistry(Section):
         return url
 
     @model_validator(mode="after")
-    def _has_schemas(self) -> Self:
+    def _asks_no_glue(self) -> Self:
         if self.header == "glue" and self.url is not None:
             raise ValueError(
                 "schema_registry has header glue and url, but AWS Glue's registry is not asked. Leave out url, and name schemas "
                 "in files, by UUID"
             )
-        if self.header != "glue" and self.url is None and not self.files:
-            raise ValueError("schema_registry has neither url nor files. Give one of them")
         return self
 
     @model_validator(mode="after")
@@ -398,7 +401,8 @@ class Kafka(Section):
     @model_validator(mode="after")
     def _keys_have_schemas(self) -> Self:
         for topic in self.topics:
-            if topic.key_format in _KEYS_BY_REGISTRY and self.schema_registry is None:
+            registry = self.schema_registry
+            if topic.key_format in _KEYS_BY_REGISTRY and not (registry and registry.has_schemas):
                 raise ValueError(
                     f"topic {topic.name}: key_format is avro, whose schemas are in a registry. "
                     "Give its address in kafka.schema_registry.url"

@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 import typer
 import yaml
+from pydantic import ValidationError
 
-from freshet_graph.schemas.config import StreamConfig, Topic
+from freshet_graph.schemas.config import SchemaRegistry, StreamConfig, Topic
 from freshet_graph.schemas.file_options import AS_EVENTS, FileOptions
 from freshet_graph.stream.commands.replay import Addresses, brokers
 from freshet_graph.stream.commands.schema import Format
@@ -29,6 +30,9 @@ def try_(
         Path | None, typer.Option(help="A stream's configuration: with the topic's fields, ids and login.")
     ] = None,
     message_format: Format = "json",
+    registry: Annotated[
+        str | None, typer.Option(metavar="URL", help="The schema registry, if messages name schemas.")
+    ] = None,
     messages: Annotated[
         int, typer.Option(min=1, max=100_000, help="Most messages, or rows of the file.")
     ] = 100,
@@ -54,7 +58,7 @@ def try_(
             trial = try_file(file, reading, messages)
         else:
             assert topic is not None, "checked above"
-            trial = _topic(topic, message_format, config, bootstrap, messages)
+            trial = _topic(topic, message_format, config, bootstrap, registry, messages)
         result = {key: getattr(trial, key) for key in ("messages", "events", "refused", "fields", "examples")}
         result |= {"many": trial.many} if trial.many is not None else {}
         result |= {"proposal": trial.proposal} if trial.proposal is not None else {}
@@ -77,12 +81,19 @@ def try_(
 try_.__name__ = "try"
 
 
-def _topic(name: str, message_format: str, file: Path | None, bootstrap: str | None, messages: int) -> Any:
+def _topic(
+    name: str, message_format: str, file: Path | None, bootstrap: str | None, registry: str | None, messages: int
+) -> Any:
     from freshet_graph.stream.decode.formats.interface import UnavailableError
     from freshet_graph.stream.decode.trial import try_messages
     from freshet_graph.stream.kafka.trial import newest
 
     kafka = brokers(file, bootstrap, None)
+    if registry is not None:
+        try:
+            kafka = kafka.model_copy(update={"schema_registry": SchemaRegistry(url=registry)})
+        except ValidationError as error:
+            raise Failure(f"--registry {error.errors()[0]['msg'].partition(', ')[2]}") from error
     config = load_config(StreamConfig, file) if file is not None else None
     topics = {topic.name: topic for topic in config.kafka.topics} if config is not None else {}
     topic = topics.get(name) or Topic(name=name, format=message_format)

@@ -2,7 +2,7 @@
 
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import Literal
 from uuid import UUID
@@ -116,6 +116,19 @@ def _changed(
     return pc.replace_with_mask(values, mask, change(values.filter(mask)))
 
 
+def recognised(values: pa.LargeBinaryArray, beside: Mapping[str, pa.Array]) -> str | None:
+    """The kind of header that most of some messages have, as ``kafka.schema_registry.header`` names it; None: they have none."""
+    if f"$headers.{SCHEMA_IDS['value']}" in beside:
+        return "record"
+    first = [value[:HEADER_BYTES] for value in values.to_pylist() if value]
+    counts = {
+        "apicurio": sum(begin == b"\0" * HEADER_BYTES for begin in first),
+        "confluent": sum(begin[0] == 0 for begin in first),
+        "glue": sum(begin[0] == _GLUE and begin[1:2] in (b"\0", b"\5") for begin in first),
+    }
+    return next((kind for kind, count in counts.items() if 2 * count > len(first)), None)
+
+
 class SchemaHeader:
     """Where messages have the id of their schema, so that formats need to know Confluent's header only.
 
@@ -130,7 +143,7 @@ class SchemaHeader:
         self._most_bytes = kafka.max_message_bytes
 
     def as_confluent(
-        self, values: pa.LargeBinaryArray, beside: dict[str, pa.Array], places: Int64 | None = None
+        self, values: pa.LargeBinaryArray, beside: Mapping[str, pa.Array], places: Int64 | None = None
     ) -> pa.LargeBinaryArray:
         """Messages with Confluent's header in place of theirs; those without theirs stay as they are.
 

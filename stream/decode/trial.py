@@ -12,18 +12,24 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from freshet_graph.schemas.config import Kafka, StreamConfig, Topic
+from freshet_graph.schemas.config import Kafka, SchemaRegistry, StreamConfig, Topic
 from freshet_graph.schemas.fields import Fields
 from freshet_graph.schemas.file_options import FileOptions
 from freshet_graph.stream.decode.columns import id_kind
+from freshet_graph.stream.decode.confluent import SchemaHeader, recognised, schema_ids, without_header
 from freshet_graph.stream.decode.decoder import Decoder
 from freshet_graph.stream.decode.encode import encode_json
 from freshet_graph.stream.decode.file_columns import ColumnMissingError, OpenedFile
 from freshet_graph.stream.decode.files import first_width, open_rows, readable
+from freshet_graph.stream.decode.formats.interface import create_format
+from freshet_graph.stream.decode.formats.schema_registry import RegistryClient, UnknownSchemaError
 from freshet_graph.stream.decode.json_file import leaves
 from freshet_graph.stream.decode.validate import Rules, check
 from freshet_graph.stream.microbatch import RawBatch
+from freshet_graph.stream.service.failure import Failure
 
+_SAMPLES = 20
+"""Messages of a poll from which paths are proposed, if their format shows them."""
 _SHOWN = 3
 """Examples of events, and of refusals for each reason."""
 
@@ -140,14 +146,18 @@ def try_messages(kafka: Kafka, topic: Topic, raws: Sequence[RawBatch], config: S
             most events is shown.
 
     Raises:
-        Failure: The format is unknown.
+        Failure: The format is unknown, or messages name schemas and no registry is known.
         UnavailableError: What the format needs is not there.
     """
-    fields: dict[str, Any] = _with_record(proposed(list(dict.fromkeys(_paths(raws)))), raws)
+    if config is None:
+        kafka, topic = _with_header(kafka, topic, raws)
+    contents = [_behind_header(kafka, raw) for raw in raws]
+    paths = [*_paths(contents), *_sampled(kafka, topic, contents), *_headers(raws)]
+    fields: dict[str, Any] = _with_record(proposed(list(dict.fromkeys(paths))), raws)
     if config is not None:
         best = _decoded(topic, config, raws)[0]
         return replace(best, fields=_read_from(topic, fields, best), many=topic.many)
-    if topic.format in _WITH_LINES and any(map(_is_several, _values(raws))):
+    if topic.format in _WITH_LINES and any(map(_is_several, _values(contents))):
         topic = topic.model_copy(update={"many": "."})
     topics = [topic]
     if {"src", "dst", "t"} <= fields.keys():
@@ -162,7 +172,10 @@ def try_messages(kafka: Kafka, topic: Topic, raws: Sequence[RawBatch], config: S
     # An event counts half if an id of it is of the other kind. If none is read, what is wrong with the proposal is shown.
     best, _, used, ids = max(trials, key=_merit)
     keys = used.model_dump(exclude_defaults=True, mode="json")
-    proposal = {"ids": ids, "kafka": {"topics": [keys]}}
+    section = {"topics": [keys]}
+    if kafka.schema_registry is not None:
+        section |= {"schema_registry": kafka.schema_registry.model_dump(exclude_defaults=True, mode="json")}
+    proposal = {"ids": ids, "kafka": section}
     return replace(best, fields=_read_from(used, fields, best), many=used.many, proposal=proposal)
 
 
@@ -244,8 +257,56 @@ def _is_several(value: bytes) -> bool:
     return value.lstrip()[:1] == b"[" or len(_objects(value)) > 1
 
 
-def _values(raws: Sequence[RawBatch]) -> Iterator[bytes]:
-    return (value for raw in raws for value in raw.values.to_pylist() if value is not None)
+def _values(contents: Sequence[pa.LargeBinaryArray]) -> Iterator[bytes]:
+    """Messages, without Confluent's header if they have it."""
+    for values in contents:
+        yield from (value for value in without_header(values)[0].to_pylist() if value is not None)
+
+
+def _with_header(kafka: Kafka, topic: Topic, raws: Sequence[RawBatch]) -> tuple[Kafka, Topic]:
+    """Both as the messages need them if they name schemas: the kind of header, and the format that the registry knows.
+
+    Raises:
+        Failure: No registry is given.
+        UnavailableError: It does not answer.
+    """
+    kind = next(filter(None, (recognised(raw.values, raw.beside) for raw in raws)), None)
+    if kind is None:
+        return kafka, topic
+    registry = kafka.schema_registry or (SchemaRegistry() if kind != "confluent" else None)
+    if registry is not None:
+        kafka = kafka.model_copy(update={"schema_registry": registry.model_copy(update={"header": kind})})
+    contents = [_behind_header(kafka, raw) for raw in raws]
+    if topic.format not in _WITH_LINES or any(value.lstrip()[:1] in (b"{", b"[") for value in _values(contents)):
+        return kafka, topic
+    if registry is None or not registry.urls:
+        raise Failure(
+            f"topic {topic.name}: its messages name schemas ({kind} header). Give --registry URL of their registry, or --config "
+            "FILE with kafka.schema_registry"
+        )
+    client = RegistryClient(registry)
+    for number in np.unique(np.concatenate([schema_ids(values) for values in contents])).tolist():
+        with suppress(UnknownSchemaError):
+            name = _FORMATS.get(client.kind(number), topic.format) if number >= 0 else topic.format
+            topic = topic.model_copy(update={"format": name})
+    return kafka, topic
+
+
+_FORMATS = {"AVRO": "avro", "PROTOBUF": "protobuf"}
+"""The format of messages by the kind of their schemas, if it is not JSON."""
+
+
+def _behind_header(kafka: Kafka, raw: RawBatch) -> pa.LargeBinaryArray:
+    """The messages of a poll behind Confluent's header, if they name schemas."""
+    return SchemaHeader(kafka, "value").as_confluent(raw.values, raw.beside)
+
+
+def _sampled(kafka: Kafka, topic: Topic, contents: Sequence[pa.LargeBinaryArray]) -> Iterator[str]:
+    """Paths of keys in messages that their format shows."""
+    made = create_format(topic.model_copy(update={"fields": None, "ops": None}), kafka, "int")
+    for values in contents:
+        for one in made.samples(values.drop_null()[:_SAMPLES]):
+            yield from leaves(one)
 
 
 def _objects(value: bytes) -> list[dict[str, Any]]:
@@ -258,15 +319,18 @@ def _objects(value: bytes) -> list[dict[str, Any]]:
     return []
 
 
-def _paths(raws: Sequence[RawBatch]) -> Iterator[str]:
-    """Paths of keys in messages of JSON, names of columns in those of Arrow, and headers."""
-    for value in _values(raws):
+def _paths(contents: Sequence[pa.LargeBinaryArray]) -> Iterator[str]:
+    """Paths of keys in messages of JSON, and names of columns in those of Arrow."""
+    for value in _values(contents):
         if objects := _objects(value):
             for one in objects:
                 yield from leaves(one)
             continue
         with suppress(pa.ArrowException):
             yield from pa.ipc.open_stream(value).schema.names
+
+
+def _headers(raws: Sequence[RawBatch]) -> Iterator[str]:
     for name in dict.fromkeys(name for raw in raws for name in raw.beside):
         if name.startswith("$headers."):
             yield "$headers." + name.removeprefix("$headers.").replace("\\", "\\\\").replace(".", "\\.")

@@ -1,6 +1,8 @@
 """Avro messages behind Confluent's header: a zero byte, the id of the schema, and the value."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import cache
 from io import BytesIO
 from typing import Any, ClassVar
 
@@ -143,7 +145,7 @@ class AvroMessages(MessageFormat):
     @classmethod
     def refuses(cls, topic: Topic, kafka: Kafka) -> str | None:
         """See ``MessageFormat.refuses``."""
-        if kafka.schema_registry is None:
+        if kafka.schema_registry is None or not kafka.schema_registry.has_schemas:
             return f"the schemas of format {topic.format} are in a registry. Give its address in kafka.schema_registry.url"
         return super().refuses(topic, kafka) or refuses_columns(topic)
 
@@ -195,6 +197,15 @@ class AvroFormat(AvroMessages):
         many = self.mapping.many is not None
         empty = unanswered(rows, refused, len(values)) if many else np.empty(0, np.int64)
         return Read(in_order(rows), refused, len(values), empty)
+
+    def samples(self, values: pa.LargeBinaryArray) -> Iterator[dict[str, Any]]:
+        """See ``MessageFormat.samples``."""
+        schema = cache(self._reader.client.schema)
+        for number, value in zip(schema_ids(values).tolist(), values.to_pylist(), strict=True):
+            with suppress(Exception):  # it is shown as a refusal
+                named: dict[str, Any] = {}
+                *_, parsed = [parse_schema(one, named) for one in schema(number)]
+                yield from (one for one in [schemaless_reader(BytesIO(value[HEADER_BYTES:]), parsed, None)] if isinstance(one, dict))
 
     @classmethod
     def schema(cls, ids: IdKind | None) -> dict[str, Any]:

@@ -97,6 +97,14 @@ class MessageFormat(ABC):
         of columns.
         """
 
+    def samples(self, values: pa.LargeBinaryArray) -> Iterator[dict[str, Any]]:
+        """Messages as nested dictionaries, from which ``freshet-stream try`` proposes paths; none by default.
+
+        Raises:
+            UnavailableError: See ``prepare``.
+        """
+        return iter(())
+
     @abstractmethod
     def encode(self, events: pa.RecordBatch) -> Iterator[tuple[bytes, int | None]]:
         """Canonical events (``freshet_graph.schemas.events.event_schema``) as messages, in order; reading gives them back.

@@ -1,6 +1,7 @@
 """Protobuf messages, behind the header that names their schema in a registry, or bare, by a descriptor set."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -8,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 from pydantic import Field, model_validator
 from typing_extensions import override
@@ -35,6 +37,7 @@ from freshet_graph.stream.decode.reading import (
 )
 from freshet_graph.stream.decode.times import TimeUnit
 from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.service.heartbeat import beat
 
 MOST_INDEXES = 64
 """Deepest message type; a longer list of indexes is none."""
@@ -93,7 +96,7 @@ class ProtobufFormat(MessageFormat):
         # Without presence an empty text is written like an absent one. As an id it would be that of all these events.
         self._texts = frozenset(keys for (name, _), keys in self.mapping.paths if name in ("event_id", "op"))
         self._header, self._client = "confluent", None
-        if kafka.schema_registry is not None:
+        if kafka.schema_registry is not None and kafka.schema_registry.has_schemas:
             self._header, self._client = kafka.schema_registry.header, RegistryClient(kafka.schema_registry)
         self._schemas = RegisteredSchemas(self._fetched)
         self._bare: ProtobufSchema | None = None
@@ -174,6 +177,17 @@ class ProtobufFormat(MessageFormat):
             payloads[i] = behind[size:]
             by_type.setdefault(selector, []).append(i)
         return by_type
+
+    @override
+    def samples(self, values: pa.LargeBinaryArray) -> Iterator[dict[str, Any]]:
+        while self.prepare(values) is not None:
+            beat()
+        payloads = views(values)
+        for i, number in enumerate(schema_ids(values).tolist()):
+            with suppress(RefusedError, DecodeError):
+                schema = self._bare or self._schemas.schema(number)
+                types = {self.options.message: [i]} if self._bare else self._split(np.array([i]), payloads)
+                yield from (schema.sample(name, payloads[i]) for name in types if name is not None)
 
     @override
     def encode(self, events: pa.RecordBatch) -> Iterator[tuple[bytes, int | None]]:

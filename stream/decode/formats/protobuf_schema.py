@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
@@ -84,16 +85,17 @@ class ProtobufSchema:
                 level = level.setdefault(key, {})
         self._many, self._texts, self._limits = many, texts, limits
         self._readers: dict[Selector, MessageReader | RefusedError] = {}
-        self._pool = DescriptorPool()
         try:
             files = _descriptors(contents)
             self._file = files[-1]
-            by_name, added = {file.name: file for file in files}, set[str]()
-            names = frozenset(chain.from_iterable(paths))
-            for file in files:
-                del file.service[:], file.extension[:]
-                _without_types(file.message_type, names)
-                self._add(file, by_name, added)
+            try:
+                self._pool = _pool(files)
+            except TypeError:  # the library's word for a type that is missing
+                names = frozenset(chain.from_iterable(paths))
+                for file in files:
+                    del file.service[:], file.extension[:]
+                    _without_types(file.message_type, names)
+                self._pool = _pool(files)
         except RefusedError:
             raise
         except Exception as error:  # the library's own, of descriptors that contradict themselves
@@ -101,13 +103,15 @@ class ProtobufSchema:
         types = sorted(self._types(self._file.package, self._file.message_type))
         self._names: dict[int | str, str] = dict(enumerate(types)) | {name: name for name in types}
 
-    def _add(self, file: Any, by_name: dict[str, Any], added: set[str]) -> None:
-        if file.name in added:
-            return
-        added.add(file.name)
-        for name in file.dependency:
-            self._add(by_name.get(name) or _library(name), by_name, added)
-        self._pool.Add(file)
+    def sample(self, selector: Selector, payload: memoryview) -> dict[str, Any]:
+        """A message with all its fields, as JSON would have it.
+
+        Raises:
+            RefusedError: There is no such type.
+            google.protobuf.message.DecodeError: It is no value of the type.
+        """
+        message = GetMessageClass(self._descriptor(selector)).FromString(payload)
+        return dict(MessageToDict(message, preserving_proto_field_name=True))
 
     def reader(self, selector: Selector) -> "MessageReader":
         """Reads messages of a type.
@@ -116,10 +120,7 @@ class ProtobufSchema:
             RefusedError: There is no such type, or a field of events has a wrong type.
         """
         if selector not in self._readers:
-            try:
-                descriptor = self._pool.FindMessageTypeByName(self._name(selector))
-            except KeyError:
-                raise _refused(f"has no message {selector!r:.100}") from None
+            descriptor = self._descriptor(selector)
             try:
                 self._readers[selector] = MessageReader(
                     descriptor, self._wanted, self._many, self._texts, self._limits
@@ -130,6 +131,12 @@ class ProtobufSchema:
         if isinstance(reader, RefusedError):
             raise RefusedError(reader.reason, str(reader))
         return reader
+
+    def _descriptor(self, selector: Selector) -> Any:
+        try:
+            return self._pool.FindMessageTypeByName(self._name(selector))
+        except KeyError:
+            raise _refused(f"has no message {selector!r:.100}") from None
 
     def _name(self, selector: Selector) -> str:
         """The full name of a message type.
@@ -160,6 +167,22 @@ class ProtobufSchema:
 
 def _refused(problem: str) -> RefusedError:
     return RefusedError(UNKNOWN_SCHEMA, f"its Protobuf schema {problem}")
+
+
+def _pool(files: list[Any]) -> DescriptorPool:
+    """Files, what they import, and all libraries."""
+    pool, by_name, added = DescriptorPool(), {file.name: file for file in files}, set[str]()
+
+    def add(file: Any) -> None:
+        if file.name not in added:
+            added.add(file.name)
+            for name in file.dependency:
+                add(by_name.get(name) or _library(name))
+            pool.Add(file)
+
+    for file in files:
+        add(file)
+    return pool
 
 
 def _descriptors(contents: list[tuple[str, str | bytes]]) -> list[Any]:

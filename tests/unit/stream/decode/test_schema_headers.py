@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import pyarrow as pa
 import pytest
 from decoding import decoder, poll, reasons
 from fastavro import parse_schema, schemaless_writer
@@ -196,6 +197,15 @@ def test_schemas_are_read_from_files(registry: Registry, tmp_path: Path) -> None
 def test_headers_and_sources_of_schemas_belong_together() -> None:
     with pytest.raises(ValidationError, match="AWS Glue's registry is not asked. Leave out url"):
         SchemaRegistry(url="http://r:1", header="glue")
-    with pytest.raises(ValidationError, match="neither url nor files"):
-        SchemaRegistry()
-    assert SchemaRegistry(header="glue").urls == []
+    assert not SchemaRegistry(header="glue").has_schemas
+    for name in ("avro", "protobuf"):
+        with pytest.raises(Failure, match=r"Give its address in kafka\.schema_registry\.url"):
+            decoder(topic={"format": name}, registry={"header": "glue"})
+
+
+def test_any_number_of_json_messages_is_read_without_their_header() -> None:
+    for count in range(1, 6):
+        values = pa.array([confluent(1, b"abc"), b"ab", None, b"\0"][:count] * count, pa.large_binary())
+        bare, framed = headers.without_header(values)
+        assert bare.to_pylist() == [b"abc" if is_framed else value for value, is_framed in zip(values.to_pylist(), framed)]
+        assert framed.sum() == count
