@@ -1,6 +1,7 @@
 """Places of an event's fields in a topic's messages: paths of keys, words for ops, prefixes of ids."""
 
 from collections.abc import Iterator
+from difflib import get_close_matches
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -70,9 +71,11 @@ def field_keys(path: str) -> PathKeys:
         return keys
     fits = {"$key": len(keys) >= 1, "$headers": len(keys) >= 2}.get(keys[0], len(keys) == 1)
     if keys[0] not in RECORD_COLUMNS or not fits:
+        near = get_close_matches(keys[0].lower(), RECORD_COLUMNS, n=1)
+        meant = f"Did you mean {near[0]}? " if near else ""
         raise ValueError(
             f"path {path!r} begins with a dollar, but a record has {', '.join(RECORD_COLUMNS.values())}. "
-            rf"Write \{path} for a key of the message"
+            rf"{meant}Write \{path} for a key of the message"
         )
     return RecordColumn(keys[0]), *keys[1:]
 
