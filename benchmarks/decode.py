@@ -1,6 +1,6 @@
 """What decoding costs on one core: python benchmarks/decode.py [formats] [topics] [duplicates].
 
-- ``formats``: each format beside a bare parse of the same bytes. Avro's schemas come from a registry of its own on this machine.
+- ``formats``: each format beside a bare parse of the same bytes. Schemas of Avro and Protobuf come from a registry of its own on this machine.
 - ``topics``: existing topics. Nested messages are read through ``fields``; beside them are flat ones with the same content.
   Then polls in which every message is refused.
 - ``duplicates``: what dropping duplicates costs and holds: polls of 20,000 events, each with an event_id of 36 characters (a
@@ -117,7 +117,7 @@ def formats() -> Iterator[list[str]]:
         "encode_arrow": (ARROW_ROWS, lambda: list(encode_arrow(edges))),
     }, "pyarrow.ipc, unchecked")  # fmt: skip
     with serving() as registry:
-        for name in ("avro", "debezium", "debezium-avro"):
+        for name in ("avro", "protobuf", "debezium", "debezium-avro"):
             made = decoder({"format": name}, registry.url)
             encoded = [value for value, _ in made._format.encode(part)]
             ways = {

@@ -174,6 +174,44 @@ def avro_shapes(registry: Registry, *, envelope: bool) -> Iterator[tuple[str, by
         )
 
 
+def protobuf_shapes(registry: Registry) -> Iterator[tuple[str, bytes]]:
+    text = """syntax = "proto3"; message Edge { int64 src = 1; int64 dst = 2; int64 t = 3; Card card = 4;
+    repeated float features = 5; string event_id = 6; Edge x = 7; repeated Card cards = 8; map<string, int32> marks = 9; }
+    message Card { int64 id = 1; }"""
+    number = registry.add(text, schemaType="PROTOBUF")
+    ends = b"\0\x08\x01\x10\x02\x18" + varint(T_S * 10**6)
+    shapes = {
+        "an absent event": b"",
+        "a text": sized(6, b"x" * SIZE),
+        "a text of four-byte characters": sized(6, filled("😀").encode()),
+        "a text that is no UTF-8": sized(6, b"\xff" * SIZE),
+        "features": sized(5, b"\0\0\x80\x3f" * (SIZE // 4)),
+        "features, not packed": b"\x2d\0\0\x80\x3f" * (SIZE // 5),
+        "a field again and again": b"\x08\x01" * (SIZE // 2),
+        "empty messages": b"\x42\0" * (SIZE // 2),
+        "entries of a map": sized(9, b"\x0a\0") * (SIZE // 4),
+        "unknown fields": b"\x78\x01" * (SIZE // 2),
+        "nested groups": b"\x7b" * 50 + b"\x7c" * 50,
+    }
+    for _ in range(90):
+        shapes["nested messages"] = sized(7, shapes.get("nested messages", b"\x08\x01" * (SIZE // 2)))
+    for name, shape in shapes.items():
+        yield name, confluent(number, ends + shape)
+        yield f"{name}, cut", confluent(number, (ends + shape)[:-1])
+
+
+def varint(value: int) -> bytes:
+    digits = []
+    while value > 127:
+        digits.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*digits, value])
+
+
+def sized(field: int, content: bytes) -> bytes:
+    return bytes([field << 3 | 2]) + varint(len(content)) + content
+
+
 def seconds_per_kb(name: str, value: bytes, registry: Registry) -> float:
     """Processor seconds of the decoder per kB of a message; what is done once per schema is not counted."""
     made, raw = decoder(topic={"format": name}, registry={"url": registry.url}), poll([value] * 4)
@@ -192,6 +230,7 @@ def main() -> None:
             "json": json_shapes(),
             "arrow": arrow_shapes(),
             "avro": avro_shapes(registry, envelope=False),
+            "protobuf": protobuf_shapes(registry),
             "debezium": debezium_shapes(),
             "debezium-avro": avro_shapes(registry, envelope=True),
         }

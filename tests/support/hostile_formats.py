@@ -8,6 +8,7 @@ from hostile_arrow import arrow_makers
 from hostile_avro import avro_makers
 from hostile_draws import Make, any_of, mutate, random_bytes
 from hostile_json import json_makers
+from hostile_protobuf import protobuf_makers
 from registry_server import Registry
 
 from freshet_graph.schemas.events import event_schema
@@ -47,6 +48,7 @@ def makers_of(written: MessageFormat, registry: Registry) -> dict[str, Make]:
     }
     for name in ("avro", "debezium-avro"):
         own[name] = avro_makers(registry, encode, envelope=name != "avro")
+    own["protobuf"] = protobuf_makers(registry, encode)
     return {
         "good": encode,
         "cut": truncated,

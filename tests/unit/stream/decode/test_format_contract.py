@@ -67,7 +67,7 @@ def events(ids: str, rows: int = 40) -> pa.RecordBatch:
 
 
 def test_names_and_reasons_are_fit_for_configurations_and_metrics() -> None:
-    assert {"json", "arrow", "avro", "debezium", "debezium-avro"} <= set(NAMES)
+    assert {"json", "arrow", "avro", "protobuf", "debezium", "debezium-avro"} <= set(NAMES)
     for name, found in FORMATS.all().items():
         assert found.name == name
         assert found.about
