@@ -181,7 +181,6 @@ def protobuf_shapes(registry: Registry) -> Iterator[tuple[str, bytes]]:
     number = registry.add(text, schemaType="PROTOBUF")
     ends = b"\0\x08\x01\x10\x02\x18" + varint(T_S * 10**6)
     shapes = {
-        "an absent event": b"",
         "a text": sized(6, b"x" * SIZE),
         "a text of four-byte characters": sized(6, filled("😀").encode()),
         "a text that is no UTF-8": sized(6, b"\xff" * SIZE),
@@ -191,7 +190,7 @@ def protobuf_shapes(registry: Registry) -> Iterator[tuple[str, bytes]]:
         "empty messages": b"\x42\0" * (SIZE // 2),
         "entries of a map": sized(9, b"\x0a\0") * (SIZE // 4),
         "unknown fields": b"\x78\x01" * (SIZE // 2),
-        "nested groups": b"\x7b" * 50 + b"\x7c" * 50,
+        "nested groups": (b"\x7b" * 50 + b"\x7c" * 50) * (SIZE // 100),
     }
     for _ in range(90):
         shapes["nested messages"] = sized(7, shapes.get("nested messages", b"\x08\x01" * (SIZE // 2)))

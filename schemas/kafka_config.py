@@ -351,7 +351,9 @@ class Kafka(Section):
         if registry is None or registry.header != "record":
             return topic.record_columns
         with_key = topic.key_format in _KEYS_BY_REGISTRY
-        return topic.record_columns | {f"$headers.{SCHEMA_IDS[part]}" for part in ("value", "key")[: 1 + with_key]}
+        return topic.record_columns | {
+            f"$headers.{SCHEMA_IDS[part]}" for part in ("value", "key")[: 1 + with_key]
+        }
 
     @property
     def servers(self) -> list[str]:

@@ -82,7 +82,12 @@ try_.__name__ = "try"
 
 
 def _topic(
-    name: str, message_format: str, file: Path | None, bootstrap: str | None, registry: str | None, messages: int
+    name: str,
+    message_format: str,
+    file: Path | None,
+    bootstrap: str | None,
+    registry: str | None,
+    messages: int,
 ) -> Any:
     from freshet_graph.stream.decode.formats.interface import UnavailableError
     from freshet_graph.stream.decode.trial import try_messages

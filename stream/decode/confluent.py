@@ -101,7 +101,9 @@ def without_header(values: pa.LargeBinaryArray) -> tuple[pa.LargeBinaryArray, Bo
 
 def _without(values: pa.LargeBinaryArray, size: int) -> pa.LargeBinaryArray:
     """Messages without their first bytes."""
-    return pc.binary_slice(values, size, np.iinfo(np.int32).max)  # without an end Arrow 25 fails if they are even in number
+    return pc.binary_slice(
+        values, size, np.iinfo(np.int32).max
+    )  # without an end Arrow 25 fails if they are even in number
 
 
 def _changed(

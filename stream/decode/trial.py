@@ -277,7 +277,9 @@ def _with_header(kafka: Kafka, topic: Topic, raws: Sequence[RawBatch]) -> tuple[
     if registry is not None:
         kafka = kafka.model_copy(update={"schema_registry": registry.model_copy(update={"header": kind})})
     contents = [_behind_header(kafka, raw) for raw in raws]
-    if topic.format not in _WITH_LINES or any(value.lstrip()[:1] in (b"{", b"[") for value in _values(contents)):
+    if topic.format not in _WITH_LINES or any(
+        value.lstrip()[:1] in (b"{", b"[") for value in _values(contents)
+    ):
         return kafka, topic
     if registry is None or not registry.urls:
         raise Failure(

@@ -25,7 +25,10 @@ AVRO = {
     "type": "record",
     "name": "Payment",
     "fields": [
-        {"name": "card", "type": {"type": "record", "name": "Card", "fields": [{"name": "id", "type": "long"}]}},
+        {
+            "name": "card",
+            "type": {"type": "record", "name": "Card", "fields": [{"name": "id", "type": "long"}]},
+        },
         {"name": "merchant", "type": "string"},
         {"name": "created_at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
         {"name": "amount", "type": "double"},
@@ -50,7 +53,12 @@ def varint(number: int) -> bytes:
 def protobuf(n: int) -> bytes:
     at = b"\x08" + varint(T0 + n)
     parts = {1: b"\x08" + varint(n + 1), 2: f"m{n % 3}".encode(), 3: at}
-    return b"".join(bytes([number << 3 | 2, len(part)]) + part for number, part in parts.items()) + b"\x21" + b"\0" * 6 + b"\xf0\x3f"
+    return (
+        b"".join(bytes([number << 3 | 2, len(part)]) + part for number, part in parts.items())
+        + b"\x21"
+        + b"\0" * 6
+        + b"\xf0\x3f"
+    )
 
 
 def avro(n: int) -> bytes:
@@ -101,9 +109,7 @@ def test_a_topic_becomes_a_store_by_what_try_proposes(
     }[header]
     own = [("__value_schema_id", b"\1" + GUID.bytes + indexes)] if header == "record" else []
     topic, dead = fresh_topic(kafka, stem="payments"), fresh_topic(kafka, stem="dead")
-    records: list[dict[str, Any]] = [
-        {"value": before + value_of(n), "headers": own} for n in range(40)
-    ]
+    records: list[dict[str, Any]] = [{"value": before + value_of(n), "headers": own} for n in range(40)]
     records.insert(20, {"value": before + value_of(1)[:-1] + b"\xff\xff", "headers": own})
     send_records(kafka, topic, records)
 
@@ -117,7 +123,9 @@ def test_a_topic_becomes_a_store_by_what_try_proposes(
     assert proposal["kafka"]["topics"][0].get("format", "json") == name
     assert proposal["kafka"].get("schema_registry", {}).get("header", "confluent") == header
 
-    content = configuration(tmp_path / "store", kafka, kafka=proposal["kafka"] | {"dead_letters": dead}, ids="string")
+    content = configuration(
+        tmp_path / "store", kafka, kafka=proposal["kafka"] | {"dead_letters": dead}, ids="string"
+    )
     ran = result("run", "--config", written(tmp_path, content), "--until-idle", "2")
     assert (ran["events"], ran["refused"]) == (40, 1)
     table = log_table(tmp_path / "store").select(["src", "dst", "t"])
@@ -137,6 +145,8 @@ def test_try_asks_for_the_registry(kafka: str, registry: Registry) -> None:
     assert "messages name schemas (confluent header). Give --registry URL of their registry" in done.stderr
     done = CliRunner().invoke(app, ["try", "--topic", topic, "--bootstrap", kafka, "--registry", "r:1"])
     assert "--registry must be an address such as http://registry:8081" in done.stderr
-    shown = CliRunner().invoke(app, ["try", "--topic", topic, "--bootstrap", kafka, "--registry", registry.url])
+    shown = CliRunner().invoke(
+        app, ["try", "--topic", topic, "--bootstrap", kafka, "--registry", registry.url]
+    )
     _, _, block = shown.stdout.partition("ids: ")
     assert yaml.safe_load(f"ids: {block}")["kafka"]["schema_registry"] == {"url": registry.url}

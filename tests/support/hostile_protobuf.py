@@ -77,7 +77,9 @@ def _value(rng: np.random.Generator, depth: int) -> bytes:
             content = {
                 0: lambda: _varint(int(any_of(rng, (1, 2, 1_100_000_000_000_000, *HOSTILE_INTS)))),
                 1: lambda: rng.bytes(8),
-                2: lambda: _sized(_value(rng, depth - 1) if depth and rng.random() < 0.3 else any_of(rng, _TEXTS)),
+                2: lambda: _sized(
+                    _value(rng, depth - 1) if depth and rng.random() < 0.3 else any_of(rng, _TEXTS)
+                ),
                 3: lambda: bytes([number << 3 | 4]),
                 5: lambda: rng.bytes(4),
             }[wire]()

@@ -58,7 +58,9 @@ class Registry:
         status, content = self._answer(path, body)
         text = content.get("schema", "") if isinstance(content, dict) else ""
         if query == "format=serialized" and content.get("schemaType") == "PROTOBUF" and self.serializes:
-            content = content | {"schema": serialized(text, [ref["name"] for ref in content.get("references", [])])}
+            content = content | {
+                "schema": serialized(text, [ref["name"] for ref in content.get("references", [])])
+            }
         return status, content
 
     def _answer(self, path: str, body: dict[str, Any] | None) -> tuple[int, Any]:
@@ -93,7 +95,13 @@ def serialized(text: str, imports: list[str]) -> str:
         for name, content in {"main.proto": text, **{name: FILES[name] for name in imports}}.items():
             Path(folder, name).parent.mkdir(parents=True, exist_ok=True)
             Path(folder, name).write_text(content)
-        command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}", f"--descriptor_set_out={folder}/set"]
+        command = [
+            sys.executable,
+            "-m",
+            "grpc_tools.protoc",
+            f"-I{folder}",
+            f"--descriptor_set_out={folder}/set",
+        ]
         subprocess.run([*command, "main.proto"], check=True)
         (file,) = descriptor_pb2.FileDescriptorSet.FromString(Path(folder, "set").read_bytes()).file
     return base64.b64encode(file.SerializeToString()).decode()

@@ -205,7 +205,11 @@ class AvroFormat(AvroMessages):
             with suppress(Exception):  # it is shown as a refusal
                 named: dict[str, Any] = {}
                 *_, parsed = [parse_schema(one, named) for one in schema(number)]
-                yield from (one for one in [schemaless_reader(BytesIO(value[HEADER_BYTES:]), parsed, None)] if isinstance(one, dict))
+                yield from (
+                    one
+                    for one in [schemaless_reader(BytesIO(value[HEADER_BYTES:]), parsed, None)]
+                    if isinstance(one, dict)
+                )
 
     @classmethod
     def schema(cls, ids: IdKind | None) -> dict[str, Any]:

@@ -136,7 +136,9 @@ FORMATS: Registry[type[MessageFormat]] = Registry(
     "message format",
     "format_params",
     "freshet.formats",
-    tuple(f"freshet_graph.stream.decode.formats.{name}" for name in ("plain", "avro", "protobuf", "debezium")),
+    tuple(
+        f"freshet_graph.stream.decode.formats.{name}" for name in ("plain", "avro", "protobuf", "debezium")
+    ),
     error=Failure,
     check=_require_format,
 )

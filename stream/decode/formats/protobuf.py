@@ -139,17 +139,21 @@ class ProtobufFormat(MessageFormat):
             refused.append(refused_alike(headless, NOT_PROTOBUF, HEADLESS[self._header]))
         for number in np.unique(numbers[numbers >= 0]).tolist():
             which = np.flatnonzero(numbers == number)
-            by_type = {self.options.message: which.tolist()} if self._bare is not None else self._split(which, payloads)
+            by_type = (
+                {self.options.message: which.tolist()}
+                if self._bare is not None
+                else self._split(which, payloads)
+            )
             for selector, messages in by_type.items():
                 for part in pieces(np.array(messages, np.int64), payloads):
                     try:
                         if selector is None:
                             raise RefusedError(NOT_PROTOBUF, "names no message type behind its header")
                         schema = self._bare or self._schemas.schema(number)
-                        batch, places, bad = schema.reader(selector).read([payloads[i] for i in part.tolist()])
-                        refused += [
-                            refused_alike(part[[i]], reason, sentence) for i, reason, sentence in bad
-                        ]
+                        batch, places, bad = schema.reader(selector).read(
+                            [payloads[i] for i in part.tolist()]
+                        )
+                        refused += [refused_alike(part[[i]], reason, sentence) for i, reason, sentence in bad]
                         if places:
                             rows.append(event_rows(batch, part[places], self.ids, self.unit, self.mapping))
                     except RefusedError as error:  # a fault of their schema
@@ -205,7 +209,9 @@ class ProtobufFormat(MessageFormat):
     @override
     def schema(cls, ids: IdKind | None) -> str:
         fields = [f"  {line};" for line in _lines("string" if ids == "string" else "int64")]
-        return "\n".join(['syntax = "proto3";', "", "package freshet;", "", "message Event {", *fields, "}", ""])
+        return "\n".join(
+            ['syntax = "proto3";', "", "package freshet;", "", "message Event {", *fields, "}", ""]
+        )
 
 
 def _lines(an_id: str) -> list[str]:

@@ -146,7 +146,11 @@ class ProtobufSchema:
         """
         above = f"{self._file.package}." if self._file.package else ""
         if isinstance(selector, str):
-            return self._names[f"{above}{selector}"] if f"{above}{selector}" in self._names else self._names[selector]
+            return (
+                self._names[f"{above}{selector}"]
+                if f"{above}{selector}" in self._names
+                else self._names[selector]
+            )
         if isinstance(selector, int):
             return self._names[selector]
         level = self._file.message_type
@@ -297,7 +301,9 @@ class MessageReader:
         self._parse = GetMessageClass(pool.FindMessageTypeByName("freshet.Wanted")).FromString
         self._name = descriptor.full_name
 
-    def read(self, payloads: Sequence[memoryview]) -> tuple[pa.RecordBatch, list[int], list[tuple[int, str, str]]]:
+    def read(
+        self, payloads: Sequence[memoryview]
+    ) -> tuple[pa.RecordBatch, list[int], list[tuple[int, str, str]]]:
         """The wanted columns of messages.
 
         Returns:
@@ -332,7 +338,9 @@ class MessageReader:
         described = descriptor_pb2.DescriptorProto()
         descriptor.CopyToProto(described)
         columns = [
-            self._field(field, descriptor.fields_by_name[field.name], wanted[field.name], above, into, into_name)
+            self._field(
+                field, descriptor.fields_by_name[field.name], wanted[field.name], above, into, into_name
+            )
             for field in described.field
             if field.name in wanted
         ]
@@ -351,7 +359,7 @@ class MessageReader:
     ) -> tuple[pa.Field, Build]:
         """A field of events: its Arrow field, and the column of the messages around it."""
         name, path = field.name, (*above, field.name)
-        reduced = into.field.add(name=name, number=field.number, type=field.type, label=field.label)
+        reduced = into.field.add(name=name, number=field.number, type=descriptor.type, label=field.label)
         is_list = field.label == _Field.LABEL_REPEATED
         if not is_list:
             reduced.label = _Field.LABEL_OPTIONAL
@@ -361,7 +369,9 @@ class MessageReader:
             return pa.field(name, value.type), lambda messages: value.build([get(one) for one in messages])
         value = self._value(reduced, descriptor, wanted, path, into, into_name)
         if is_list:
-            if path != self._many and not (pa.types.is_integer(value.type) or pa.types.is_floating(value.type)):
+            if path != self._many and not (
+                pa.types.is_integer(value.type) or pa.types.is_floating(value.type)
+            ):
                 raise RefusedError(
                     Reason.WRONG_TYPE,
                     f"field {'.'.join(path)} is repeated, expected numbers, or the path of many",
@@ -440,7 +450,9 @@ class MessageReader:
         shown, message, enum = ".".join(path), descriptor.message_type, descriptor.enum_type
         if message is None:
             if wanted:
-                raise RefusedError(Reason.WRONG_TYPE, f"field {shown} is no message, so nothing lies inside of it")
+                raise RefusedError(
+                    Reason.WRONG_TYPE, f"field {shown} is no message, so nothing lies inside of it"
+                )
             if enum is None:
                 kind = _SCALARS.get(descriptor.type, pa.int64())
                 return _Value(kind, lambda values: pa.array(values, kind))

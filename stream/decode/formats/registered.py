@@ -97,9 +97,7 @@ class RegisteredSchemas(Generic[Schema]):
         """
         schema = self._schemas.get(number)
         if schema is None:
-            not_asked = (
-                f"schema {GUIDS.name(number)} was not asked for: {UNKNOWN_AT_ONCE} ids of this poll were unknown already"
-            )
+            not_asked = f"schema {GUIDS.name(number)} was not asked for: {UNKNOWN_AT_ONCE} ids of this poll were unknown already"
             _, sentence = self._unknown.get(number, (0.0, not_asked))
             raise RefusedError(UNKNOWN_SCHEMA, sentence)
         if isinstance(schema, RefusedError):

@@ -62,7 +62,9 @@ class RegistryClient:
             UnavailableError: The registry does not answer, or not as one; or a file of schemas, of its password or of
                 certificates can't be read, as for a moment while it is replaced.
         """
-        return [_json(content, GUIDS.name(number), self._where) for _, content in self._contents(number, "AVRO")]
+        return [
+            _json(content, GUIDS.name(number), self._where) for _, content in self._contents(number, "AVRO")
+        ]
 
     def protobuf(self, number: int) -> list[tuple[str, str | bytes]]:
         """The Protobuf schema of a number, after those that it imports: the name of each, and its content as the registry has it.
@@ -103,8 +105,12 @@ class RegistryClient:
     def _answer(self, number: int, query: str, until_s: float) -> dict[str, Any]:
         name = GUIDS.name(number)
         if not self._urls:
-            raise UnknownSchemaError(f"schema {name} is not in kafka.schema_registry.files. Name its file there")
-        answer = self._ask(f"/schemas/{'guids' if is_guid(number) else 'ids'}/{name}{query}", "schema", str, until_s)
+            raise UnknownSchemaError(
+                f"schema {name} is not in kafka.schema_registry.files. Name its file there"
+            )
+        answer = self._ask(
+            f"/schemas/{'guids' if is_guid(number) else 'ids'}/{name}{query}", "schema", str, until_s
+        )
         if "error_code" in answer:
             raise UnknownSchemaError(f"{self._where} has no schema {name}")
         return answer
@@ -121,16 +127,26 @@ class RegistryClient:
             UnavailableError: See ``schema``.
         """
         if not self._urls:
-            raise Failure("kafka.schema_registry has no url, so no schema can be registered. Give its address")
+            raise Failure(
+                "kafka.schema_registry has no url, so no schema can be registered. Give its address"
+            )
         path = f"/subjects/{quote(subject, safe='')}/versions"
-        body = {"schema": schema if isinstance(schema, str) else json.dumps(schema), **({} if kind == "AVRO" else {"schemaType": kind})}
+        body = {
+            "schema": schema if isinstance(schema, str) else json.dumps(schema),
+            **({} if kind == "AVRO" else {"schemaType": kind}),
+        }
         answer = self._ask(path, "id", int, self._until_s(), body)
         if "error_code" in answer:
             raise Failure(f"{self._urls[0]} refuses the schema of subject {subject}: {_reason(answer)}")
         return int(answer["id"])
 
     def _follow(
-        self, schema: dict[str, Any], references: dict[tuple[str, int], Any], number: str, until_s: float, query: str
+        self,
+        schema: dict[str, Any],
+        references: dict[tuple[str, int], Any],
+        number: str,
+        until_s: float,
+        query: str,
     ) -> None:
         """Fetch what a schema refers to, what that refers to first: the name by which it does, and the content."""
         try:

@@ -75,7 +75,8 @@ def test_time_and_key_come_from_the_record_in_every_format(name: str, registry: 
         "arrow": lambda: [ipc({"a": [1], "b": [9]}), ipc({"a": [2], "b": [9]})],
         "avro": lambda: [avro(RECORD, {"a": i, "b": 9}, registry.add(RECORD)) for i in (1, 2)],
         "protobuf": lambda: [
-            confluent(registry.add(PROTOBUF, schemaType="PROTOBUF"), bytes([0, 0x08, i, 0x10, 9])) for i in (1, 2)
+            confluent(registry.add(PROTOBUF, schemaType="PROTOBUF"), bytes([0, 0x08, i, 0x10, 9]))
+            for i in (1, 2)
         ],
         "debezium": lambda: [json.dumps(change).encode() for change in changes],
         "debezium-avro": lambda: [avro(envelope, change, registry.add(envelope)) for change in changes],

@@ -207,6 +207,8 @@ def test_finer_or_huge_arrow_times_are_rounded_or_out_of_bounds():
 
 
 def test_words_of_operations_are_read_in_columns():
-    batch = arrow(ipc({"src": [1, 2, 3], "dst": [2, 3, 4], "t": [10**15] * 3, "op": ["insert", "delete", "upsert"]}))
+    batch = arrow(
+        ipc({"src": [1, 2, 3], "dst": [2, 3, 4], "t": [10**15] * 3, "op": ["insert", "delete", "upsert"]})
+    )
     assert batch.events["op"].to_pylist() == [1, -1]
     assert reasons(batch) == ["unknown_op"]

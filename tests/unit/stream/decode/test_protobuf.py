@@ -1,6 +1,7 @@
 """Protobuf topics: messages by schemas of a registry or a descriptor set, and what a message may not cost."""
 
 import base64
+import json
 import resource
 import subprocess
 import sys
@@ -16,7 +17,9 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message_factory import GetMessageClass
 from registry_server import Registry, confluent, serving
+from typer.testing import CliRunner
 
+from freshet_graph.stream.cli import app
 from freshet_graph.stream.decode.formats import protobuf_schema
 from freshet_graph.stream.microbatch import MicroBatch
 from freshet_graph.stream.service.failure import Failure
@@ -155,7 +158,10 @@ def test_elements_of_a_repeated_field_are_events(registry: Registry, shop: Path)
     number = register(registry)
     items = [{"sku": f"s{i}", "price": i} for i in range(3)]
     rows = [payment(shop, items=items), payment(shop), payment(shop, items=[{"price": 1}, {"sku": "s9"}])]
-    topic = {"many": "items", "fields": {"src": "card.id", "dst": "items.sku", "t": "at", "weight": "items.price"}}
+    topic = {
+        "many": "items",
+        "fields": {"src": "card.id", "dst": "items.sku", "t": "at", "weight": "items.price"},
+    }
     batch = read(registry, *[confluent(number, NESTED + row) for row in rows], topic=topic)
     assert batch.events["dst"].to_pylist() == ["s0", "s1", "s2", "s9"]
     assert batch.events["row"].to_pylist() == [0, 1, 2, 1]
@@ -216,7 +222,11 @@ def test_fields_that_cannot_be_read_are_named(registry: Registry, shop: Path) ->
         "shop": "column shop is missing; found card, at",
         "card.name": "column card.name is missing; card has id",
     }.items():
-        fields = {"src": "card.id", "dst": dst, "t": "at"} if dst != "card" else FIELDS | {"src": "label", "dst": dst}
+        fields = (
+            {"src": "card.id", "dst": dst, "t": "at"}
+            if dst != "card"
+            else FIELDS | {"src": "label", "dst": dst}
+        )
         batch = read(registry, confluent(number, NESTED + payment(shop)), topic={"fields": fields})
         assert words in batch.rejects["sentence"][0].as_py()
 
@@ -275,6 +285,20 @@ def test_proto2_has_defaults_groups_and_presence(registry: Registry) -> None:
     assert batch.rejects["sentence"].to_pylist()[0].startswith("dst (end.id) is missing")
 
 
+def test_messages_of_editions_may_be_delimited(registry: Registry) -> None:
+    text = """edition = "2023"; message Edge { int64 src = 1; int64 t = 3; End end = 2 [features.message_encoding = DELIMITED];
+    float weight = 4 [features.field_presence = IMPLICIT]; } message End { int64 id = 3; }"""
+    number = registry.add(text, schemaType="PROTOBUF")
+    fields = {"src": "src", "dst": "end.id", "t": "t", "weight": "weight"}
+    values = [b"\0\x08\x01\x13\x18\x07\x14\x18\x05", b"\0\x13\x18\x07\x14\x18\x05"]
+    topic = {"fields": fields, "time_unit": "s"}
+    batch = read(
+        registry, *[confluent(number, one) for one in values], topic=topic, ids="int", time_bounds=[0, None]
+    )
+    assert batch.events.select(["src", "dst", "weight"]).to_pylist() == [{"src": 1, "dst": 7, "weight": 0.0}]
+    assert reasons(batch) == ["missing_field"], "in an edition fields have presence"
+
+
 def test_decimals_of_connect_are_read(registry: Registry) -> None:
     text = 'syntax = "proto3"; import "confluent/type/decimal.proto";\nmessage E { confluent.type.Decimal amount = 4; }'
     decimal = """syntax = "proto3"; package confluent.type;
@@ -292,7 +316,9 @@ def test_decimals_of_connect_are_read(registry: Registry) -> None:
 
 
 def test_types_that_no_path_names_need_not_be_there(registry: Registry) -> None:
-    file = descriptor_pb2.FileDescriptorProto(name="x.proto", syntax="proto3", dependency=["google/type/money.proto"])
+    file = descriptor_pb2.FileDescriptorProto(
+        name="x.proto", syntax="proto3", dependency=["google/type/money.proto"]
+    )
     edge = file.message_type.add(name="Edge")
     for i, name in enumerate(("src", "dst", "t"), start=1):
         edge.field.add(name=name, number=i, type=3, label=1)
@@ -346,4 +372,24 @@ def test_what_no_event_needs_costs_no_more_than_its_bytes(registry: Registry) ->
     given.decode(bomb)
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     given.decode(bomb)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 20 << 10, "the library has none of them"
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 20 << 10, (
+        "the library has none of them"
+    )
+
+
+@pytest.mark.parametrize("ids", ["int", "string"])
+def test_the_printed_schema_is_that_of_written_messages(ids: str, registry: Registry, tmp_path: Path) -> None:
+    printed = CliRunner().invoke(app, ["schema", "--format", "protobuf", "--ids", ids])
+    assert printed.exit_code == 0, printed.output
+    descriptors = described(tmp_path, {"event.proto": printed.stdout})
+    src = 7 if ids == "int" else "n7"
+    row = {"src": src, "dst": src, "t": str(AT * 10**6), "op": -1, "features": [0.5, 2.0], "eventId": "e"}
+    params = {"descriptor": str(descriptors), "message": "freshet.Event"}
+    topic = {"format": "protobuf", "format_params": params}
+    batch = decode(written(descriptors, "freshet.Event", row), topic=topic, ids=ids, features={"edge": 2})
+    assert batch.rejects.to_pylist() == []
+    assert batch.events.select(["op", "src", "features", "event_id"]).to_pylist() == [
+        {"op": -1, "src": src, "features": [0.5, 2.0], "event_id": "e"}
+    ]
+    as_json = CliRunner().invoke(app, ["schema", "--format", "protobuf", "--ids", ids, "--json"])
+    assert json.loads(as_json.stdout) == {"schema": printed.stdout}

@@ -25,7 +25,11 @@ from freshet_graph.stream.microbatch import MicroBatch
 from freshet_graph.stream.service.failure import Failure
 
 GUID = UUID("89791762-2336-4186-9674-299b90a802e2")
-AVRO = {"type": "record", "name": "Edge", "fields": [{"name": n, "type": "long"} for n in ("src", "dst", "t")]}
+AVRO = {
+    "type": "record",
+    "name": "Edge",
+    "fields": [{"name": n, "type": "long"} for n in ("src", "dst", "t")],
+}
 PROTOBUF = """syntax = "proto3"; package shop; message Other { message Inner { int32 x = 1; } }
 message Edge { int64 src = 1; int64 dst = 2; int64 t = 3; }"""
 T_S = 1_704_110_400
@@ -109,7 +113,10 @@ def test_each_format_is_read_behind_each_header(
     columns: dict[str, list[Any]] = {}
     if header == "record":
         in_value = confluent(number, indexes + value_of(5))
-        values, columns = [*values, in_value], {"__value_schema_id": [b"\1" + GUID.bytes + indexes] * 2 + [None]}
+        values, columns = (
+            [*values, in_value],
+            {"__value_schema_id": [b"\1" + GUID.bytes + indexes] * 2 + [None]},
+        )
     if header == "glue":
         values.append(glue(prefixes.get(header, b"") + value_of(5), packed=True))
     given = decoder(topic={"format": name, "time_unit": "s"}, registry=section)
@@ -163,7 +170,9 @@ def test_random_guids_do_not_fill_the_memory(registry: Registry, monkeypatch: py
     monkeypatch.setattr(headers, "_GUIDS", 16)
     number = registry.add(AVRO)
     registry.guids[str(GUID)] = number
-    given = decoder(topic={"format": "avro", "time_unit": "s"}, registry={"url": registry.url, "header": "record"})
+    given = decoder(
+        topic={"format": "avro", "time_unit": "s"}, registry={"url": registry.url, "header": "record"}
+    )
     for first in range(0, 100, 10):
         ids = [b"\1" + UUID(int=first + i).bytes for i in range(10)] + [b"\1" + GUID.bytes]
         batch = given.decode(poll([avro(1)] * 11, __value_schema_id=ids))
@@ -207,5 +216,7 @@ def test_any_number_of_json_messages_is_read_without_their_header() -> None:
     for count in range(1, 6):
         values = pa.array([confluent(1, b"abc"), b"ab", None, b"\0"][:count] * count, pa.large_binary())
         bare, framed = headers.without_header(values)
-        assert bare.to_pylist() == [b"abc" if is_framed else value for value, is_framed in zip(values.to_pylist(), framed)]
+        assert bare.to_pylist() == [
+            b"abc" if is_framed else value for value, is_framed in zip(values.to_pylist(), framed)
+        ]
         assert framed.sum() == count
