@@ -1,6 +1,7 @@
 """What decoding costs on one core: python benchmarks/decode.py [formats] [topics] [duplicates].
 
-- ``formats``: each format beside a bare parse of the same bytes. Schemas of Avro and Protobuf come from a registry of its own on this machine.
+- ``formats``: each format beside a bare parse of the same bytes. Schemas of Avro and Protobuf come from a registry of its own on
+  this machine.
 - ``topics``: existing topics. Nested messages are read through ``fields``; beside them are flat ones with the same content.
   Then polls in which every message is refused.
 - ``duplicates``: what dropping duplicates costs and holds: polls of 20,000 events, each with an event_id of 36 characters (a

@@ -90,11 +90,11 @@ def schema(
                 pa.ipc.new_stream(file, _wire_schema(ids or "int")),
             ):
                 pass  # a stream with its schema and its end
-        text = FORMATS.find(format_).schema(ids)
-        if isinstance(text, str):
-            print_json({"schema": text}) if json else typer.echo(text, nl=False)
+        printed = FORMATS.find(format_).schema(ids)
+        if isinstance(printed, str):
+            print_json({"schema": printed}) if json else typer.echo(printed, nl=False)
             return
-        print_json(text) if json else typer.echo(json_text.dumps(text, indent=2))
+        print_json(printed) if json else typer.echo(json_text.dumps(printed, indent=2))
 
     finish(body, debug=debug)
 

@@ -172,7 +172,7 @@ def try_messages(kafka: Kafka, topic: Topic, raws: Sequence[RawBatch], config: S
     # An event counts half if an id of it is of the other kind. If none is read, what is wrong with the proposal is shown.
     best, _, used, ids = max(trials, key=_merit)
     keys = used.model_dump(exclude_defaults=True, mode="json")
-    section = {"topics": [keys]}
+    section: dict[str, Any] = {"topics": [keys]}
     if kafka.schema_registry is not None:
         section |= {"schema_registry": kafka.schema_registry.model_dump(exclude_defaults=True, mode="json")}
     proposal = {"ids": ids, "kafka": section}

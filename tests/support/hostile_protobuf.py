@@ -80,7 +80,7 @@ def _value(rng: np.random.Generator, depth: int) -> bytes:
                 2: lambda: _sized(
                     _value(rng, depth - 1) if depth and rng.random() < 0.3 else any_of(rng, _TEXTS)
                 ),
-                3: lambda: bytes([number << 3 | 4]),
+                3: lambda number=number: bytes([number << 3 | 4]),
                 5: lambda: rng.bytes(4),
             }[wire]()
             parts.append(bytes([number << 3 | wire]) + content)

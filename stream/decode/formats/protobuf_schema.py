@@ -1,4 +1,4 @@
-"""Protobuf message types: descriptors of a registry or a file, reduced to the fields of events before the library parses messages."""
+"""Protobuf message types: descriptors of a registry or a file, reduced to the fields of events, which the library parses."""
 
 import base64
 import subprocess

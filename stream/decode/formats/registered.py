@@ -33,8 +33,8 @@ class RegisteredSchemas(Generic[Schema]):
     """The schemas that messages name.
 
     Args:
-        fetch: The schema of an id. It may raise ``UnknownSchemaError`` if there is none, ``RefusedError`` if it cannot be read, and
-            ``UnavailableError`` if the registry does not answer.
+        fetch: Gives the schema of an id. It may raise ``UnknownSchemaError`` if there is none, ``RefusedError`` if it cannot be
+            read, and ``UnavailableError`` if the registry does not answer.
     """
 
     def __init__(self, fetch: Callable[[int], Schema]) -> None:

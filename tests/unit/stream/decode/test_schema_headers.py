@@ -21,7 +21,6 @@ from freshet_graph.schemas.config import SchemaRegistry
 from freshet_graph.stream.decode import confluent as headers
 from freshet_graph.stream.decode.formats.interface import UnavailableError
 from freshet_graph.stream.decode.formats.schema_registry import RegistryClient
-from freshet_graph.stream.microbatch import MicroBatch
 from freshet_graph.stream.service.failure import Failure
 
 GUID = UUID("89791762-2336-4186-9674-299b90a802e2")
@@ -204,7 +203,7 @@ def test_schemas_are_read_from_files(registry: Registry, tmp_path: Path) -> None
 
 
 def test_headers_and_sources_of_schemas_belong_together() -> None:
-    with pytest.raises(ValidationError, match="AWS Glue's registry is not asked. Leave out url"):
+    with pytest.raises(ValidationError, match=r"AWS Glue's registry is not asked\. Leave out url"):
         SchemaRegistry(url="http://r:1", header="glue")
     assert not SchemaRegistry(header="glue").has_schemas
     for name in ("avro", "protobuf"):
@@ -217,6 +216,7 @@ def test_any_number_of_json_messages_is_read_without_their_header() -> None:
         values = pa.array([confluent(1, b"abc"), b"ab", None, b"\0"][:count] * count, pa.large_binary())
         bare, framed = headers.without_header(values)
         assert bare.to_pylist() == [
-            b"abc" if is_framed else value for value, is_framed in zip(values.to_pylist(), framed)
+            b"abc" if is_framed else value
+            for value, is_framed in zip(values.to_pylist(), framed, strict=True)
         ]
         assert framed.sum() == count
