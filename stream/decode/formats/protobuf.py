@@ -24,7 +24,12 @@ from freshet_graph.stream.decode.confluent import HEADER_BYTES, HEADLESS, schema
 from freshet_graph.stream.decode.formats.avro import pieces
 from freshet_graph.stream.decode.formats.interface import FORMATS, MessageFormat
 from freshet_graph.stream.decode.formats.plain import refuses_columns
-from freshet_graph.stream.decode.formats.protobuf_schema import NOT_PROTOBUF, ProtobufSchema, Selector
+from freshet_graph.stream.decode.formats.protobuf_schema import (
+    NOT_PROTOBUF,
+    ProtobufSchema,
+    Selector,
+    WantedFields,
+)
 from freshet_graph.stream.decode.formats.registered import UNKNOWN_SCHEMA, RegisteredSchemas
 from freshet_graph.stream.decode.formats.schema_registry import RegistryClient
 from freshet_graph.stream.decode.reading import (
@@ -92,9 +97,10 @@ class ProtobufFormat(MessageFormat):
     def __init__(self, topic: Topic, kafka: Kafka, ids: IdKind, options: ProtobufOptions) -> None:
         super().__init__(topic, kafka, ids, options)
         names = tuple((name,) for name in event_schema(ids).names)
-        self._paths = tuple(keys for _, keys in self.mapping.paths) if self.mapping.mapped else names
+        paths = tuple(keys for _, keys in self.mapping.paths) if self.mapping.mapped else names
         # Without presence an empty text is written like an absent one. As an id it would be that of all these events.
-        self._texts = frozenset(keys for (name, _), keys in self.mapping.paths if name in ("event_id", "op"))
+        texts = frozenset(keys for (name, _), keys in self.mapping.paths if name in ("event_id", "op"))
+        self._fields = WantedFields.of(paths, self.mapping.many, texts, self.limits.rows)
         self._header, self._client = "confluent", None
         if kafka.schema_registry is not None and kafka.schema_registry.has_schemas:
             self._header, self._client = kafka.schema_registry.header, RegistryClient(kafka.schema_registry)
@@ -103,7 +109,7 @@ class ProtobufFormat(MessageFormat):
         if options.descriptor is not None:
             try:
                 content = Path(options.descriptor).read_bytes()
-                self._bare = self._schema_of([(options.descriptor, content)])
+                self._bare = ProtobufSchema([(options.descriptor, content)], self._fields)
                 self._bare.reader(options.message or "")
             except (OSError, RefusedError) as error:
                 raise Failure(f"topic {topic.name}: format_params.descriptor: {one_line(error)}") from error
@@ -118,12 +124,9 @@ class ProtobufFormat(MessageFormat):
     def refuses(cls, topic: Topic, kafka: Kafka) -> str | None:
         return refuses_columns(topic)
 
-    def _schema_of(self, contents: list[tuple[str, str | bytes]]) -> ProtobufSchema:
-        return ProtobufSchema(contents, self._paths, self.mapping.many, self._texts, self.limits)
-
     def _fetched(self, number: int) -> ProtobufSchema:
         assert self._client is not None, "the constructor requires it"
-        return self._schema_of(self._client.protobuf(number))
+        return ProtobufSchema(self._client.protobuf(number), self._fields)
 
     @override
     def prepare(self, values: pa.LargeBinaryArray) -> str | None:

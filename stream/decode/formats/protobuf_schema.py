@@ -3,14 +3,14 @@
 import base64
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -25,12 +25,12 @@ from freshet_graph.schemas.events import Reason
 from freshet_graph.schemas.fields import PathKeys
 from freshet_graph.stream.decode.arrow import SCALE, VARIABLE
 from freshet_graph.stream.decode.formats.registered import UNKNOWN_SCHEMA
-from freshet_graph.stream.decode.reading import Limits, RefusedError
+from freshet_graph.stream.decode.reading import RefusedError
 
 NOT_PROTOBUF = "not_protobuf"
 """Reason of a message without the header, or that is no value of its message type."""
 
-COMPILE_S = 20.0
+COMPILE_S = 10.0
 """Longest compilation of a schema that the registry sends as text."""
 
 Selector = tuple[int, ...] | int | str
@@ -55,35 +55,47 @@ _WRONG = (ValueError, TypeError, OverflowError, pa.ArrowException)
 """What values that the library parsed may raise where they become a column: texts that are no UTF-8, times beyond all clocks."""
 
 
+class WantedFields(NamedTuple):
+    """The fields of events in a topic's messages.
+
+    Attributes:
+        wanted: Their paths.
+        many: Path of the array whose elements are events.
+        texts: Paths of texts that are absent if they are empty, although their field has no presence.
+        most_rows: Most elements of ``many`` in a message.
+    """
+
+    wanted: Wanted
+    many: PathKeys | None
+    texts: frozenset[PathKeys]
+    most_rows: int
+
+    @classmethod
+    def of(
+        cls, paths: Iterable[PathKeys], many: PathKeys | None, texts: frozenset[PathKeys], most_rows: int
+    ) -> Self:
+        """Those at some paths."""
+        wanted: Wanted = {}
+        for keys in (*paths, *([many] if many else [])):
+            level = wanted
+            for key in keys:
+                level = level.setdefault(key, {})
+        return cls(wanted, many, texts, most_rows)
+
+
 class ProtobufSchema:
     """The message types of a schema.
 
     Args:
         contents: Names and contents of files, what is imported first: a descriptor in base64, text, or bytes of a descriptor set.
-        paths: Of the fields of events.
-        many: Of the array whose elements are events.
-        texts: Paths of texts that are absent if they are empty, although their field has no presence.
-        limits: Of a message.
+        fields: Of events.
 
     Raises:
         RefusedError: It cannot be read.
     """
 
-    def __init__(
-        self,
-        contents: list[tuple[str, str | bytes]],
-        paths: Iterable[PathKeys],
-        many: PathKeys | None,
-        texts: frozenset[PathKeys],
-        limits: Limits,
-    ) -> None:
-        self._wanted: Wanted = {}
-        paths = (*paths, *([many] if many else []))
-        for keys in paths:
-            level = self._wanted
-            for key in keys:
-                level = level.setdefault(key, {})
-        self._many, self._texts, self._limits = many, texts, limits
+    def __init__(self, contents: list[tuple[str, str | bytes]], fields: WantedFields) -> None:
+        self._fields = fields
         self._readers: dict[Selector, MessageReader | RefusedError] = {}
         try:
             files = _descriptors(contents)
@@ -91,10 +103,9 @@ class ProtobufSchema:
             try:
                 self._pool = _pool(files)
             except TypeError:  # the library's word for a type that is missing
-                names = frozenset(chain.from_iterable(paths))
                 for file in files:
                     del file.service[:], file.extension[:]
-                    _without_types(file.message_type, names)
+                    _without_types(file.message_type, {*_names(fields.wanted)})
                 self._pool = _pool(files)
         except RefusedError:
             raise
@@ -122,9 +133,7 @@ class ProtobufSchema:
         if selector not in self._readers:
             descriptor = self._descriptor(selector)
             try:
-                self._readers[selector] = MessageReader(
-                    descriptor, self._wanted, self._many, self._texts, self._limits
-                )
+                self._readers[selector] = MessageReader(descriptor, self._fields)
             except RefusedError as error:
                 self._readers[selector] = error
         reader = self._readers[selector]
@@ -146,11 +155,7 @@ class ProtobufSchema:
         """
         above = f"{self._file.package}." if self._file.package else ""
         if isinstance(selector, str):
-            return (
-                self._names[f"{above}{selector}"]
-                if f"{above}{selector}" in self._names
-                else self._names[selector]
-            )
+            return self._names.get(f"{above}{selector}") or self._names[selector]
         if isinstance(selector, int):
             return self._names[selector]
         level = self._file.message_type
@@ -237,7 +242,13 @@ def _compiled(texts: dict[str, str]) -> Any:
         return descriptor_pb2.FileDescriptorSet.FromString(compiled.read_bytes())
 
 
-def _without_types(messages: Iterable[Any], names: frozenset[str]) -> None:
+def _names(wanted: Wanted) -> Iterator[str]:
+    for name, below in wanted.items():
+        yield name
+        yield from _names(below)
+
+
+def _without_types(messages: Iterable[Any], names: set[str]) -> None:
     """Leave out the types of fields that no path names: their files may be missing."""
     for message in messages:
         del message.extension[:]
@@ -258,8 +269,8 @@ def _library(name: str) -> Any:
         kinds = {"value": _Field.TYPE_BYTES, "precision": _Field.TYPE_UINT32, "scale": _Field.TYPE_INT32}
         for number, (field, kind) in enumerate(kinds.items(), start=1):
             decimal.field.add(name=field, number=number, type=kind, label=_Field.LABEL_OPTIONAL)
-    stem = name.removeprefix("google/protobuf/").removesuffix(".proto")
-    if stem.isidentifier():
+    folder, _, stem = name.removesuffix(".proto").rpartition("/")
+    if folder == "google/protobuf" and stem.isidentifier():
         with suppress(ImportError):
             import_module(f"google.protobuf.{stem}_pb2").DESCRIPTOR.CopyToProto(file)
     return file
@@ -283,19 +294,12 @@ class MessageReader:
         RefusedError: A field of events has a wrong type.
     """
 
-    def __init__(
-        self,
-        descriptor: Any,
-        wanted: Wanted,
-        many: PathKeys | None,
-        texts: frozenset[PathKeys],
-        limits: Limits,
-    ) -> None:
-        self._many, self._texts, self._limits = many, texts, limits
+    def __init__(self, descriptor: Any, fields: WantedFields) -> None:
+        _, self._many, self._texts, self._most_rows = fields
         # As proto2 every field says whether it was written, whatever the syntax of the schema.
         file = descriptor_pb2.FileDescriptorProto(name="wanted.proto", package="freshet", syntax="proto2")
         top = file.message_type.add(name="Wanted")
-        self._columns = self._message(descriptor, wanted, (), top, ".freshet.Wanted").build
+        self._columns = self._message(descriptor, fields.wanted, (), top, ".freshet.Wanted").build
         pool = DescriptorPool()
         pool.Add(file)
         self._parse = GetMessageClass(pool.FindMessageTypeByName("freshet.Wanted")).FromString
@@ -394,15 +398,14 @@ class MessageReader:
 
     def _list(self, name: str, path: PathKeys, value: _Value) -> Build:
         """Lists; an empty one is null, unless its elements are events."""
-        most = self._limits.rows
 
         def build(messages: list[Any]) -> pa.Array:
             lists = [() if one is None else getattr(one, name) for one in messages]
             lengths = np.array([len(one) for one in lists], np.int64)
-            if path == self._many and lengths.max(initial=0) > most:
+            if path == self._many and lengths.max(initial=0) > self._most_rows:
                 raise RefusedError(
                     Reason.TOO_LARGE,
-                    f"{lengths.max()} elements, but config key kafka.max_message_rows is {most}",
+                    f"{lengths.max()} elements, but config key kafka.max_message_rows is {self._most_rows}",
                 )
             absent = [one is None for one in messages] if path == self._many else lengths == 0
             ends = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
