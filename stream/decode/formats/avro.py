@@ -9,15 +9,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-from fastavro import parse_schema, schemaless_reader, schemaless_writer
+from fastavro import parse_schema, schemaless_writer
 
 from freshet_graph.schemas.config import Kafka, SchemaRegistry, Topic
-from freshet_graph.schemas.errors import one_line
 from freshet_graph.schemas.events import IdKind, event_schema
 from freshet_graph.schemas.fields import PathKeys
 from freshet_graph.schemas.section import Section
-from freshet_graph.stream.arrays.kinds import Int64
-from freshet_graph.stream.decode.arrow import event_rows, views
+from freshet_graph.stream.arrays.kinds import Int64, UInt8
+from freshet_graph.stream.decode.arrow import event_rows
 from freshet_graph.stream.decode.confluent import HEADER_BYTES, schema_ids
 from freshet_graph.stream.decode.formats.avro_schema import UNKNOWN_SCHEMA, AvroSchema
 from freshet_graph.stream.decode.formats.interface import FORMATS, MessageFormat
@@ -32,13 +31,12 @@ from freshet_graph.stream.decode.reading import (
     unanswered,
 )
 from freshet_graph.stream.decode.times import TimeUnit
+from freshet_graph.stream.kernels import read_only
 from freshet_graph.stream.service.heartbeat import beat
 
 NOT_AVRO = "not_avro"
 """Reason of a message without the header, or that is no value of its schema."""
 
-BYTES_AT_ONCE = 4 << 20
-"""Most bytes of messages turned into Python objects together; an object can take twenty times its message."""
 KEPT_SCHEMAS = 1024
 """Most schemas in memory besides those of the poll in hand; the least recently used goes first."""
 UNKNOWN_AT_ONCE = 64
@@ -111,7 +109,7 @@ class AvroReader:
                 if self._inside is not None:
                     fields = [{"name": self._inside, "type": schema}]
                     schema = {"type": "record", "name": "__inside", "fields": fields}
-                self._schemas[number] = AvroSchema.of([*others, schema], self._paths, self._many)
+                self._schemas[number] = AvroSchema([*others, schema], self._paths, self._many)
             except UnknownSchemaError as error:
                 self._unknown[number] = time.monotonic(), str(error)
                 self._requested.add(number)
@@ -131,7 +129,9 @@ class AvroReader:
         if len(headless):
             sentence = "does not begin with Confluent's header: a zero byte and four of a schema id"
             refused.append(refused_alike(headless, NOT_AVRO, sentence))
-        texts = views(values)
+        _, ends_buffer, data_buffer = values.buffers()
+        ends = read_only(ends_buffer, np.int64)[values.offset : values.offset + len(values) + 1]
+        data: UInt8 = read_only(data_buffer or b"", np.uint8)
         for number in np.unique(numbers[numbers >= 0]).tolist():
             which = np.flatnonzero(numbers == number)
             try:
@@ -139,8 +139,11 @@ class AvroReader:
             except RefusedError as error:
                 refused.append(refused_alike(which, error.reason, str(error)))
                 continue
-            for part in _pieces(which, texts):
-                self._read_part(part, texts, schema, read, refused)
+            batch, bad, sentences = schema.read(data, ends[which] + HEADER_BYTES, ends[which + 1])
+            if len(bad):
+                refused.append(refused_alike(which[bad], NOT_AVRO, sentences))
+            if batch.num_rows:
+                read.append((np.delete(which, bad), batch))
         return read, refused
 
     def _schema(self, number: int) -> AvroSchema:
@@ -154,40 +157,6 @@ class AvroReader:
         if isinstance(schema, RefusedError):
             raise RefusedError(schema.reason, str(schema))
         return schema
-
-    def _read_part(
-        self,
-        which: Int64,
-        texts: list[memoryview],
-        schema: AvroSchema,
-        read: list[Columns],
-        refused: list[pa.Table],
-    ) -> None:
-        records: list[Any] = []
-        good: list[int] = []
-        bad: list[int] = []
-        sentences: list[str] = []
-        writer, reader = schema.writer, schema.reader
-        for i in which.tolist():
-            value = BytesIO(texts[i])
-            value.seek(HEADER_BYTES)
-            try:
-                record = schemaless_reader(value, writer, reader)
-                left = len(texts[i]) - value.tell()
-                problem = f"has {left} bytes after its value" if left else None
-            except Exception as error:  # noqa: BLE001  wrong bytes make fastavro raise anything
-                problem = f"is no value of its Avro schema: {one_line(error)[:100]}"
-            if problem is None:
-                good.append(i)
-                records.append(record)
-            else:
-                bad.append(i)
-                sentences.append(problem)
-        if bad:
-            refused.append(refused_alike(np.array(bad, np.int64), NOT_AVRO, sentences))
-        if good:
-            array = pa.array(records, schema.columns)
-            read.append((np.array(good, np.int64), pa.RecordBatch.from_struct_array(array)))
 
 
 class AvroMessages(MessageFormat):
@@ -284,14 +253,3 @@ def event_record(ids: IdKind, name: str) -> dict[str, Any]:
         for key, kind in types.items()
     ]
     return {"type": "record", "name": name, "namespace": "freshet", "fields": fields}
-
-
-def _pieces(which: Int64, texts: list[memoryview]) -> Iterator[Int64]:
-    """Messages in pieces of up to ``BYTES_AT_ONCE``."""
-    ends = np.cumsum([len(texts[i]) for i in which.tolist()])
-    first = 0
-    while first < len(which):
-        before = ends[first - 1] if first else 0
-        last = max(first + 1, int(np.searchsorted(ends, before + BYTES_AT_ONCE, side="right")))
-        yield which[first:last]
-        first = last
