@@ -1,8 +1,10 @@
 """Avro messages behind Confluent's header: a zero byte, the id of the schema, and the value."""
 
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from io import BytesIO
 from threading import Lock
 from typing import Any, ClassVar
@@ -22,6 +24,7 @@ from freshet_graph.stream.decode.formats.avro_schema import UNKNOWN_SCHEMA, Avro
 from freshet_graph.stream.decode.formats.interface import FORMATS, MessageFormat
 from freshet_graph.stream.decode.formats.plain import refuses_columns
 from freshet_graph.stream.decode.formats.schema_registry import RegistryClient, UnknownSchemaError
+from freshet_graph.stream.decode.mapping import Mapping
 from freshet_graph.stream.decode.reading import (
     Limits,
     Read,
@@ -45,6 +48,9 @@ UNKNOWN_S = 60.0
 """How long an unknown id stays unknown before it is asked for again."""
 PREPARE_S = 2.0
 """How long schemas are fetched before the job may commit, or stop."""
+
+_REQUIRED = ("src", "dst", "t", "node")
+_log = logging.getLogger(__name__)
 
 Columns = tuple[Int64, pa.RecordBatch]
 """Indices of messages, and the wanted fields of each."""
@@ -168,6 +174,10 @@ class AvroMessages(MessageFormat):
     }
     _reader: AvroReader
 
+    def __init__(self, topic: Topic, kafka: Kafka, ids: IdKind, options: Section) -> None:
+        super().__init__(topic, kafka, ids, options)
+        self._named_absent: set[str] = set()
+
     @classmethod
     def refuses(cls, topic: Topic, kafka: Kafka) -> str | None:
         """See ``MessageFormat.refuses``."""
@@ -194,6 +204,27 @@ class AvroMessages(MessageFormat):
         """The record of an event."""
         return event
 
+    def _present(self, mapping: Mapping, schema: pa.Schema) -> Mapping:
+        """The mapping without what the writer's schema lacks, as an older one may: null, if an event can be without it."""
+        paths = [
+            (target, keys)
+            for target, keys in mapping.paths
+            if target[0] in _REQUIRED or _has(schema, keys, mapping.many)
+        ]
+        names = {name for (name, _), _ in paths}
+        # Of listed features either all are there, or the first that is missing is named.
+        features = [path for path in mapping.paths if path[0][0] == "features"] if "features" in names else []
+        paths = [*(path for path in paths if path[0][0] != "features"), *features]
+        if self.topic.fields is not None:
+            for name in sorted(mapping.names - names - self._named_absent):
+                self._named_absent.add(name)
+                _log.warning(
+                    "topic %s: some messages have no %s by their schema. It is null in them",
+                    self.topic.name,
+                    mapping.shown(name),
+                )
+        return replace(mapping, paths=tuple(paths), feature_parts=mapping.feature_parts if features else 0)
+
 
 @FORMATS.register
 class AvroFormat(AvroMessages):
@@ -217,7 +248,8 @@ class AvroFormat(AvroMessages):
         rows = []
         for messages, batch in read:
             try:
-                rows.append(event_rows(batch, messages, self.ids, self.unit, self.mapping))
+                mapping = self._present(self.mapping, batch.schema) if self.mapping.mapped else self.mapping
+                rows.append(event_rows(batch, messages, self.ids, self.unit, mapping))
             except RefusedError as error:  # a fault of their schema
                 refused.append(refused_alike(messages, error.reason, str(error)))
         many = self.mapping.many is not None
@@ -253,3 +285,16 @@ def event_record(ids: IdKind, name: str) -> dict[str, Any]:
         for key, kind in types.items()
     ]
     return {"type": "record", "name": name, "namespace": "freshet", "fields": fields}
+
+
+def _has(schema: pa.Schema, keys: PathKeys, many: PathKeys | None) -> bool:
+    """Whether columns have a path, which may lead through the elements of ``many``."""
+    kind: pa.DataType = pa.struct(schema)
+    for depth, key in enumerate(keys):
+        place = kind.get_field_index(key) if pa.types.is_struct(kind) else -1
+        if place < 0:
+            return False
+        kind = kind.field(place).type
+        if keys[: depth + 1] == many and pa.types.is_list(kind):
+            kind = kind.value_type
+    return True

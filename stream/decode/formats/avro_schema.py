@@ -59,8 +59,8 @@ _SENTENCES = {
     op.NO_TEXT: "its text is not UTF-8",
     op.NO_COUNT: "its number of items has more than 63 bits",
 }
-_FIRST_ROWS = 1024
-"""Least room for items at first. It is doubled until a poll fits."""
+FIRST_ROWS, BYTES_AN_ITEM = 1024, 8
+"""Room for items at first: so many, or one for so many bytes of the messages. It is doubled until they fit."""
 
 _OPERATIONS = {
     "boolean": op.BOOLEAN,
@@ -155,7 +155,7 @@ class AvroSchema:
         Returns:
             A row for each message that is a value of the schema; and the indices (int64) of the others, with a sentence each.
         """
-        room = np.full(self._num_levels, max(_FIRST_ROWS, int((ends - starts).sum()) // 8))
+        room = np.full(self._num_levels, max(FIRST_ROWS, int((ends - starts).sum()) // BYTES_AN_ITEM))
         room[0] = len(starts)
         rows, faults = np.zeros(self._num_levels, np.int64), np.zeros((len(starts), 3), np.int64)
         bases, cells, valid = self._cells(room)
