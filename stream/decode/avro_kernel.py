@@ -73,7 +73,8 @@ def read_values(
         cells: int64, gets the values; zeros.
         valid: bool, gets which rows have a value; all false.
         rows: int64 [levels], the number of rows so far.
-        faults: int64 [n, 3], gets what is wrong with a message (0: nothing), the instruction, and the position.
+        faults: int64 [n, 3], gets what is wrong with a message (0: nothing), the instruction, and where
+            what it reads begins.
         first: The first message to read.
 
     Returns:
@@ -91,12 +92,12 @@ def read_values(
         i, end = starts[m], ends[m]
         before[:] = rows
         row[0] = rows[0]
-        fault = pc = 0
+        fault = pc = begin = 0
         depth = -1
         full = -1
         while True:
             op, slot, level, argument = program[pc, 0], program[pc, 1], program[pc, 2], program[pc, 3]
-            pc += 1
+            pc, begin = pc + 1, i
             if op in (LONG, SYMBOL):
                 number, i, fault = _number(data, i, end)
                 if fault == 0 and slot >= 0:
@@ -223,5 +224,5 @@ def read_values(
         rows[:] = before
         if full >= 0:
             return m, full
-        faults[m, 0], faults[m, 1], faults[m, 2] = fault, pc - 1, i
+        faults[m, 0], faults[m, 1], faults[m, 2] = fault, pc - 1, begin
     return len(starts), -1
