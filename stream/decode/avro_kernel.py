@@ -103,8 +103,8 @@ def read_values(
                 if fault == 0 and slot >= 0:
                     if op == SYMBOL and not 0 <= number < argument:
                         fault = NO_SYMBOL
-                    at = bases[slot] + row[level]
-                    cells[at], valid[at] = number, True
+                    cell = bases[slot] + row[level]
+                    cells[cell], valid[cell] = number, True
             elif op in (TEXT, BYTES, FIXED):
                 number = argument
                 if op != FIXED:
@@ -115,8 +115,8 @@ def read_values(
                     fault = CUT
                 elif fault == 0:
                     if slot >= 0:
-                        at = bases[slot] + row[level]
-                        cells[at], valid[at] = i, True
+                        cell = bases[slot] + row[level]
+                        cells[cell], valid[cell] = i, True
                         cells[bases[slot + 1] + row[level]] = number
                         if op == TEXT:
                             high_bits = np.uint8(0)
@@ -146,21 +146,21 @@ def read_values(
                         single[0] = np.int32(np.uint32(bits))
                         real[0] = single_value[0]
                         number = real_bits[0]
-                    at = bases[slot] + row[level]
-                    cells[at], valid[at] = number, True
+                    cell = bases[slot] + row[level]
+                    cells[cell], valid[cell] = number, True
                 i += size
             elif op == LONG_AS_DOUBLE:
                 number, i, fault = _number(data, i, end)
                 if slot >= 0:
                     real[0] = number
-                    at = bases[slot] + row[level]
-                    cells[at], valid[at] = real_bits[0], True
+                    cell = bases[slot] + row[level]
+                    cells[cell], valid[cell] = real_bits[0], True
             elif op == BOOLEAN:
                 if i == end:
                     fault = CUT
                 elif slot >= 0:
-                    at = bases[slot] + row[level]
-                    cells[at], valid[at] = data[i] != 0, True
+                    cell = bases[slot] + row[level]
+                    cells[cell], valid[cell] = data[i] != 0, True
                 i += 1
             elif op == JUMP:
                 pc = argument
@@ -219,8 +219,8 @@ def read_values(
         rows[0] += 1  # so that its own row is cleared, too
         for slot in range(len(bases)):
             level = slot_levels[slot]
-            for at in range(bases[slot] + before[level], bases[slot] + rows[level]):
-                cells[at], valid[at] = 0, False
+            for cell in range(bases[slot] + before[level], bases[slot] + rows[level]):
+                cells[cell], valid[cell] = 0, False
         rows[:] = before
         if full >= 0:
             return m, full

@@ -176,8 +176,8 @@ class AvroSchema:
         read = _Cells(data, bases.tolist(), cells, valid)
         batch = pa.RecordBatch.from_struct_array(read.array(self._message, int(rows[0])))
         bad = np.flatnonzero(faults[:, 0])
-        of_each = zip(faults[bad].tolist(), starts[bad].tolist(), ends[bad].tolist(), strict=True)
-        return batch, bad, [self._sentence(*each) for each in of_each]
+        of_bad = zip(faults[bad].tolist(), starts[bad].tolist(), ends[bad].tolist(), strict=True)
+        return batch, bad, [self._sentence(*one) for one in of_bad]
 
     def _cells(self, room: Int64) -> tuple[Int64, Int64, Bool]:
         """The place of each slot, and cells and their flags for so many rows of each level."""
@@ -187,10 +187,10 @@ class AvroSchema:
         return ends - lengths, np.zeros(size, np.int64), np.zeros(size, np.bool_)
 
     def _sentence(self, wrong: list[int], start: int, end: int) -> str:
-        fault, pc, at = wrong
+        fault, pc, begin = wrong
         if fault == op.MORE:
-            return f"has {end - at} bytes after its value"
-        where = f"field {self._places[pc]}, byte {HEADER_BYTES + at - start}"
+            return f"has {end - begin} bytes after its value"
+        where = f"field {self._places[pc]}, byte {HEADER_BYTES + begin - start}"
         return f"is no value of its Avro schema: {where}: {_SENTENCES[fault]}"
 
 
@@ -213,7 +213,7 @@ class _Cells:
             valid = self.valid[self.bases[slot] :][:count]
             bitmap = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
         if pt.is_struct(kind):
-            inner = [self.array(each, count) for each in column.inner]
+            inner = [self.array(field, count) for field in column.inner]
             return pa.Array.from_buffers(kind, count, [bitmap], children=inner)
         values = self.cells[self.bases[slot] :][:count]
         if pt.is_list(kind):
@@ -388,21 +388,21 @@ class _Program:
         elif kind != "null":
             self._emit(_SKIPPED[kind], argument=schema["size"] if kind == "fixed" else 0)
 
-    def _union(self, schema: list[Any], branch: Callable[[Any], T]) -> list[T]:
+    def _union(self, schema: list[Any], read: Callable[[Any], T]) -> list[T]:
         """A union, whose branches are read one by one; what they gave."""
-        kinds = [_kind(self._names.resolved(each)) for each in schema]
+        kinds = [_kind(self._names.resolved(branch)) for branch in schema]
         if len(kinds) == 2 and "null" in kinds:
             null = kinds.index("null")
             option = self._emit(op.OPTION, level=null)
-            given = [branch(schema[1 - null])]
+            given = [read(schema[1 - null])]
             self.code[option][3] = len(self.code)
             return given
         first = self._emit(op.UNION, argument=len(schema)) + 1
         jumps = [self._emit(op.JUMP) for _ in schema]
         given = []
-        for place, each in enumerate(schema):
+        for place, inner in enumerate(schema):
             self.code[first + place][3] = len(self.code)
-            given.append(branch(each))
+            given.append(read(inner))
             jumps.append(self._emit(op.JUMP))
         for jump in jumps[len(schema) :]:
             self.code[jump][3] = len(self.code)
@@ -483,10 +483,12 @@ class _Program:
 
     def _branches(self, schema: list[Any], wanted: Wanted, path: str, level: int) -> _Column:
         """A union of null and one type, or of numbers, which are doubles if one of them is no whole number."""
-        kinds = [_kind(self._names.resolved(each)) for each in schema]
+        kinds = [_kind(self._names.resolved(branch)) for branch in schema]
         others = [kind for kind in kinds if kind != "null"]
         if len(others) == 1:
-            given = self._union(schema, lambda each: self._value(each, wanted, path, level, optional=True))
+            given = self._union(
+                schema, lambda branch: self._value(branch, wanted, path, level, optional=True)
+            )
             return next((column for column in given if not pt.is_null(column.type)), given[0])
         if not {*others} <= {*_NUMBERS}:
             raise RefusedError(
@@ -499,8 +501,8 @@ class _Program:
         whole = {*others} <= {"int", "long"}
         slot, operations = self._slot(level), _OPERATIONS if whole else _AS_DOUBLES
 
-        def number(each: Any) -> None:
-            kind = _kind(self._names.resolved(each))
+        def number(branch: Any) -> None:
+            kind = _kind(self._names.resolved(branch))
             if kind != "null":
                 self._emit(operations[kind], slot, level)
 

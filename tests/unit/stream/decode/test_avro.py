@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from freshet_graph.schemas.config import SchemaRegistry, Topic
 from freshet_graph.stream.commands.config import config as config_command
+from freshet_graph.stream.decode import avro_kernel
 from freshet_graph.stream.decode.formats import avro, schema_registry
 from freshet_graph.stream.decode.formats.interface import UnavailableError
 from freshet_graph.stream.decode.formats.schema_registry import RegistryClient
@@ -782,3 +783,10 @@ def test_an_array_may_have_more_items_than_its_poll_was_thought_to_have(registry
     assert batch.events["src"].to_pylist() == [0, 0]
     assert batch.events["features"].to_pylist() == [rows[0]] * 2
     assert [reject["offset"] for reject in batch.rejects.to_pylist()] == [102, 104, 106]
+
+
+def test_the_kernel_is_compiled_once_for_all_schemas_and_polls(registry: Registry) -> None:
+    read(registry, edge(registry.add(EDGE), 1), b"")
+    read(registry, b"")
+    read(registry, confluent(registry.add(ODD), b"\2"))
+    assert len(avro_kernel.read_values.signatures) <= 1, "none if it is not compiled at all"
