@@ -24,7 +24,7 @@ IDLE_S = 0.3
 TOPIC = "warm"
 MAPPED = {"fields": {"src": "from.id", "dst": "dst", "t": "at"}}
 TOPICS: dict[str, dict[str, Any]] = {"json": {}, "mapped": MAPPED, "arrow": {"format": "arrow"}}
-"""Keys of a topic for each way of reading with kernels of its own; other formats use the same ones."""
+"""Keys of a topic for each way of reading with kernels of its own; other formats use the same ones, and Avro's needs no topic."""
 
 
 def warm(json: Json = False, debug: Debug = False) -> None:
@@ -40,6 +40,7 @@ def warm(json: Json = False, debug: Debug = False) -> None:
         configure_logs(level="ERROR", as_json=False)
         began = time.monotonic()
         with compiling() as compiled, steps("kernels of the stream: {} of {} ({} ids, {})") as reached:
+            _avro()
             _sessions(reached)
         result = {"compiled": len(compiled), "seconds": time.monotonic() - began}
         print_result("kernels of the stream", result, as_json=json)
@@ -73,6 +74,19 @@ def _sessions(reached: Callable[..., None]) -> None:
             ):  # the second job resumes
                 _send(broker.address, topic, _messages(part, config, form))
                 _run(config)
+
+
+def _avro() -> None:
+    """A message in Avro, by the program that reads those of all schemas."""
+    import numpy as np
+
+    from freshet_graph.stream.decode.formats.avro import AvroFormat
+    from freshet_graph.stream.decode.formats.avro_schema import AvroSchema
+    from freshet_graph.stream.kernels import read_only
+
+    schema = AvroFormat.schema("string")
+    reader = AvroSchema([schema], [(field["name"],) for field in schema["fields"]])
+    reader.read(read_only(b"\0", np.uint8), np.zeros(1, np.int64), np.ones(1, np.int64))
 
 
 def _events(ids: "IdKind") -> "pa.Table":

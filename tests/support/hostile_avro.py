@@ -32,7 +32,7 @@ def avro_makers(
         written = BytesIO()
         # A second schema has other types: its value is none of the first one.
         other = _event(rng, "Event") if rng.random() < 0.2 else schema
-        schemaless_writer(written, parse_schema(other), _value(rng, other))
+        schemaless_writer(written, parse_schema(other), any_value(rng, other))
         return confluent(registry.add(schema), written.getvalue())
 
     def truncated(rng: np.random.Generator) -> bytes:
@@ -57,7 +57,8 @@ def _event(rng: np.random.Generator, name: str) -> dict[str, Any]:
     usual |= {"weight": ["long", "double"], "features": {"type": "array", "items": ["float", "int"]}}
     names = [key for key in usual if key in ("src", "dst", "t") or rng.random() < 0.4] + ["x"]
     kinds = [
-        _type(rng, 3, f"{name}_{key}") if key == "x" or rng.random() < 0.15 else usual[key] for key in names
+        any_type(rng, 3, f"{name}_{key}") if key == "x" or rng.random() < 0.15 else usual[key]
+        for key in names
     ]
     fields = [{"name": key, "type": kind} for key, kind in zip(names, kinds, strict=True)]
     return {"type": "record", "name": name, "fields": fields}
@@ -65,7 +66,7 @@ def _event(rng: np.random.Generator, name: str) -> dict[str, Any]:
 
 def _envelope(rng: np.random.Generator) -> dict[str, Any]:
     def perhaps(name: str, usual: Any) -> dict[str, Any]:
-        return {"name": name, "type": _type(rng, 2, f"of_{name}") if rng.random() < 0.15 else usual}
+        return {"name": name, "type": any_type(rng, 2, f"of_{name}") if rng.random() < 0.15 else usual}
 
     source = {"type": "record", "name": "Source", "fields": [perhaps("ts_ms", "long")]}
     fields = [
@@ -77,9 +78,9 @@ def _envelope(rng: np.random.Generator) -> dict[str, Any]:
     return {"type": "record", "name": "Envelope", "fields": fields}
 
 
-def _type(rng: np.random.Generator, depth: int, name: str) -> Any:
+def any_type(rng: np.random.Generator, depth: int, name: str) -> Any:
     """Any type; named ones begin with ``name``."""
-    choice = int(rng.integers(0, 8 if depth else 4))
+    choice = int(rng.integers(0, 9 if depth else 4))
     if choice == 0:
         return any_of(rng, _LOGICAL)
     if choice == 1:
@@ -89,31 +90,39 @@ def _type(rng: np.random.Generator, depth: int, name: str) -> Any:
     if choice == 3:
         return any_of(rng, _PLAIN)
     if choice == 4:
-        return {"type": "array", "items": _type(rng, depth - 1, f"{name}_i")}
+        return {"type": "array", "items": any_type(rng, depth - 1, f"{name}_i")}
     if choice == 5:
-        return {"type": "map", "values": _type(rng, depth - 1, f"{name}_v")}
+        return {"type": "map", "values": any_type(rng, depth - 1, f"{name}_v")}
     if choice == 6:
         return rng.choice(_PLAIN, int(rng.integers(1, 4)), replace=False).tolist()
-    fields = [
-        {"name": f"f{i}", "type": _type(rng, depth - 1, f"{name}_{i}")}
-        for i in range(int(rng.integers(0, 3)))
+    if choice == 7:
+        inner = any_type(rng, depth - 1, f"{name}_o")
+        return (
+            inner
+            if isinstance(inner, list) or inner == "null"
+            else any_of(rng, (["null", inner], [inner, "null"]))
+        )
+    fields: list[dict[str, Any]] = [
+        {"name": f"f{i}", "type": any_type(rng, depth - 1, f"{name}_{i}")}
+        | ({"aliases": [f"was{i}"]} if rng.random() < 0.3 else {})
+        for i in range(int(rng.integers(0, 4)))
     ]
     return {"type": "record", "name": name, "fields": fields}
 
 
-def _value(rng: np.random.Generator, schema: Any) -> Any:
+def any_value(rng: np.random.Generator, schema: Any) -> Any:
     """Any value of a type."""
     if isinstance(schema, list):
-        return _value(rng, any_of(rng, schema))
+        return any_value(rng, any_of(rng, schema))
     kind = schema["type"] if isinstance(schema, dict) else schema
     if isinstance(kind, dict | list):
-        return _value(rng, kind)
+        return any_value(rng, kind)
     if kind == "record":
         return {each["name"]: _field(rng, each) for each in schema["fields"]}
     if kind == "array":
-        return [_value(rng, schema["items"]) for _ in range(int(rng.integers(0, 4)))]
+        return [any_value(rng, schema["items"]) for _ in range(int(rng.integers(0, 4)))]
     if kind == "map":
-        return {f"k{i}": _value(rng, schema["values"]) for i in range(int(rng.integers(0, 3)))}
+        return {f"k{i}": any_value(rng, schema["values"]) for i in range(int(rng.integers(0, 3)))}
     if kind == "enum":
         return any_of(rng, schema["symbols"])
     if kind == "fixed":
@@ -135,4 +144,4 @@ def _field(rng: np.random.Generator, field: dict[str, Any]) -> Any:
     """A field's value; times are mostly such as events have."""
     if field["name"] in ("t", "ts_ms") and field["type"] == "long" and rng.random() < 0.8:
         return T_US if field["name"] == "t" else T_US // 1_000
-    return _value(rng, field["type"])
+    return any_value(rng, field["type"])

@@ -11,36 +11,27 @@ import pyarrow as pa
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
 from freshet_graph.schemas.config import Kafka, SchemaRegistry, Topic
-from freshet_graph.schemas.errors import one_line
 from freshet_graph.schemas.events import IdKind, event_schema
 from freshet_graph.schemas.fields import PathKeys
 from freshet_graph.schemas.section import Section
-from freshet_graph.stream.arrays.kinds import Int64
-from freshet_graph.stream.decode.arrow import event_rows, views
+from freshet_graph.stream.arrays.kinds import UInt8
 from freshet_graph.stream.decode.confluent import HEADER_BYTES, HEADLESS, schema_ids
 from freshet_graph.stream.decode.formats.avro_schema import AvroSchema
-from freshet_graph.stream.decode.formats.interface import FORMATS, MessageFormat
+from freshet_graph.stream.decode.formats.interface import FORMATS
 from freshet_graph.stream.decode.formats.plain import refuses_columns
-from freshet_graph.stream.decode.formats.registered import UNKNOWN_SCHEMA, RegisteredSchemas
-from freshet_graph.stream.decode.formats.schema_registry import RegistryClient
-from freshet_graph.stream.decode.reading import (
-    Limits,
-    Read,
-    RefusedError,
-    in_order,
-    refused_alike,
-    unanswered,
+from freshet_graph.stream.decode.formats.registered import (
+    UNKNOWN_SCHEMA,
+    ColumnMessages,
+    Columns,
+    RegisteredSchemas,
 )
+from freshet_graph.stream.decode.formats.schema_registry import RegistryClient
+from freshet_graph.stream.decode.reading import Limits, Read, RefusedError, refused_alike
 from freshet_graph.stream.decode.times import TimeUnit
+from freshet_graph.stream.kernels import read_only
 
 NOT_AVRO = "not_avro"
 """Reason of a message without the header, or that is no value of its schema."""
-
-BYTES_AT_ONCE = 4 << 20
-"""Most bytes of messages turned into Python objects together; an object can take twenty times its message."""
-
-Columns = tuple[Int64, pa.RecordBatch]
-"""Indices of messages, and the wanted fields of each."""
 
 
 class AvroReader:
@@ -76,7 +67,7 @@ class AvroReader:
         if self._inside is not None:
             fields = [{"name": self._inside, "type": schema}]
             schema = {"type": "record", "name": "__inside", "fields": fields}
-        return AvroSchema.of([*others, schema], self._paths, self._many)
+        return AvroSchema([*others, schema], self._paths, self._many)
 
     def read(self, values: pa.LargeBinaryArray) -> tuple[list[Columns], list[pa.Table]]:
         """The wanted columns of messages, by schema, and refusals."""
@@ -86,7 +77,9 @@ class AvroReader:
         headless = np.flatnonzero(numbers < 0)
         if len(headless):
             refused.append(refused_alike(headless, NOT_AVRO, HEADLESS[self._header]))
-        texts = views(values)
+        _, ends_buffer, data_buffer = values.buffers()
+        ends = read_only(ends_buffer, np.int64)[values.offset : values.offset + len(values) + 1]
+        data: UInt8 = read_only(data_buffer or b"", np.uint8)
         for number in np.unique(numbers[numbers >= 0]).tolist():
             which = np.flatnonzero(numbers == number)
             try:
@@ -94,46 +87,15 @@ class AvroReader:
             except RefusedError as error:
                 refused.append(refused_alike(which, error.reason, str(error)))
                 continue
-            for part in pieces(which, texts):
-                self._read_part(part, texts, schema, read, refused)
+            batch, bad, sentences = schema.read(data, ends[which] + HEADER_BYTES, ends[which + 1])
+            if len(bad):
+                refused.append(refused_alike(which[bad], NOT_AVRO, sentences))
+            if batch.num_rows:
+                read.append((np.delete(which, bad), batch))
         return read, refused
 
-    def _read_part(
-        self,
-        which: Int64,
-        texts: list[memoryview],
-        schema: AvroSchema,
-        read: list[Columns],
-        refused: list[pa.Table],
-    ) -> None:
-        records: list[Any] = []
-        good: list[int] = []
-        bad: list[int] = []
-        sentences: list[str] = []
-        writer, reader = schema.writer, schema.reader
-        for i in which.tolist():
-            value = BytesIO(texts[i])
-            value.seek(HEADER_BYTES)
-            try:
-                record = schemaless_reader(value, writer, reader)
-                left = len(texts[i]) - value.tell()
-                problem = f"has {left} bytes after its value" if left else None
-            except Exception as error:  # noqa: BLE001  wrong bytes make fastavro raise anything
-                problem = f"is no value of its Avro schema: {one_line(error)[:100]}"
-            if problem is None:
-                good.append(i)
-                records.append(record)
-            else:
-                bad.append(i)
-                sentences.append(problem)
-        if bad:
-            refused.append(refused_alike(np.array(bad, np.int64), NOT_AVRO, sentences))
-        if good:
-            array = pa.array(records, schema.columns)
-            read.append((np.array(good, np.int64), pa.RecordBatch.from_struct_array(array)))
 
-
-class AvroMessages(MessageFormat):
+class AvroMessages(ColumnMessages):
     """Base of formats whose messages are Avro by a schema registry."""
 
     reasons: ClassVar[dict[str, str]] = {
@@ -187,16 +149,7 @@ class AvroFormat(AvroMessages):
 
     def read(self, values: pa.LargeBinaryArray, at_once: Limits | None) -> Read:
         """See ``MessageFormat.read``."""
-        read, refused = self._reader.read(values)
-        rows = []
-        for messages, batch in read:
-            try:
-                rows.append(event_rows(batch, messages, self.ids, self.unit, self.mapping))
-            except RefusedError as error:  # a fault of their schema
-                refused.append(refused_alike(messages, error.reason, str(error)))
-        many = self.mapping.many is not None
-        empty = unanswered(rows, refused, len(values)) if many else np.empty(0, np.int64)
-        return Read(in_order(rows), refused, len(values), empty)
+        return self._events(*self._reader.read(values), len(values))
 
     def samples(self, values: pa.LargeBinaryArray) -> Iterator[dict[str, Any]]:
         """See ``MessageFormat.samples``."""
@@ -205,11 +158,8 @@ class AvroFormat(AvroMessages):
             with suppress(Exception):  # it is shown as a refusal
                 named: dict[str, Any] = {}
                 *_, parsed = [parse_schema(one, named) for one in schema(number)]
-                yield from (
-                    one
-                    for one in [schemaless_reader(BytesIO(value[HEADER_BYTES:]), parsed, None)]
-                    if isinstance(one, dict)
-                )
+                content = schemaless_reader(BytesIO(value[HEADER_BYTES:]), parsed, None)
+                yield from [content] if isinstance(content, dict) else []
 
     @classmethod
     def schema(cls, ids: IdKind | None) -> dict[str, Any]:
@@ -240,14 +190,3 @@ def event_record(ids: IdKind, name: str) -> dict[str, Any]:
         for key, kind in types.items()
     ]
     return {"type": "record", "name": name, "namespace": "freshet", "fields": fields}
-
-
-def pieces(which: Int64, texts: list[memoryview]) -> Iterator[Int64]:
-    """Messages in pieces of up to ``BYTES_AT_ONCE``."""
-    ends = np.cumsum([len(texts[i]) for i in which.tolist()])
-    first = 0
-    while first < len(which):
-        before = ends[first - 1] if first else 0
-        last = max(first + 1, int(np.searchsorted(ends, before + BYTES_AT_ONCE, side="right")))
-        yield which[first:last]
-        first = last

@@ -22,9 +22,10 @@ from freshet_graph.schemas.section import Section
 from freshet_graph.stream.arrays.kinds import Bool, Int8, Int64
 from freshet_graph.stream.decode.arrow import event_rows
 from freshet_graph.stream.decode.encode import encode_json
-from freshet_graph.stream.decode.formats.avro import AvroMessages, AvroReader, Columns, event_record
+from freshet_graph.stream.decode.formats.avro import AvroMessages, AvroReader, event_record
 from freshet_graph.stream.decode.formats.interface import FORMATS, MessageFormat
 from freshet_graph.stream.decode.formats.plain import JsonFormat
+from freshet_graph.stream.decode.formats.registered import Columns
 from freshet_graph.stream.decode.json_lists import inlined
 from freshet_graph.stream.decode.json_meanings import Meanings
 from freshet_graph.stream.decode.json_messages import NOT_JSON, read_json
@@ -329,7 +330,6 @@ class DebeziumAvroFormat(AvroMessages, Envelope):
         assert kafka.schema_registry is not None  # refuses
         before = self._mapping(BEFORE, {}).paths
         paths = [keys for _, keys in (*self.mapping.paths, *before)]
-        self._optional = topic.fields is None
         self._reader = AvroReader(kafka.schema_registry, paths)
 
     def _images(self, values: pa.LargeBinaryArray) -> tuple[Images, list[pa.Table]]:
@@ -390,11 +390,8 @@ class DebeziumAvroFormat(AvroMessages, Envelope):
     def _rows(self, messages: Int64, batch: pa.RecordBatch, image: str) -> DecodedRows:
         mapping = replace(self._mapping(image, {}), own_ops=False)
         paths = [path for path in mapping.paths if path[0][0] != "op"]
-        if self._optional:  # the fields of a topic that names none: those that its rows have
-            paths = [
-                path for path in paths if _has(batch.schema, path[1]) or path[0][0] in ("src", "dst", "t")
-            ]
-        rows = event_rows(batch, messages, self.ids, self.unit, replace(mapping, paths=tuple(paths)))
+        mapping = self._present(replace(mapping, paths=tuple(paths)), batch.schema)
+        rows = event_rows(batch, messages, self.ids, self.unit, mapping)
         is_of_edges = self.topic.fields is not None and self.topic.fields.src is not None
         # Without dst a row of columns is a node event, unless the topic declares edges.
         return _with_op(rows, Op.INSERT) if is_of_edges else rows
@@ -417,20 +414,6 @@ class DebeziumAvroFormat(AvroMessages, Envelope):
             {"name": "op", "type": "string"},
         ]
         return {"type": "record", "name": "Envelope", "namespace": "freshet", "fields": fields}
-
-
-def _has(schema: pa.Schema, keys: tuple[str, ...]) -> bool:
-    """Whether columns have a path."""
-    place = schema.get_field_index(keys[0])
-    if place < 0:
-        return False
-    kind = schema.field(place).type
-    for key in keys[1:]:
-        place = kind.get_field_index(key) if pa.types.is_struct(kind) else -1
-        if place < 0:
-            return False
-        kind = kind.field(place).type
-    return True
 
 
 def _may_hold(values: pa.LargeBinaryArray, word: str) -> Int64:

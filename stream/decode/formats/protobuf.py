@@ -19,10 +19,9 @@ from freshet_graph.schemas.errors import one_line
 from freshet_graph.schemas.events import IdKind, event_schema
 from freshet_graph.schemas.section import Section
 from freshet_graph.stream.arrays.kinds import Int64
-from freshet_graph.stream.decode.arrow import event_rows, views
+from freshet_graph.stream.decode.arrow import views
 from freshet_graph.stream.decode.confluent import HEADER_BYTES, HEADLESS, schema_ids
-from freshet_graph.stream.decode.formats.avro import pieces
-from freshet_graph.stream.decode.formats.interface import FORMATS, MessageFormat
+from freshet_graph.stream.decode.formats.interface import FORMATS
 from freshet_graph.stream.decode.formats.plain import refuses_columns
 from freshet_graph.stream.decode.formats.protobuf_schema import (
     NOT_PROTOBUF,
@@ -30,20 +29,20 @@ from freshet_graph.stream.decode.formats.protobuf_schema import (
     Selector,
     WantedFields,
 )
-from freshet_graph.stream.decode.formats.registered import UNKNOWN_SCHEMA, RegisteredSchemas
-from freshet_graph.stream.decode.formats.schema_registry import RegistryClient
-from freshet_graph.stream.decode.reading import (
-    Limits,
-    Read,
-    RefusedError,
-    in_order,
-    refused_alike,
-    unanswered,
+from freshet_graph.stream.decode.formats.registered import (
+    UNKNOWN_SCHEMA,
+    ColumnMessages,
+    Columns,
+    RegisteredSchemas,
 )
+from freshet_graph.stream.decode.formats.schema_registry import RegistryClient
+from freshet_graph.stream.decode.reading import Limits, Read, RefusedError, refused_alike
 from freshet_graph.stream.decode.times import TimeUnit
 from freshet_graph.stream.service.failure import Failure
 from freshet_graph.stream.service.heartbeat import beat
 
+BYTES_AT_ONCE = 4 << 20
+"""Most bytes of messages turned into Python objects together; an object can take twenty times its message."""
 MOST_INDEXES = 64
 """Deepest message type; a longer list of indexes is none."""
 
@@ -81,7 +80,7 @@ class ProtobufOptions(Section):
 
 
 @FORMATS.register
-class ProtobufFormat(MessageFormat):
+class ProtobufFormat(ColumnMessages):
     """One Protobuf message per record; its fields are read like the columns of an Arrow message."""
 
     name: ClassVar[str] = "protobuf"
@@ -136,7 +135,8 @@ class ProtobufFormat(MessageFormat):
     def read(self, values: pa.LargeBinaryArray, at_once: Limits | None) -> Read:
         payloads = views(values)
         numbers = np.zeros(len(values), np.int64) if self._bare is not None else schema_ids(values)
-        rows, refused = [], []
+        read: list[Columns] = []
+        refused = []
         headless = np.flatnonzero(numbers < 0)
         if len(headless):
             refused.append(refused_alike(headless, NOT_PROTOBUF, HEADLESS[self._header]))
@@ -148,23 +148,19 @@ class ProtobufFormat(MessageFormat):
                 else self._split(which, payloads)
             )
             for selector, messages in by_type.items():
-                for part in pieces(np.array(messages, np.int64), payloads):
-                    try:
-                        if selector is None:
-                            raise RefusedError(NOT_PROTOBUF, "names no message type behind its header")
-                        schema = self._bare or self._schemas.schema(number)
-                        batch, places, bad = schema.reader(selector).read(
-                            [payloads[i] for i in part.tolist()]
-                        )
-                        refused += [refused_alike(part[[i]], reason, sentence) for i, reason, sentence in bad]
-                        if places:
-                            rows.append(event_rows(batch, part[places], self.ids, self.unit, self.mapping))
-                    except RefusedError as error:  # a fault of their schema
-                        left = np.setdiff1d(part, [table["message"][0].as_py() for table in refused])
-                        refused.append(refused_alike(left, error.reason, str(error)))
-        many = self.mapping.many is not None
-        empty = unanswered(rows, refused, len(values)) if many else np.empty(0, np.int64)
-        return Read(in_order(rows), refused, len(values), empty)
+                try:
+                    if selector is None:
+                        raise RefusedError(NOT_PROTOBUF, "names no message type behind its header")
+                    reader = (self._bare or self._schemas.schema(number)).reader(selector)
+                except RefusedError as error:
+                    refused.append(refused_alike(np.array(messages, np.int64), error.reason, str(error)))
+                    continue
+                for part in _pieces(np.array(messages, np.int64), payloads):
+                    batch, places, bad = reader.read([payloads[i] for i in part.tolist()])
+                    refused += [refused_alike(part[[i]], reason, sentence) for i, reason, sentence in bad]
+                    if places:
+                        read.append((part[places], batch))
+        return self._events(read, refused, len(values))
 
     def _split(self, which: Int64, payloads: list[memoryview]) -> dict[Selector | None, list[int]]:
         """Messages by their type, of which ``payloads`` then have the value only; None: they name none.
@@ -237,6 +233,17 @@ def _event_pool(ids: IdKind) -> DescriptorPool:
     pool = DescriptorPool()
     pool.Add(file)
     return pool
+
+
+def _pieces(which: Int64, payloads: list[memoryview]) -> Iterator[Int64]:
+    """Messages in pieces of up to ``BYTES_AT_ONCE``."""
+    ends = np.cumsum([len(payloads[i]) for i in which.tolist()])
+    first = 0
+    while first < len(which):
+        before = ends[first - 1] if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, before + BYTES_AT_ONCE, side="right")))
+        yield which[first:last]
+        first = last
 
 
 def _varint(content: memoryview, place: int) -> tuple[int, int]:

@@ -1,17 +1,26 @@
-"""Schemas of a registry by their ids, ready for a reader: fetched before a poll is read, and remembered."""
+"""Messages by schemas of a registry: the schemas by their ids, fetched before a poll is read, and the base of such formats."""
 
+import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from threading import Lock
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
+from freshet_graph.schemas.config import Kafka, Topic
+from freshet_graph.schemas.events import IdKind
+from freshet_graph.schemas.fields import PathKeys
 from freshet_graph.stream.arrays.kinds import Int64
+from freshet_graph.stream.decode.arrow import event_rows
 from freshet_graph.stream.decode.confluent import GUIDS
+from freshet_graph.stream.decode.formats.interface import MessageFormat
 from freshet_graph.stream.decode.formats.schema_registry import UnknownSchemaError
-from freshet_graph.stream.decode.reading import RefusedError
+from freshet_graph.stream.decode.mapping import Mapping
+from freshet_graph.stream.decode.reading import Read, RefusedError, in_order, refused_alike, unanswered
 from freshet_graph.stream.service.heartbeat import beat
 
 UNKNOWN_SCHEMA = "unknown_schema"
@@ -26,6 +35,11 @@ UNKNOWN_S = 60.0
 PREPARE_S = 2.0
 """How long schemas are fetched before the job may commit, or stop."""
 
+_REQUIRED = ("src", "dst", "t", "node")
+_log = logging.getLogger(__name__)
+
+Columns = tuple[Int64, pa.RecordBatch]
+"""Indices of messages, and the wanted fields of each."""
 Schema = TypeVar("Schema")
 
 
@@ -103,3 +117,58 @@ class RegisteredSchemas(Generic[Schema]):
         if isinstance(schema, RefusedError):
             raise RefusedError(schema.reason, str(schema))
         return schema
+
+
+class ColumnMessages(MessageFormat):
+    """Base of formats whose messages become columns, by schemas that may differ."""
+
+    def __init__(self, topic: Topic, kafka: Kafka, ids: IdKind, options: Any) -> None:
+        super().__init__(topic, kafka, ids, options)
+        self._named_absent: set[str] = set()
+
+    def _events(self, read: Sequence[Columns], refused: list[pa.Table], count: int) -> Read:
+        """The events of so many messages in columns, and refusals."""
+        rows = []
+        for messages, batch in read:
+            try:
+                mapping = self._present(self.mapping, batch.schema) if self.mapping.mapped else self.mapping
+                rows.append(event_rows(batch, messages, self.ids, self.unit, mapping))
+            except RefusedError as error:  # a fault of their schema
+                refused.append(refused_alike(messages, error.reason, str(error)))
+        many = self.mapping.many is not None
+        empty = unanswered(rows, refused, count) if many else np.empty(0, np.int64)
+        return Read(in_order(rows), refused, count, empty)
+
+    def _present(self, mapping: Mapping, schema: pa.Schema) -> Mapping:
+        """The mapping without what the writer's schema lacks, as an older one may: null, if an event can be without it."""
+        paths = [
+            (target, keys)
+            for target, keys in mapping.paths
+            if target[0] in _REQUIRED or _has(schema, keys, mapping.many)
+        ]
+        names = {name for (name, _), _ in paths}
+        # Of listed features either all are there, or the first that is missing is named.
+        features = [path for path in mapping.paths if path[0][0] == "features"] if "features" in names else []
+        paths = [*(path for path in paths if path[0][0] != "features"), *features]
+        if self.topic.fields is not None:
+            for name in sorted(mapping.names - names - self._named_absent):
+                self._named_absent.add(name)
+                _log.warning(
+                    "topic %s: some messages have no %s by their schema. It is null in them",
+                    self.topic.name,
+                    mapping.shown(name),
+                )
+        return replace(mapping, paths=tuple(paths), feature_parts=mapping.feature_parts if features else 0)
+
+
+def _has(schema: pa.Schema, keys: PathKeys, many: PathKeys | None) -> bool:
+    """Whether columns have a path, which may lead through the elements of ``many``."""
+    kind: pa.DataType = pa.struct(schema)
+    for depth, key in enumerate(keys):
+        place = kind.get_field_index(key) if pa.types.is_struct(kind) else -1
+        if place < 0:
+            return False
+        kind = kind.field(place).type
+        if keys[: depth + 1] == many and pa.types.is_list(kind):
+            kind = kind.value_type
+    return True

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from freshet_graph.schemas.config import SchemaRegistry, Topic
 from freshet_graph.stream.commands.config import config as config_command
+from freshet_graph.stream.decode import avro_kernel
 from freshet_graph.stream.decode.formats import registered, schema_registry
 from freshet_graph.stream.decode.formats.interface import UnavailableError
 from freshet_graph.stream.decode.formats.schema_registry import RegistryClient
@@ -655,3 +656,137 @@ def test_rows_of_several_reads_keep_their_sentences(registry: Registry) -> None:
     told = [sentence.split(",")[0] for sentence in batch.rejects["sentence"].to_pylist()]
     assert told == ["weight is nan", "t is 1970-01-01T00:00:00.000005Z", "t is 1970-01-01T00:00:00.000005Z"]
     assert pa.types.is_int64(batch.events["src"].type)
+
+
+def fields_of(name: str, *fields: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": [*fields]}
+
+
+AT = {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}}
+PAID = {"fields": {"src": "card", "dst": "shop", "t": "at", "weight": "amount", "event_id": "id"}}
+PAYMENTS = [
+    # The first; a field added and others in another order; promoted; renamed; removed; without an end.
+    fields_of("Paid", {"name": "card", "type": "int"}, {"name": "shop", "type": "int"}, AT),
+    fields_of(
+        "Paid",
+        {"name": "amount", "type": "float", "default": 0.5},
+        AT,
+        {"name": "shop", "type": "int"},
+        {"name": "tags", "type": {"type": "map", "values": ["null", "string"]}, "default": {}},
+        {"name": "card", "type": "int"},
+        {"name": "id", "type": ["null", "string"], "default": None},
+    ),
+    fields_of(
+        "Paid",
+        {"name": "card", "type": "long"},
+        {"name": "shop", "type": ["null", "long"]},
+        AT,
+        {"name": "amount", "type": "double"},
+        {"name": "id", "type": "string"},
+    ),
+    fields_of(
+        "Paid",
+        {"name": "id", "type": "string", "aliases": ["key"]},
+        {"name": "card_id", "type": "long", "aliases": ["card"]},
+        {"name": "shop", "type": "long", "aliases": ["card"]},
+        AT,
+        {"name": "price", "type": "double", "aliases": ["sum", "amount"]},
+    ),
+    fields_of("Paid", {"name": "card", "type": "long"}, {"name": "shop", "type": "long"}, AT),
+    fields_of("Paid", {"name": "card", "type": "long"}, AT, {"name": "amount", "type": "long"}),
+]
+
+
+def payment(card: int) -> dict[str, Any]:
+    now = {"card": card, "card_id": card, "shop": 2, "at": 10**15, "id": f"p{card}"}
+    return now | {"amount": 2.5, "price": 2.5, "tags": {"a": None, "b": "x"}}
+
+
+def test_each_message_is_read_by_its_own_schema_as_it_was_when_the_producer_wrote_it(
+    registry: Registry, caplog: pytest.LogCaptureFixture
+) -> None:
+    numbers = [registry.add(schema) for schema in PAYMENTS]
+    messages = [
+        confluent(number, value(schema, payment(10 * turn + place) | ({"amount": 3} if place == 5 else {})))
+        for turn in range(2)
+        for place, (number, schema) in enumerate(zip(numbers, PAYMENTS, strict=True))
+    ]
+    batch = read(registry, *messages, topic=PAID)
+    assert batch.events.select(["src", "dst", "weight", "event_id"]).to_pylist() == [
+        {"src": 10 * turn + place, "dst": 2, "weight": weight, "event_id": name and name.format(10 * turn + place)}
+        for turn in range(2)
+        for place, (weight, name) in enumerate([(1.0, None), (2.5, "p{}"), (2.5, "p{}"), (2.5, "p{}"), (1.0, None)])
+    ]  # fmt: skip
+    assert batch.rejects["sentence"].to_pylist() == ["column shop is missing; found card, at, amount"] * 2
+    lacking = [record.getMessage() for record in caplog.records if "have no" in record.getMessage()]
+    assert lacking == [
+        f"topic edges: some messages have no {field} by their schema. It is null in them"
+        for field in ("event_id (id)", "weight (amount)")
+    ]
+
+
+def test_of_listed_features_a_missing_one_is_named_and_all_may_be_missing(registry: Registry) -> None:
+    one = record("Edge", src="long", dst="long", t="long", a="float")
+    topic = {"fields": {"src": "src", "dst": "dst", "t": "t", "features": ["a", "b"]}}
+    messages = [edge(registry.add(EDGE), 1), edge(registry.add(one), 2, schema=one, a=0.5)]
+    batch = read(registry, *messages, topic=topic, features={"edge": 2})
+    assert batch.events.select(["src", "features"]).to_pylist() == [{"src": 1, "features": None}]
+    assert batch.rejects["sentence"].to_pylist() == ["column b is missing; found src, dst, t, a"]
+
+
+ODD = record(
+    "Odd",
+    src="long",
+    dst=["null", "long"],
+    t="long",
+    op={"type": "enum", "name": "Op", "symbols": ["insert", "delete"]},
+    event_id="string",
+    features={"type": "array", "items": "float"},
+    x={"type": "array", "items": {"type": "map", "values": "boolean"}},
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"\x02", "field dst, byte 6: the message ends inside of it"),
+        (b"\xff" * 9 + b"\x02", "field src, byte 5: a number has more than 64 bits"),
+        (b"\x02\x04", "field dst, byte 6: its union has no such branch"),
+        (b"\x02\x01", "field dst, byte 6: its union has no such branch"),
+        (b"\x02\x00\x02\x04", "field op, byte 8: its enum has no such symbol"),
+        (b"\x02\x00\x02\x00\x01", "field event_id, byte 9: its length is negative"),
+        (b"\x02\x00\x02\x00\x04ab\xff", "field features, byte 12: the message ends inside of it"),
+        (b"\x02\x00\x02\x00\x04a\xff", "field event_id, byte 9: its text is not UTF-8"),
+        (
+            b"\x02\x00\x02\x00\x02a" + b"\xff" * 9 + b"\x01\x00",
+            "field features, byte 11: its number of items has more than 63 bits",
+        ),
+        (b"\x02\x00\x02\x00\x02a\x00\x02\x02\x03", "field x, byte 13: its length is negative"),
+        (b"\x02\x00\x02\x00\x02a\x00\x02\x02\x02b\x01", "field x, byte 17: the message ends inside of it"),
+        (b"\x02\x00\x02\x00\x02a\x00\x01\x01", "field x, byte 12: the message ends inside of it"),
+    ],
+)
+def test_what_is_wrong_with_bytes_is_named_with_its_place(
+    registry: Registry, content: bytes, sentence: str
+) -> None:
+    (reject,) = read(registry, confluent(registry.add(ODD), content)).rejects.to_pylist()
+    assert reject["sentence"] == f"is no value of its Avro schema: {sentence}"
+
+
+def test_an_array_may_have_more_items_than_its_poll_was_thought_to_have(registry: Registry) -> None:
+    schema = record("Edge", src="long", dst="long", t="long", features={"type": "array", "items": "long"})
+    number = registry.add(schema)
+    rows = [[n % 50 - 25 for n in range(size)] for size in (3_000, 0, 2_999)]
+    raw = [edge(number, place, schema=schema, features=row) for place, row in enumerate(rows)]
+    made = decoder(topic={"format": "avro"}, registry={"url": registry.url}, features={"edge": 3_000})
+    batch = made.decode(poll([raw[0], raw[1], raw[0][:-1], raw[2], raw[0]]))
+    assert batch.events["src"].to_pylist() == [0, 0]
+    assert batch.events["features"].to_pylist() == [rows[0]] * 2
+    assert [reject["offset"] for reject in batch.rejects.to_pylist()] == [102, 104, 106]
+
+
+def test_the_kernel_is_compiled_once_for_all_schemas_and_polls(registry: Registry) -> None:
+    read(registry, edge(registry.add(EDGE), 1), b"")
+    read(registry, b"")
+    read(registry, confluent(registry.add(ODD), b"\2"))
+    assert len(avro_kernel.read_values.signatures) <= 1, "none if it is not compiled at all"
