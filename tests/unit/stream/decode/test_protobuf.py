@@ -262,12 +262,15 @@ def test_schemas_of_a_topic_may_change(registry: Registry) -> None:
     t = b"\x18" + b"\x80\xc0\xb4\xa6\xd4\xbf\x8d\x03"
     values = [
         confluent(old, b"\0\x08\x02\x10\x05" + t),
-        confluent(new, b"\0\x08\x04\x10\x05" + t + b"\x49" + b"\0" * 6 + b"\xf0\x3f"),
+        confluent(new, b"\0\x08\x04\x10\x05" + t + b"\x49" + b"\0" * 6 + b"\xe0\x3f"),
         confluent(old, b"\0\x10\x05" + t),
     ]
     batch = read(registry, *values, topic={}, ids="int", time_bounds=[0, None])
     assert batch.rejects.to_pylist() == []
     assert batch.events["src"].to_pylist() == [2, 2, 0], "zero is not written in proto3"
+    topic = {"fields": {"src": "src", "dst": "dst", "t": "t", "weight": "weight"}}
+    batch = read(registry, *values, topic=topic, ids="int", time_bounds=[0, None])
+    assert batch.events["weight"].to_pylist() == [1.0, 0.5, 1.0], "the old schema has no weight"
 
 
 def test_proto2_has_defaults_groups_and_presence(registry: Registry) -> None:
