@@ -2,7 +2,7 @@
 
 Each shape is one message of about 20 kB that is valid or nearly so and whose cost an attacker, or a careless producer, might
 drive up. The figure is processor time of the whole decoder for one poll of it, the median of several runs, per kB of the
-message. A format's ratio is its worst shape over the median of all shapes of all formats.
+message. A format's ratio is its worst shape over the median of its shapes.
 """
 
 import gc
@@ -27,7 +27,7 @@ RUNS = 7
 SIZE = 20_000
 T_S = 1_100_000_000
 BOUND = 10
-"""Most times the median that any shape may cost."""
+"""Most times the median of its format that any shape may cost: a fast format must not make another one look worse."""
 
 
 def filled(piece: str) -> str:
@@ -237,18 +237,17 @@ def main() -> None:
             name: {shape: seconds_per_kb(name, value, registry) for shape, value in some}
             for name, some in shapes.items()
         }
-    every = [cost for costs in found.values() for cost in costs.values()]
-    middle = median(every)
-    print(f"{len(every)} shapes, median of all {middle * 1e6:.1f} µs per kB")
+    print(f"{sum(map(len, found.values()))} shapes")
+    ratios = {name: max(costs.values()) / median(costs.values()) for name, costs in found.items()}
 
     def row(name: str, costs: dict[str, float]) -> list[str]:
         shape = max(costs, key=costs.__getitem__)
         own = f"{median(costs.values()) * 1e6:.1f}", f"{costs[shape] * 1e6:.1f}"
-        return [name, *own, f"{costs[shape] / middle:.1f}", shape]
+        return [name, *own, f"{ratios[name]:.1f}", shape]
 
-    titles = "format | median, µs per kB | worst | worst, of the median of all | its shape"
+    titles = "format | median, µs per kB | worst | worst, of the median | its shape"
     harness.table(titles, (row(*each) for each in found.items()))
-    worst = max(every) / middle
+    worst = max(ratios.values())
     harness.require(
         worst <= BOUND,
         f"the worst of any format is {worst:.1f} times the median, at most {BOUND} are allowed",
