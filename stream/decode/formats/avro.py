@@ -168,6 +168,7 @@ class AvroReader:
 class AvroMessages(MessageFormat):
     """Base of formats whose messages are Avro by a schema registry."""
 
+    inner_json: ClassVar[bool] = True
     reasons: ClassVar[dict[str, str]] = {
         NOT_AVRO: "no Confluent header, or no value of the schema that it names",
         UNKNOWN_SCHEMA: "the schema registry has no such schema, or it cannot be read",
@@ -209,7 +210,7 @@ class AvroMessages(MessageFormat):
         paths = [
             (target, keys)
             for target, keys in mapping.paths
-            if target[0] in _REQUIRED or _has(schema, keys, mapping.many)
+            if target[0] in _REQUIRED or mapping.in_text(keys) or _has(schema, keys, mapping.many)
         ]
         names = {name for (name, _), _ in paths}
         # Of listed features either all are there, or the first that is missing is named.
@@ -239,7 +240,7 @@ class AvroFormat(AvroMessages):
         super().__init__(topic, kafka, ids, options)
         assert kafka.schema_registry is not None  # refuses
         names = tuple((name,) for name in event_schema(ids).names)
-        paths = tuple(keys for _, keys in self.mapping.paths) if self.mapping.mapped else names
+        paths = self.mapping.columns if self.mapping.mapped else names
         self._reader = AvroReader(kafka.schema_registry, paths, many=self.mapping.many)
 
     def read(self, values: pa.LargeBinaryArray, at_once: Limits | None) -> Read:
