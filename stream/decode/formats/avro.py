@@ -40,6 +40,8 @@ from freshet_graph.stream.service.heartbeat import beat
 NOT_AVRO = "not_avro"
 """Reason of a message without the header, or that is no value of its schema."""
 
+BYTES_AT_ONCE = 64 << 20
+"""Most bytes of messages read together, but for the last one: they are in memory a few times, and Arrow's texts end at 2 GiB."""
 KEPT_SCHEMAS = 1024
 """Most schemas in memory besides those of the poll in hand; the least recently used goes first."""
 UNKNOWN_AT_ONCE = 64
@@ -145,11 +147,13 @@ class AvroReader:
             except RefusedError as error:
                 refused.append(refused_alike(which, error.reason, str(error)))
                 continue
-            batch, bad, sentences = schema.read(data, ends[which] + HEADER_BYTES, ends[which + 1])
-            if len(bad):
-                refused.append(refused_alike(which[bad], NOT_AVRO, sentences))
-            if batch.num_rows:
-                read.append((np.delete(which, bad), batch))
+            piece = np.cumsum(ends[which + 1] - ends[which]) // BYTES_AT_ONCE
+            for part in np.split(which, np.flatnonzero(np.diff(piece)) + 1):
+                batch, bad, sentences = schema.read(data, ends[part] + HEADER_BYTES, ends[part + 1])
+                if len(bad):
+                    refused.append(refused_alike(part[bad], NOT_AVRO, sentences))
+                if batch.num_rows:
+                    read.append((np.delete(part, bad), batch))
         return read, refused
 
     def _schema(self, number: int) -> AvroSchema:

@@ -785,6 +785,15 @@ def test_an_array_may_have_more_items_than_its_poll_was_thought_to_have(registry
     assert [reject["offset"] for reject in batch.rejects.to_pylist()] == [102, 104, 106]
 
 
+def test_a_poll_of_many_bytes_is_read_in_parts(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(avro, "BYTES_AT_ONCE", 40)
+    number = registry.add(EDGE)
+    messages = [edge(number, place) + b"\0" * (place % 3 == 2) for place in range(20)]
+    batch = read(registry, *messages)
+    assert batch.events["src"].to_pylist() == [place for place in range(20) if place % 3 < 2]
+    assert batch.rejects["offset"].to_pylist() == [100 + 2 * place for place in range(2, 20, 3)]
+
+
 def test_the_kernel_is_compiled_once_for_all_schemas_and_polls(registry: Registry) -> None:
     read(registry, edge(registry.add(EDGE), 1), b"")
     read(registry, b"")
