@@ -59,12 +59,12 @@ class Topic(Section):
         None,
         alias="json",
         description="Path of a text that is JSON itself, such as after of Debezium's MongoDB; fields lead through it "
-        "(after.user). With the formats json and debezium.",
+        "(after.user).",
     )
     scale: dict[Path, Annotated[int, Field(ge=-38, le=38)]] | None = Field(
         None,
-        description="Digits behind the point of decimals that come as bytes in base64, without their schema, by path: "
-        "{after.amount: 2}. With the formats json and debezium.",
+        description="Digits behind the point of decimals that come as bytes (in JSON in base64) without their scale, by path: "
+        "{after.amount: 2}.",
     )
     ops: dict[str, OpName] | None = Field(
         None,

@@ -1,8 +1,9 @@
 """Arrow messages to event columns: the frames of IPC streams, their columns, and the rows of many messages."""
 
+import json
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, pairwise
 from typing import Self
@@ -27,12 +28,15 @@ from freshet_graph.stream.decode.columns import (
     is_valid,
     nulls,
     plain,
+    side_by_side,
 )
 from freshet_graph.stream.decode.confluent import HEADER_BYTES
-from freshet_graph.stream.decode.mapping import NATIVE, Mapping
+from freshet_graph.stream.decode.json_messages import read_json
+from freshet_graph.stream.decode.mapping import INNER, NATIVE, VALUE, Mapping
+from freshet_graph.stream.decode.merging import Merging, whole_draft
 from freshet_graph.stream.decode.reading import DecodedRows, Limits, Refusal, RefusedError
 from freshet_graph.stream.decode.times import TimeUnit
-from freshet_graph.stream.decode.validate import Faults
+from freshet_graph.stream.decode.validate import Draft, Faults
 
 NOT_ARROW = "not_arrow"
 """Reason of a message that is no Arrow IPC stream of rows."""
@@ -177,8 +181,9 @@ def mapped(batch: pa.RecordBatch, mapping: Mapping, faults: Faults) -> pa.Record
             batch = batch.append_column("dst", pa.nulls(batch.num_rows))
     else:
         for place, field in enumerate(batch.schema):
-            if field.metadata and {SCALE, UNIT} & field.metadata.keys():
-                column = _meant(field.name, batch.column(place), field.metadata, field.name == "t", faults)
+            meaning = _meaning(field, (field.name,), mapping)
+            if {SCALE, UNIT} & meaning.keys():
+                column = _meant(field.name, batch.column(place), meaning, field.name == "t", faults)
                 batch = batch.set_column(place, field.name, column)
     for name, text in (("src", prefix.src), ("dst", prefix.dst)):
         if text:
@@ -199,7 +204,9 @@ def _renamed(batch: pa.RecordBatch, mapping: Mapping, faults: Faults) -> pa.Reco
     parts: list[pa.Array] = []
     for (name, part), keys in mapping.paths:
         column, field = _place_at(batch, keys, mapping.many)
-        column = _meant(mapping.shown(name, part), column, field.metadata or {}, name == "t", faults)
+        column = _meant(
+            mapping.shown(name, part), column, _meaning(field, keys, mapping), name == "t", faults
+        )
         if name == "features" and mapping.feature_parts:
             shown, width = mapping.shown(name, part), mapping.hashed[part] if mapping.hashed else 0
             parts.append(buckets(shown, column, width) if width else float32s(shown, column, faults))
@@ -232,6 +239,14 @@ def exploded(batch: pa.RecordBatch, many: PathKeys) -> tuple[pa.RecordBatch, Int
     parents = pc.list_parent_indices(column).cast(pa.int64())
     rows = batch.take(parents).append_column(_ELEMENTS, column.flatten())
     return rows, parents.to_numpy(zero_copy_only=False)
+
+
+def _meaning(field: pa.Field, keys: PathKeys, mapping: Mapping) -> dict[bytes, bytes]:
+    """What a field's schema says of it (``SCALE``, ``UNIT``), or the topic says of its bytes."""
+    scale = dict(mapping.scales).get(keys)
+    is_bytes = pt.is_binary(field.type) or pt.is_large_binary(field.type)
+    given = {SCALE: str(scale).encode()} if scale is not None and is_bytes else {}
+    return given | (field.metadata or {})
 
 
 def _meant(
@@ -304,18 +319,6 @@ def _place_at(
     return column, field
 
 
-def side_by_side(parts: Sequence[pa.Array], rows: int) -> pa.Array:
-    """Lists of one value per part (float32), null if all are null; a single null value is refused later."""
-    flat = pa.concat_arrays(parts).take(
-        pa.array(np.arange(rows * len(parts)).reshape(len(parts), rows).T.ravel())
-    )
-    missing = np.ones(rows, bool)
-    for part in parts:
-        missing &= part.is_null().to_numpy(zero_copy_only=False)
-    ends = np.arange(rows + 1, dtype=np.int32) * np.int32(len(parts))
-    return pa.ListArray.from_arrays(ends, flat, mask=pa.array(missing))
-
-
 def _prefixed(name: str, column: pa.Array, *, prefix: str) -> pa.Array:
     column = decoded(name, column) if pt.is_dictionary(column.type) else column
     if pt.is_null(column.type):
@@ -374,11 +377,44 @@ def event_rows(
         messages = messages[parents]
         rows = numbered(messages)
     faults = Faults.none(batch.num_rows) if faults is None else faults
-    mapped_batch = mapped(batch, mapping, faults)
+    draft, converted = _draft(batch, ids, unit, mapping, faults)
+    return DecodedRows(draft, messages, rows, converted)
+
+
+def _draft(
+    batch: pa.RecordBatch, ids: IdKind, unit: TimeUnit, mapping: Mapping, faults: Faults
+) -> tuple[Draft, int]:
+    """Rows of columns as events, those fields included that lie in texts that are JSON; and how many ids were converted."""
+    parts = mapping.around_text()
+    base = parts[VALUE]
+    mapped_batch = mapped(batch, base, faults)
     draft = canonical(
         mapped_batch, ids, unit, faults=faults, shown=mapping.column, time_texts=mapping.time_texts
     )
-    return DecodedRows(draft, messages, rows, _converted(mapped_batch, ids))
+    if INNER in parts and batch.num_rows:
+        all_rows = np.arange(batch.num_rows)
+        inner = {INNER: _inner(batch, ids, unit, parts[INNER])}
+        draft = (
+            Merging(mapping, parts, VALUE, ids).filled(DecodedRows(draft, all_rows), inner, all_rows).draft
+        )
+    return draft, _converted(mapped_batch, ids)
+
+
+def _inner(batch: pa.RecordBatch, ids: IdKind, unit: TimeUnit, mapping: Mapping) -> Draft:
+    """The fields in the texts at ``mapping.text``, which are read as messages with nothing else."""
+    assert mapping.text is not None, "it has fields"
+    shown, column = ".".join(mapping.text), _column_at(batch, mapping.text, mapping.many)
+    if not (is_text(column.type) or pt.is_null(column.type)):
+        raise RefusedError(
+            Reason.WRONG_TYPE, f"column {shown} is {column.type}, expected texts (topic key json)"
+        )
+    before = b"".join(b"{" + json.dumps(key).encode() + b":" for key in mapping.text)
+    ends = (pa.scalar(piece, pa.large_binary()) for piece in (before, b"}" * len(mapping.text), b""))
+    first, last, between = ends
+    texts = column.cast(pa.large_binary()).fill_null(b"null")
+    values = pc.binary_join_element_wise(first, texts, last, between)
+    rows, refused = read_json(values, ids, unit, replace(mapping, many=None))
+    return whole_draft(batch.num_rows, ids, rows, refused, f"{shown} is no text of a JSON object")
 
 
 def _converted(batch: pa.RecordBatch, ids: IdKind) -> int:
@@ -619,12 +655,8 @@ def _rows(run: list[Message], ids: IdKind, unit: TimeUnit, mapping: Mapping) -> 
             events, parents = exploded(batch, mapping.many)
             row_messages = row_messages[parents]
             within = numbered(row_messages)
-        faults = Faults.none(events.num_rows)
-        mapped_batch = mapped(events, mapping, faults)
-        draft = canonical(
-            mapped_batch, ids, unit, faults=faults, shown=mapping.column, time_texts=mapping.time_texts
-        )
-        together.append(DecodedRows(draft, row_messages, within, _converted(mapped_batch, ids)))
+        draft, converted = _draft(events, ids, unit, mapping, Faults.none(events.num_rows))
+        together.append(DecodedRows(draft, row_messages, within, converted))
         first = span.stop
     return together
 

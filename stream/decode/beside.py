@@ -5,7 +5,7 @@ then get the columns of these fields.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -24,7 +24,7 @@ from freshet_graph.stream.decode.formats.avro import AvroReader
 from freshet_graph.stream.decode.json_messages import read_json
 from freshet_graph.stream.decode.mapping import AVRO, JSON, TEXTS, VALUE
 from freshet_graph.stream.decode.mapping import Mapping as Fields
-from freshet_graph.stream.decode.merging import Merging, of_record
+from freshet_graph.stream.decode.merging import Merging, whole_draft
 from freshet_graph.stream.decode.reading import DecodedRows, RefusedError, renumbered
 from freshet_graph.stream.decode.times import TimeUnit
 from freshet_graph.stream.decode.validate import Draft, Faults, draft_schema, shorten
@@ -154,7 +154,7 @@ class BesideFields:
         ]
         values = pc.binary_join_element_wise(*texts, pa.scalar(b"", _BINARY))
         rows, refused = read_json(values, self._ids, self._unit, mapping)
-        return self._whole(count, rows, refused, f"{' and '.join(names)} is no JSON value")
+        return whole_draft(count, self._ids, rows, refused, f"{' and '.join(names)} is no JSON value")
 
     def _keys(self, raw: RawBatch, mapping: Fields) -> Draft:
         """Keys by the schemas of the registry; a null key has no fields."""
@@ -167,7 +167,7 @@ class BesideFields:
         for which, batch in read:
             draft = self._draft(batch, mapping, Faults.none(batch.num_rows))
             rows.append(DecodedRows(draft, places[which]))
-        return self._whole(len(keys), rows, refused, "$key is no Avro value")
+        return whole_draft(len(keys), self._ids, rows, refused, "$key is no Avro value")
 
     def _draft(self, batch: pa.RecordBatch, mapping: Fields, faults: Faults) -> Draft:
         try:
@@ -177,40 +177,6 @@ class BesideFields:
             draft = self.blank(np.arange(batch.num_rows)).draft
             draft.faults.refuse(np.ones(batch.num_rows, bool), error.reason, str(error))
             return draft
-
-    def _whole(
-        self, count: int, rows: Sequence[DecodedRows], refused: Sequence[pa.Table], what: str
-    ) -> Draft:
-        """One draft of so many messages: those without rows are null, and faults if they were refused."""
-        schema = draft_schema(self._ids)
-        places, faults = np.full(count, -1), Faults.none(count)
-        table = pa.Table.from_batches([one.draft.batch for one in rows], schema)
-        first = 0
-        for one in rows:
-            messages, given = one.messages, one.draft.faults
-            places[messages] = np.arange(first, first + len(messages))
-            row_of = np.zeros(count, np.int64)
-            row_of[messages] = np.arange(len(messages))
-            for code, (reason, sentence) in enumerate(given.kinds, start=1):
-                where = np.zeros(count, bool)
-                where[messages[given.code == code]] = True
-                faults.refuse(where, reason, of_record(sentence, row_of))
-            first += len(messages)
-        for message, reason, sentence in _listed(refused):
-            known = reason if reason in {*Reason} else Reason.WRONG_TYPE
-            where = np.arange(count) == message
-            faults.refuse(where, known, sentence if known == reason else f"{what}: {sentence}")
-        taken = table.take(pa.array(places, mask=places < 0)).combine_chunks().to_batches()
-        batch = taken[0] if taken else pa.RecordBatch.from_pylist([], schema)
-        for name, default in (("op", int(Op.INSERT)), ("weight", 1.0)):
-            place = schema.get_field_index(name)
-            batch = batch.set_column(place, schema.field(place), batch[name].fill_null(default))
-        return Draft(batch, faults)
-
-
-def _listed(refused: Sequence[pa.Table]) -> Iterator[tuple[int, str, str]]:
-    for table in refused:
-        yield from zip(*(table[name].to_pylist() for name in ("message", "reason", "sentence")), strict=True)
 
 
 def _column(raw: RawBatch, name: str) -> pa.Array:

@@ -4,7 +4,7 @@ A column of a wrong type is a ``RefusedError``; a single wrong value becomes a f
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal, InvalidOperation
 from functools import cache
 
@@ -255,6 +255,18 @@ def buckets(name: str, column: pa.Array, count: int) -> pa.Array:
     contents = [np.frombuffer(word.encode(), np.uint8) for word in words.dictionary.to_pylist()]
     numbers = [float(hashed(word, 0, len(word)) % np.uint64(count)) for word in contents]
     return pa.array(numbers, pa.float32()).take(words.indices)
+
+
+def side_by_side(parts: Sequence[pa.Array], rows: int) -> pa.Array:
+    """Lists of one value per part (float32), null if all are null; a single null value is refused later."""
+    flat = pa.concat_arrays(parts).take(
+        pa.array(np.arange(rows * len(parts)).reshape(len(parts), rows).T.ravel())
+    )
+    missing = np.ones(rows, bool)
+    for part in parts:
+        missing &= part.is_null().to_numpy(zero_copy_only=False)
+    ends = np.arange(rows + 1, dtype=np.int32) * np.int32(len(parts))
+    return pa.ListArray.from_arrays(ends, flat, mask=pa.array(missing))
 
 
 def plain(column: pa.Array) -> pa.Array:

@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 
 from freshet_graph.schemas.events import IdKind, Reason
 from freshet_graph.schemas.file_options import EVENT_COLUMNS, FileOptions
-from freshet_graph.stream.decode.arrow import side_by_side
-from freshet_graph.stream.decode.columns import REQUIRED, canonical
+from freshet_graph.stream.decode.columns import REQUIRED, canonical, side_by_side
 from freshet_graph.stream.decode.reading import FileRows, RefusedError
 from freshet_graph.stream.decode.times import TimeUnit
 from freshet_graph.stream.decode.validate import Draft

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 
 from freshet_graph.schemas.config import Topic
 from freshet_graph.schemas.events import Op
-from freshet_graph.schemas.fields import HashFeature, PathKeys, RecordColumn
+from freshet_graph.schemas.fields import HashFeature, PathKeys, RecordColumn, path_keys
 
 FIELDS = ("src", "dst", "t", "op", "weight", "features", "label", "event_id", "node", "offset", "values")
 """The fields of an edge event or a node event, and the keys of a message without a mapping."""
@@ -21,8 +21,9 @@ FIELDS_OF = {"src": ("src", "node"), "features": ("features", "values"), "featur
 
 _MEANING = {"insert": Op.INSERT, "delete": Op.DELETE}
 
-VALUE, TEXTS, JSON, AVRO = "value", "texts", "json", "avro"
-"""Parts of a record with fields: its value; columns of texts, numbers and times; keys and headers in JSON; keys in Avro."""
+VALUE, TEXTS, JSON, AVRO, INNER = "value", "texts", "json", "avro", "inner"
+"""Parts of a record with fields: its value; columns of texts, numbers and times; keys and headers in JSON; keys in Avro; and a
+text of the value that is JSON."""
 ELEMENT = "element"
 """A part of a value: an element of an array of events."""
 
@@ -69,6 +70,8 @@ class Mapping:
         elsewhere: Fields that other parts of the record have: a message needs none of them.
         hashed: Of each of listed features the number of values that a category takes; 0: it is a number.
         many: Keys of the array whose elements are events; None: a message is one. Paths lead through it.
+        text: Keys of a text that is JSON, to which paths lead; None: there is none.
+        scales: Keys of decimals in bytes, each with its scale.
     """
 
     paths: tuple[tuple[Target, PathKeys], ...] = tuple(((name, 0), (name,)) for name in FIELDS)
@@ -81,11 +84,15 @@ class Mapping:
     elsewhere: frozenset[str] = frozenset()
     hashed: tuple[int, ...] = ()
     many: PathKeys | None = None
+    text: PathKeys | None = None
+    scales: tuple[tuple[PathKeys, int], ...] = ()
 
     @classmethod
     def of(cls, topic: Topic) -> Self:
         """The mapping that a topic's configuration asks for."""
         more: dict[str, Any] = {"time_texts": topic.time_unit is None, "many": topic.many_keys}
+        more["text"] = path_keys(topic.json_text) if topic.json_text is not None else None
+        more["scales"] = tuple((path_keys(path), scale) for path, scale in (topic.scale or {}).items())
         if topic.fields is not None:
             paths = tuple(((name, part), keys) for name, part, keys in topic.fields.paths())
             listed = topic.fields.features
@@ -110,7 +117,7 @@ class Mapping:
             return _part(topic, keys, is_array=name in ("features", "values") and not listed)
 
         return {
-            where: mapping if where == VALUE else replace(mapping, many=None)
+            where: mapping if where == VALUE else replace(mapping, many=None, text=None)
             for where, mapping in whole._grouped(part, VALUE).items()
         }
 
@@ -119,6 +126,22 @@ class Mapping:
         many = self.many or ()
         parts = self._grouped(lambda _, keys: ELEMENT if keys[: len(many)] == many else VALUE, VALUE)
         return {where: replace(mapping, many=None) for where, mapping in parts.items()}
+
+    def around_text(self) -> "dict[str, Mapping]":
+        """The mapping of columns, ``VALUE``, and that of the text in one of them, ``INNER``, if fields lie in it."""
+        if self.text is None:
+            return {VALUE: self}
+        return self._grouped(lambda _, keys: INNER if self.in_text(keys) else VALUE, VALUE)
+
+    def in_text(self, keys: PathKeys) -> bool:
+        """Whether a path leads into ``text``."""
+        text = self.text
+        return text is not None and len(keys) > len(text) and keys[: len(text)] == text
+
+    @property
+    def columns(self) -> tuple[PathKeys, ...]:
+        """The paths, as far as they lead through columns: those into ``text`` end there."""
+        return tuple((self.text or ()) if self.in_text(keys) else keys for _, keys in self.paths)
 
     def _grouped(self, part_of: Callable[[str, PathKeys], str], always: str) -> "dict[str, Mapping]":
         """Several mappings, each with some of the fields, the others being elsewhere.

@@ -1,7 +1,7 @@
 """Events whose fields lie in several parts of a message, or beside it: the columns of each field from the part that has it."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,8 +10,7 @@ import pyarrow.compute as pc
 
 from freshet_graph.schemas.events import IdKind, Op, Reason
 from freshet_graph.stream.arrays.kinds import Int64
-from freshet_graph.stream.decode.arrow import side_by_side
-from freshet_graph.stream.decode.columns import is_valid
+from freshet_graph.stream.decode.columns import is_valid, side_by_side
 from freshet_graph.stream.decode.mapping import FIELDS_OF
 from freshet_graph.stream.decode.mapping import Mapping as Fields
 from freshet_graph.stream.decode.reading import DecodedRows
@@ -107,3 +106,38 @@ class Merging:
 def of_record(sentence: str | Callable[[int], str], places: Int64) -> str | Callable[[int], str]:
     """A sentence about the place of each row."""
     return (lambda row: sentence(int(places[row]))) if callable(sentence) else sentence
+
+
+def whole_draft(
+    count: int, ids: IdKind, rows: Sequence[DecodedRows], refused: Sequence[pa.Table], what: str
+) -> Draft:
+    """One draft of so many messages: those without rows are null, and faults if they were refused."""
+    schema = draft_schema(ids)
+    places, faults = np.full(count, -1), Faults.none(count)
+    table = pa.Table.from_batches([one.draft.batch for one in rows], schema)
+    first = 0
+    for one in rows:
+        messages, given = one.messages, one.draft.faults
+        places[messages] = np.arange(first, first + len(messages))
+        row_of = np.zeros(count, np.int64)
+        row_of[messages] = np.arange(len(messages))
+        for code, (reason, sentence) in enumerate(given.kinds, start=1):
+            where = np.zeros(count, bool)
+            where[messages[given.code == code]] = True
+            faults.refuse(where, reason, of_record(sentence, row_of))
+        first += len(messages)
+    for message, reason, sentence in _listed(refused):
+        known = reason if reason in {*Reason} else Reason.WRONG_TYPE
+        where = np.arange(count) == message
+        faults.refuse(where, known, sentence if known == reason else f"{what}: {sentence}")
+    taken = table.take(pa.array(places, mask=places < 0)).combine_chunks().to_batches()
+    batch = taken[0] if taken else pa.RecordBatch.from_pylist([], schema)
+    for name, default in (("op", int(Op.INSERT)), ("weight", 1.0)):
+        place = schema.get_field_index(name)
+        batch = batch.set_column(place, schema.field(place), batch[name].fill_null(default))
+    return Draft(batch, faults)
+
+
+def _listed(refused: Sequence[pa.Table]) -> Iterator[tuple[int, str, str]]:
+    for table in refused:
+        yield from zip(*(table[name].to_pylist() for name in ("message", "reason", "sentence")), strict=True)

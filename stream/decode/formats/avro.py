@@ -33,6 +33,9 @@ from freshet_graph.stream.kernels import read_only
 NOT_AVRO = "not_avro"
 """Reason of a message without the header, or that is no value of its schema."""
 
+BYTES_AT_ONCE = 64 << 20
+"""Most bytes of messages read together, but for the last one: they are in memory a few times, and Arrow's texts end at 2 GiB."""
+
 
 class AvroReader:
     """Reads the fields at ``paths`` into columns, by the schemas of a registry.
@@ -87,17 +90,20 @@ class AvroReader:
             except RefusedError as error:
                 refused.append(refused_alike(which, error.reason, str(error)))
                 continue
-            batch, bad, sentences = schema.read(data, ends[which] + HEADER_BYTES, ends[which + 1])
-            if len(bad):
-                refused.append(refused_alike(which[bad], NOT_AVRO, sentences))
-            if batch.num_rows:
-                read.append((np.delete(which, bad), batch))
+            piece = np.cumsum(ends[which + 1] - ends[which]) // BYTES_AT_ONCE
+            for part in np.split(which, np.flatnonzero(np.diff(piece)) + 1):
+                batch, bad, sentences = schema.read(data, ends[part] + HEADER_BYTES, ends[part + 1])
+                if len(bad):
+                    refused.append(refused_alike(part[bad], NOT_AVRO, sentences))
+                if batch.num_rows:
+                    read.append((np.delete(part, bad), batch))
         return read, refused
 
 
 class AvroMessages(ColumnMessages):
     """Base of formats whose messages are Avro by a schema registry."""
 
+    inner_json: ClassVar[bool] = True
     reasons: ClassVar[dict[str, str]] = {
         NOT_AVRO: "no Confluent header, or no value of the schema that it names",
         UNKNOWN_SCHEMA: "the schema registry has no such schema, or it cannot be read",
@@ -144,7 +150,7 @@ class AvroFormat(AvroMessages):
         super().__init__(topic, kafka, ids, options)
         assert kafka.schema_registry is not None  # refuses
         names = tuple((name,) for name in event_schema(ids).names)
-        paths = tuple(keys for _, keys in self.mapping.paths) if self.mapping.mapped else names
+        paths = self.mapping.columns if self.mapping.mapped else names
         self._reader = AvroReader(kafka.schema_registry, paths, many=self.mapping.many)
 
     def read(self, values: pa.LargeBinaryArray, at_once: Limits | None) -> Read:

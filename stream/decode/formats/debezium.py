@@ -145,11 +145,18 @@ class Envelope(MessageFormat):
 
     def _mapping(self, image: str, words: dict[str, Op], under: tuple[str, ...] = ()) -> Mapping:
         """The mapping of one of the two rows."""
-        paths = tuple(
-            (target, (*under, image, *keys[1:]) if keys[0] == AFTER else (*under, *keys))
-            for target, keys in self.mapping.paths
+
+        def placed(keys: PathKeys) -> PathKeys:
+            return (*under, image, *keys[1:]) if keys[0] == AFTER else (*under, *keys)
+
+        whole = self.mapping
+        return replace(
+            whole,
+            paths=tuple((target, placed(keys)) for target, keys in whole.paths),
+            words=tuple(words.items()),
+            text=placed(whole.text) if whole.text is not None else None,
+            scales=tuple((placed(keys), scale) for keys, scale in whole.scales),
         )
-        return replace(self.mapping, paths=paths, words=tuple(words.items()))
 
 
 def _placed(rows: DecodedRows, place: int, op: Op | None = None) -> DecodedRows:
@@ -328,8 +335,7 @@ class DebeziumAvroFormat(AvroMessages, Envelope):
     def __init__(self, topic: Topic, kafka: Kafka, ids: IdKind, options: Section) -> None:
         super().__init__(topic, kafka, ids, options)
         assert kafka.schema_registry is not None  # refuses
-        before = self._mapping(BEFORE, {}).paths
-        paths = [keys for _, keys in (*self.mapping.paths, *before)]
+        paths = (*self.mapping.columns, *self._mapping(BEFORE, {}).columns)
         self._reader = AvroReader(kafka.schema_registry, paths)
 
     def _images(self, values: pa.LargeBinaryArray) -> tuple[Images, list[pa.Table]]:

@@ -54,7 +54,7 @@ class MessageFormat(ABC):
     lists: ClassVar[bool] = False
     """Whether a topic may have ``many``: events in the elements of an array."""
     inner_json: ClassVar[bool] = False
-    """Whether a topic may have ``json``, a text that is JSON, and ``scale``, decimals as bytes in JSON."""
+    """Whether a topic may have ``json``, a text that is JSON, and ``scale``, of decimals that come as bytes."""
     reasons: ClassVar[Mapping[str, str]] = {}
     """Reasons of refusals besides ``freshet_graph.schemas.events.Reason``, each with its meaning: labels of a metric."""
 

@@ -79,6 +79,7 @@ class ArrowFormat(MessageFormat):
     default_unit: ClassVar[TimeUnit] = "us"
     many: ClassVar[bool] = True
     lists: ClassVar[bool] = True
+    inner_json: ClassVar[bool] = True
     reasons: ClassVar[dict[str, str]] = {NOT_ARROW: "no uncompressed Arrow IPC stream of rows"}
 
     @classmethod

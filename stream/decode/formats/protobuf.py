@@ -88,6 +88,7 @@ class ProtobufFormat(ColumnMessages):
     Options: ClassVar[type[Section]] = ProtobufOptions
     default_unit: ClassVar[TimeUnit] = "us"
     lists: ClassVar[bool] = True
+    inner_json: ClassVar[bool] = True
     reasons: ClassVar[dict[str, str]] = {
         NOT_PROTOBUF: "no header, or no value of the message type that it names",
         UNKNOWN_SCHEMA: "the schema registry has no such schema, or it cannot be read",
@@ -96,7 +97,7 @@ class ProtobufFormat(ColumnMessages):
     def __init__(self, topic: Topic, kafka: Kafka, ids: IdKind, options: ProtobufOptions) -> None:
         super().__init__(topic, kafka, ids, options)
         names = tuple((name,) for name in event_schema(ids).names)
-        paths = tuple(keys for _, keys in self.mapping.paths) if self.mapping.mapped else names
+        paths = self.mapping.columns if self.mapping.mapped else names
         # Without presence an empty text is written like an absent one. As an id it would be that of all these events.
         texts = frozenset(keys for (name, _), keys in self.mapping.paths if name in ("event_id", "op"))
         self._fields = WantedFields.of(paths, self.mapping.many, texts, self.limits.rows)

@@ -144,7 +144,7 @@ class ColumnMessages(MessageFormat):
         paths = [
             (target, keys)
             for target, keys in mapping.paths
-            if target[0] in _REQUIRED or _has(schema, keys, mapping.many)
+            if target[0] in _REQUIRED or mapping.in_text(keys) or _has(schema, keys, mapping.many)
         ]
         names = {name for (name, _), _ in paths}
         # Of listed features either all are there, or the first that is missing is named.

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from freshet_graph.schemas.config import SchemaRegistry, Topic
 from freshet_graph.stream.commands.config import config as config_command
 from freshet_graph.stream.decode import avro_kernel
-from freshet_graph.stream.decode.formats import registered, schema_registry
+from freshet_graph.stream.decode.formats import avro, registered, schema_registry
 from freshet_graph.stream.decode.formats.interface import UnavailableError
 from freshet_graph.stream.decode.formats.schema_registry import RegistryClient
 from freshet_graph.stream.job.decoding import Decoding
@@ -783,6 +783,15 @@ def test_an_array_may_have_more_items_than_its_poll_was_thought_to_have(registry
     assert batch.events["src"].to_pylist() == [0, 0]
     assert batch.events["features"].to_pylist() == [rows[0]] * 2
     assert [reject["offset"] for reject in batch.rejects.to_pylist()] == [102, 104, 106]
+
+
+def test_a_poll_of_many_bytes_is_read_in_parts(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(avro, "BYTES_AT_ONCE", 40)
+    number = registry.add(EDGE)
+    messages = [edge(number, place) + b"\0" * (place % 3 == 2) for place in range(20)]
+    batch = read(registry, *messages)
+    assert batch.events["src"].to_pylist() == [place for place in range(20) if place % 3 < 2]
+    assert batch.rejects["offset"].to_pylist() == [100 + 2 * place for place in range(2, 20, 3)]
 
 
 def test_the_kernel_is_compiled_once_for_all_schemas_and_polls(registry: Registry) -> None:

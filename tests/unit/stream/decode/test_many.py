@@ -290,5 +290,122 @@ def test_formats_that_cannot_have_arrays_say_so() -> None:
     fields = {"src": "after.l.a", "dst": "after.b", "t": "t"}
     with pytest.raises(Failure, match="format debezium cannot have many"):
         decoder(topic={"format": "debezium", "many": "after.l", "fields": fields})
-    with pytest.raises(Failure, match="format arrow cannot have json"):
-        decoder(topic={"format": "arrow", "json": "a"})
+
+
+TEXT_FIELDS = {"src": "user", "dst": "payload.to", "t": "at", "weight": "payload.amount", "event_id": "id"}
+TEXTS = ['{"to": 2, "amount": "12.5"}', '{"to": 3}', '{"amount": 1}', "no", None, '{"to": 4, "at": [1]}']
+OF_TEXTS = [(100, 1, 2, 12.5, "e0"), (102, 2, 3, 1.0, "e1"), (110, 6, 4, 1.0, "e5")]
+REFUSED_TEXTS = [
+    (104, "missing_field", "dst (payload.to) is missing"),
+    (106, "wrong_type", "payload is no text of a JSON object: not JSON"),
+    (108, "missing_field", "dst (payload.to) is missing"),
+]
+
+
+def assert_texts(batch: MicroBatch) -> None:
+    assert events(batch, "offset", "src", "dst", "weight", "event_id") == OF_TEXTS
+    for (offset, _, reason, sentence), (place, cause, words) in zip(
+        refused(batch), REFUSED_TEXTS, strict=True
+    ):
+        assert (offset, reason) == (place, cause)
+        assert words in sentence
+
+
+def test_texts_of_arrow_columns_that_are_json_are_read_as_parts_of_their_rows() -> None:
+    topic = {"format": "arrow", "json": "payload", "fields": TEXT_FIELDS, "time_unit": "s"}
+    rows = [
+        {"user": [i + 1], "at": [T], "id": [f"e{i}"], "payload": pa.array([text], pa.string())}
+        for i, text in enumerate(TEXTS)
+    ]
+    assert_texts(read(topic, *map(ipc, rows)))
+    (reason,) = refused(read(topic, ipc(rows[0] | {"payload": [5]})))
+    assert reason[2:] == ("wrong_type", "column payload is int64, expected texts (topic key json)")
+
+
+def test_texts_of_avro_that_are_json_are_read_as_parts_of_their_rows(registry: Registry) -> None:
+    kinds = {"user": "long", "at": "long", "id": "string", "payload": ["null", "string"]}
+    schema = {
+        "type": "record",
+        "name": "E",
+        "fields": [{"name": name, "type": kind} for name, kind in kinds.items()],
+    }
+    number, messages = registry.add(schema), []
+    for i, text in enumerate(TEXTS):
+        content = BytesIO()
+        schemaless_writer(
+            content, parse_schema(schema), {"user": i + 1, "at": T, "id": f"e{i}", "payload": text}
+        )
+        messages.append(confluent(number, content.getvalue()))
+    topic = {"format": "avro", "json": "payload", "fields": TEXT_FIELDS, "time_unit": "s"}
+    assert_texts(read(topic, *messages, registry={"url": registry.url}))
+
+
+def test_texts_inside_of_listed_columns_are_json() -> None:
+    kind = pa.list_(pa.struct([("sku", pa.int64()), ("more", pa.string())]))
+    items = [[{"sku": 5, "more": '{"price": 2.5}'}, {"sku": 6, "more": '{"price": "x"}'}], []]
+    table = {"user": [1, 2], "at": [T, T], "items": pa.array(items, kind)}
+    fields = {"src": "user", "dst": "items.sku", "t": "at", "weight": "items.more.price"}
+    topic = {"format": "arrow", "many": "items", "json": "items.more", "fields": fields, "time_unit": "s"}
+    batch = read(topic, ipc(table))
+    assert events(batch, "row", "src", "dst", "weight") == [(0, 1, 5, 2.5)]
+    ((offset, row, reason, sentence),) = refused(batch)
+    assert (offset, row, reason) == (100, 1, "wrong_type")
+    assert "weight (items.more.price)" in sentence
+
+
+def test_changes_of_mongodb_in_avro_have_their_rows_as_texts(registry: Registry) -> None:
+    text = ["null", {"type": "string", "connect.name": "io.debezium.data.Json"}]
+    source = {"type": "record", "name": "Source", "fields": [{"name": "ts_ms", "type": "long"}]}
+    kinds = {"before": text, "after": text, "op": "string", "source": source}
+    schema = {
+        "type": "record",
+        "name": "Envelope",
+        "fields": [{"name": name, "type": kind} for name, kind in kinds.items()],
+    }
+    number = registry.add(schema)
+
+    def change(op: str, before: str | None, after: str | None) -> bytes:
+        content = BytesIO()
+        row = {"before": before, "after": after, "op": op, "source": {"ts_ms": T * 1_000}}
+        schemaless_writer(content, parse_schema(schema), row)
+        return confluent(number, content.getvalue())
+
+    row = '{{"_id": {{"$oid": "a"}}, "user": 1, "friend": {}}}'.format
+    fields = {"src": "after.user", "dst": "after.friend", "t": "source.ts_ms", "event_id": "after._id.\\$oid"}
+    topic = {"format": "debezium-avro", "json": "after", "fields": fields}
+    changes = [
+        change("c", None, row(2)),
+        change("u", row(2), row(3)),
+        change("d", row(3), None),
+        change("c", None, "x"),
+    ]
+    batch = read(topic, *changes, registry={"url": registry.url})
+    assert events(batch, "offset", "op", "src", "dst", "event_id") == [
+        (100, 1, 1, 2, "a"), (102, -1, 1, 2, "a"), (102, 1, 1, 3, "a"), (104, -1, 1, 3, "a"),
+    ]  # fmt: skip
+    assert [(offset, reason) for offset, _, reason, _ in refused(batch)] == [(106, "wrong_type")]
+
+
+def test_bytes_of_columns_are_decimals_of_the_scale_that_the_topic_names(registry: Registry) -> None:
+    table = {
+        "src": [1, 2],
+        "dst": [3, 4],
+        "t": [T, T],
+        "weight": pa.array([b"\x04\xe2", b"\xff"], pa.binary()),
+    }
+    topic = {"format": "arrow", "scale": {"weight": 2}, "time_unit": "s"}
+    assert events(read(topic, ipc(table)), "weight") == [(12.5,), (pytest.approx(-0.01),)]
+    named = {"fields": {"src": "src", "dst": "dst", "t": "t", "weight": "weight"}}
+    assert events(read(topic | named, ipc(table)), "weight") == [(12.5,), (pytest.approx(-0.01),)]
+    kinds = {"src": "long", "dst": "long", "t": "long", "weight": "bytes"}
+    schema = {
+        "type": "record",
+        "name": "E",
+        "fields": [{"name": name, "type": kind} for name, kind in kinds.items()],
+    }
+    content = BytesIO()
+    schemaless_writer(content, parse_schema(schema), {"src": 1, "dst": 2, "t": T, "weight": b"\x04\xe2"})
+    message = confluent(registry.add(schema), content.getvalue())
+    for more in ({}, named):
+        batch = read(topic | more | {"format": "avro"}, message, registry={"url": registry.url})
+        assert events(batch, "weight") == [(12.5,)]

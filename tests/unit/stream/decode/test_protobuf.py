@@ -173,6 +173,19 @@ def test_elements_of_a_repeated_field_are_events(registry: Registry, shop: Path)
     assert reasons(few) == ["too_large"]
 
 
+def test_a_text_that_is_json_and_decimals_in_bytes_are_read(registry: Registry, shop: Path) -> None:
+    number = register(registry)
+    blob = base64.b64encode((1234).to_bytes(2, "big")).decode()
+    row = payment(shop, merchant='{"to": {"id": "m7"}}', blob=blob)
+    fields = {"src": "card.id", "dst": "merchant.to.id", "t": "at", "weight": "blob"}
+    topic = {"fields": fields, "json": "merchant", "scale": {"blob": 2}}
+    batch = read(registry, confluent(number, NESTED + row), topic=topic)
+    assert batch.rejects.to_pylist() == []
+    assert batch.events.select(["dst", "weight"]).to_pylist() == [
+        {"dst": "m7", "weight": pytest.approx(12.34)}
+    ]
+
+
 def test_a_wrong_value_refuses_its_message_alone(registry: Registry, shop: Path) -> None:
     number = register(registry)
     good = payment(shop)
