@@ -1,6 +1,7 @@
 """A few messages or rows read as a stream would read them, and paths that it could be told: nothing is written."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -34,9 +35,11 @@ _WORDS = {
     "t": "t ts time timestamp at created_at date datetime day when event_time ts_ms ms",
     "weight": "weight w amount value score",
     "label": "label state_label y",
-    "event_id": "event_id",
+    "event_id": "event_id id uuid",
 }
 """Last keys of the paths that are proposed for each field, the likeliest first."""
+
+_HUMP = re.compile(r"(?<=[a-z\d])(?=[A-Z])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,8 @@ class Trial:
         fields: The path or column of each field of an event, as read; as proposed if nothing could be read.
         examples: The first events and refusals by offset, or by row from 0.
         many: The topic's key of that name: ``.`` if messages are arrays or lines; None: each is an event.
-        proposal: Keys of a stream's configuration that read the topic like this; None: it had one.
+        proposal: Keys of a stream's configuration that read the topic like this, or ``columns``, the flag of a file; None: it
+            had them.
     """
 
     messages: int
@@ -64,10 +68,11 @@ class Trial:
 
 def proposed(paths: Sequence[str]) -> dict[str, str]:
     """A path or column for each field of an event, by their last keys; those that nothing is like are left out."""
-    by_key = {path.rpartition(".")[2].lower(): path for path in reversed(paths)}
+    by_key = {name: path for path in reversed(paths) for name in _parts(path)}
+    by_key |= {path.rpartition(".")[2].lower(): path for path in reversed(paths)}
+    if "id" not in paths:  # of a card or a merchant
+        by_key.pop("id", None)
     by_key |= {path.lower(): path for path in paths}
-    # A key of an object such as card.id is like the object.
-    by_key |= {above.rpartition(".")[2].lower(): f"{above}.id" for above in map(_above_id, paths) if above}
     fields: dict[str, str] = {}
     for name, words in _WORDS.items():
         path = next((by_key[word] for word in words.split() if word in by_key), None)
@@ -76,9 +81,15 @@ def proposed(paths: Sequence[str]) -> dict[str, str]:
     return fields
 
 
-def _above_id(path: str) -> str:
-    above, _, key = path.rpartition(".")
-    return above if key.lower() == "id" else ""
+def _parts(path: str) -> Iterator[str]:
+    """Words that a path is like beside its last key: ``card`` of card.id, card_id and cardId, ``from`` of from_user."""
+    above, key = ([""] + [_HUMP.sub("_", part).lower() for part in path.split(".")])[-2:]
+    side, _, rest = key.partition("_")
+    if rest and side in ("from", "to", "src", "dst", "source", "target"):
+        yield side
+    whole = f"{above}_{key}".removeprefix("_")
+    yield whole
+    yield whole.removesuffix("_id")
 
 
 def try_file(path: Path, options: FileOptions, rows: int) -> Trial:
@@ -93,7 +104,7 @@ def try_file(path: Path, options: FileOptions, rows: int) -> Trial:
         Failure: It cannot be read.
     """
     with readable(path):
-        opened = _opened(path, options)
+        opened, columns_flag = _opened(path, options)
         columns, ids = opened.columns, id_kind(opened.schema)
         looked_at, events, refused = 0, 0, Counter[str]()
         examples: list[dict[str, Any]] = []
@@ -114,19 +125,20 @@ def try_file(path: Path, options: FileOptions, rows: int) -> Trial:
             )
     fields: dict[str, Any] = {name: column for column, name in columns.events.items()}
     fields |= {"features": list(columns.features)} if columns.features else {}
-    return Trial(looked_at, events, dict(refused), fields, examples)
+    proposal = None if columns_flag is None else {"columns": columns_flag}
+    return Trial(looked_at, events, dict(refused), fields, examples, proposal=proposal)
 
 
-def _opened(path: Path, options: FileOptions) -> OpenedFile:
-    """The file by its options, or by proposed columns if it lacks required ones and the options name none."""
+def _opened(path: Path, options: FileOptions) -> tuple[OpenedFile, str | None]:
+    """The file by its options, or by proposed columns, and these, if it lacks required ones and the options name none."""
     try:
-        return open_rows(path, None, options=options)
+        return open_rows(path, None, options=options), None
     except ColumnMissingError as error:
         fields = proposed(error.header)
         if options.columns is not None or not fields.keys() >= {"src", "dst", "t"}:
             raise
         columns = ",".join(f"{name}={column}" for name, column in fields.items())
-        return open_rows(path, None, options=options.model_copy(update={"columns": columns}))
+        return open_rows(path, None, options=options.model_copy(update={"columns": columns})), columns
 
 
 def try_messages(kafka: Kafka, topic: Topic, raws: Sequence[RawBatch], config: StreamConfig | None) -> Trial:
