@@ -15,6 +15,7 @@ from freshet_graph.schemas.file_options import EVENT_COLUMNS, FileOptions
 from freshet_graph.stream.decode.arrow import side_by_side
 from freshet_graph.stream.decode.columns import REQUIRED, canonical
 from freshet_graph.stream.decode.features import MadeFeatures
+from freshet_graph.stream.decode.proposed import columns_flag, proposed
 from freshet_graph.stream.decode.reading import FileRows, RefusedError
 from freshet_graph.stream.decode.times import TimeUnit
 from freshet_graph.stream.decode.validate import Draft
@@ -108,7 +109,9 @@ class FileColumns:
                     f"{_remedy(options, header, first_line, missing)}",
                 )
         read = {column: events[column] for column in header if column in events and column not in rest}
-        is_log = _matching(options.feature_columns, header, read) if options.feature_columns is not None else {}
+        is_log = (
+            _matching(options.feature_columns, header, read) if options.feature_columns is not None else {}
+        )
         features = list(is_log) or list(rest)
         if features and "features" in read.values():
             lists = next(column for column, name in read.items() if name == "features")
@@ -183,7 +186,9 @@ class FileColumns:
             rows.batch, ids, self.unit, faults=rows.faults, shown=self.shown, time_texts=self.time_texts
         )
         if self.logs:
-            sources = [LogFeature(log="number") if column in self.logs else column for column in self.features]
+            sources = [
+                LogFeature(log="number") if column in self.logs else column for column in self.features
+            ]
             draft = replace(draft, batch=MadeFeatures(sources).made_of(draft.batch))
         return self._apart(draft) if self.bipartite else draft
 
@@ -273,6 +278,9 @@ def _remedy(options: FileOptions, header: Sequence[str], first_line: str, missin
         return "TGB's edge lists have such a header. Give --as tgb"
     if options.no_header:
         return "Give the numbers of the columns, such as --columns src=0,dst=1,t=2"
+    fields = {name: column for name, column in proposed(header).items() if name in REQUIRED}
+    if options.columns is None and len(fields) == len(REQUIRED):
+        return f"Give --columns {columns_flag(fields)}"
     meant = nearest(missing, header)
     question = f"Did you mean {meant}? " if meant else ""
     return f"{question}Name the columns of the file, such as --columns src=user,dst=item,t=ts"

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from freshet_graph.stream.cli import app
-from freshet_graph.stream.decode.trial import proposed
+from freshet_graph.stream.decode.proposed import proposed
 
 
 def trial(file: Path, *flags: object) -> dict[str, Any]:
@@ -67,9 +67,15 @@ def test_a_trial_without_any_event_fails_behind_its_result(tmp_path: Path) -> No
         (["card.id", "shop.id", "at"], {"src": "card.id", "dst": "shop.id", "t": "at"}),
         (["a", "b"], {"src": "a", "dst": "b"}),
         (["x", "y_1"], {}),
-        (["from_user", "to_user", "when", "id"], {"src": "from_user", "dst": "to_user", "t": "when", "event_id": "id"}),
+        (
+            ["from_user", "to_user", "when", "id"],
+            {"src": "from_user", "dst": "to_user", "t": "when", "event_id": "id"},
+        ),
         (["cardId", "merchant_id", "createdAt"], {"src": "cardId", "dst": "merchant_id", "t": "createdAt"}),
-        (["event.id", "event.type", "card.id", "shop.id"], {"src": "card.id", "dst": "shop.id", "event_id": "event.id"}),
+        (
+            ["event.id", "event.type", "card.id", "shop.id"],
+            {"src": "card.id", "dst": "shop.id", "event_id": "event.id"},
+        ),
         (["card.id", "shop", "product.id"], {"src": "card.id", "dst": "shop"}),
     ],
 )

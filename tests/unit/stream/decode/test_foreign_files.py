@@ -371,6 +371,7 @@ FAULTS = [
     ("src,dst,t\n1,2,1700000000000\n", "", 1, "row 1: t is 1700000000000 s, outside"),
     ("src,dst,t\n1,2,1700000000000000\n", "--time-unit ms", 1, "It looks like microseconds. Give --time-unit us"),
     ("src,dst,t\n1,2,17\n", "--time-unit rfc3339", 1, "row 1: column t has '17', which is not a time as RFC 3339"),
+    ("from_user,to_user,when\n1,2,3\n", "", 1, "Give --columns src=from_user,dst=to_user,t=when"),
     ("users,dst,t\n1,2,3\n", "--columns src=user", 1, "column user is missing; found users, dst, t. Did you mean users?"),
     ("src,dst,t,f1\n1,2,3,4\n", "--feature-columns g*,f1", 1, "no column matches g* of --feature-columns; found src, dst, t, f1"),
     ("src,dst,t,f1\n1,2,3,4\n", "--feature-columns t", 1, "column t is t of an event, and so cannot be one of --feature-columns"),
