@@ -150,7 +150,9 @@ def test_grafana_finds_its_dashboard(services: dict[str, Any]) -> None:
 
 def test_what_the_page_says_of_services_is_what_images_units_and_compose_do(services: dict[str, Any]) -> None:
     page = (ROOT / "docs/install.md").read_text(encoding="utf-8")
-    table = [[cell.strip() for cell in line.split("|")[2:4]] for line in page.splitlines() if line.startswith("|")]
+    table = [
+        [cell.strip() for cell in line.split("|")[2:4]] for line in page.splitlines() if line.startswith("|")
+    ]
     recipe = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     for place, name in enumerate(("stream", "trainer")):
         image = recipe[recipe.index(f"AS {name}\n") :]
