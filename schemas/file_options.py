@@ -37,7 +37,7 @@ class FileOptions(Section):
     feature_columns: str | None = Field(
         None,
         description="Columns that are an event's features: names, numbers or globs, such as amount,f*. '*': all that are "
-        "not read otherwise.",
+        "not read otherwise. log:amount is sign · log(1 + |amount|).",
     )
     time_unit: Literal["s", "ms", "us", "ns", "rfc3339"] | None = Field(
         None, description="Unit of numeric times, or rfc3339. Default: s, or RFC 3339 in all rows."

@@ -15,6 +15,9 @@ class MatrixData(FileOptions):
     """A data set."""
 
     file: str = Field(description="With columns src, dst, t (seconds or RFC 3339).")
+    name: Name | None = Field(
+        None, description="In the results, such as of one file with other flags. null: the file."
+    )
     negatives: str | None = Field(
         None, description="Judge by the negatives of this file, which is made if it is missing."
     )
@@ -92,8 +95,14 @@ class Matrix(Service):
     def _one_meaning(self) -> Self:
         _require_distinct("models", self.models)
         lanes: dict[str, MatrixLane] = {}
+        data: dict[str, MatrixData] = {}
         for block in self.blocks:
             _require_distinct("lanes", block.lanes or [])
+            for one in block.data or []:
+                if data.setdefault(one.name or one.file, one) != one:
+                    raise ValueError(
+                        f"data {one.name or one.file} has two meanings. Give one of them another name"
+                    )
             for lane in block.lanes or []:
                 if lanes.setdefault(lane.name or lane.lane, lane) != lane:
                     raise ValueError(

@@ -63,7 +63,9 @@ def try_(
         result |= {"many": trial.many} if trial.many is not None else {}
         result |= {"proposal": trial.proposal} if trial.proposal is not None else {}
         print_json(result) if json else print_table(str(file or topic), _shown(result))
-        if trial.proposal is not None and not json:
+        if trial.proposal is not None and not json and file is not None:
+            print(f"--columns {trial.proposal['columns']}")  # noqa: T201  a result, to copy
+        elif trial.proposal is not None and not json:
             missing = [name for name in ("src", "dst", "t") if name not in trial.fields]
             if missing:
                 note(f"No key of the messages looks like {' or '.join(missing)}. Name its path in fields.")

@@ -26,10 +26,13 @@ class MadeFeatures:
 
     def made(self, rows: DecodedRows) -> DecodedRows:
         """Rows with the features that come of a value per source: a number, or the bucket of a category."""
-        batch = rows.draft.batch
+        return replace(rows, draft=replace(rows.draft, batch=self.made_of(rows.draft.batch)))
+
+    def made_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The same of a batch whose column ``features`` has those values."""
         features = batch["features"]
         if not self.sources or features.null_count == len(features):
-            return rows
+            return batch
         given = ~np.asarray(features.is_null().to_numpy(zero_copy_only=False))
         flat = features.filter(pa.array(given)).flatten()
         shape = int(given.sum()), len(self.sources)
@@ -51,5 +54,4 @@ class MadeFeatures:
             ends, pa.array(made.ravel(), mask=mask.ravel()), mask=pa.array(~given)
         )
         place = batch.schema.get_field_index("features")
-        batch = batch.set_column(place, batch.schema.field(place), array)
-        return replace(rows, draft=replace(rows.draft, batch=batch))
+        return batch.set_column(place, batch.schema.field(place), array)

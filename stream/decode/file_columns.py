@@ -10,8 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from freshet_graph.schemas.events import IdKind, Reason
+from freshet_graph.schemas.fields import LogFeature
 from freshet_graph.schemas.file_options import EVENT_COLUMNS, FileOptions
 from freshet_graph.stream.decode.columns import REQUIRED, canonical, side_by_side
+from freshet_graph.stream.decode.features import MadeFeatures
+from freshet_graph.stream.decode.proposed import columns_flag, proposed
 from freshet_graph.stream.decode.reading import FileRows, RefusedError
 from freshet_graph.stream.decode.times import TimeUnit
 from freshet_graph.stream.decode.validate import Draft
@@ -22,6 +25,9 @@ FEATURE_LIST = "comma_separated_list_of_features"
 
 ROW_NUMBER = "idx"
 """DyGLib's column with the row of an event's features in a file of their own."""
+
+_LOG = "log:"
+"""Before a name of ``--feature-columns``: its logarithm."""
 
 _USERS_AND_ITEMS = ("user_id", "item_id")
 _OTHER_SIDE = "dst:"
@@ -49,6 +55,7 @@ class FileColumns:
         time_texts: Whether times may be RFC 3339 texts.
         bipartite: Whether sources and destinations are numbered apart.
         passed_over: Columns that need not be read.
+        logs: Those of ``features`` of which sign · log(1 + |number|) is taken.
     """
 
     events: Mapping[str, str] = field(default_factory=dict)
@@ -58,6 +65,7 @@ class FileColumns:
     time_texts: bool = True
     bipartite: bool = False
     passed_over: Collection[str] = ()
+    logs: Collection[str] = ()
 
     @classmethod
     def of(
@@ -100,8 +108,10 @@ class FileColumns:
                     f"{_remedy(options, header, first_line, missing)}",
                 )
         read = {column: events[column] for column in header if column in events and column not in rest}
-        features = [] if options.feature_columns is None else _matching(options.feature_columns, header, read)
-        features = features or list(rest)
+        is_log = (
+            _matching(options.feature_columns, header, read) if options.feature_columns is not None else {}
+        )
+        features = list(is_log) or list(rest)
         if features and "features" in read.values():
             lists = next(column for column, name in read.items() if name == "features")
             raise RefusedError(
@@ -120,6 +130,7 @@ class FileColumns:
             unit in (None, "rfc3339"),
             bipartite,
             [""] if options.preset == "dyglib" else [],
+            {column for column, chosen in is_log.items() if chosen},
         )
 
     def column(self, name: str) -> str:
@@ -173,6 +184,11 @@ class FileColumns:
         draft = canonical(
             rows.batch, ids, self.unit, faults=rows.faults, shown=self.shown, time_texts=self.time_texts
         )
+        if self.logs:
+            sources = [
+                LogFeature(log="number") if column in self.logs else column for column in self.features
+            ]
+            draft = replace(draft, batch=MadeFeatures(sources).made_of(draft.batch))
         return self._apart(draft) if self.bipartite else draft
 
     def _negative(self, name: str, ids: pa.Array, row: int) -> str:
@@ -261,6 +277,9 @@ def _remedy(options: FileOptions, header: Sequence[str], first_line: str, missin
         return "TGB's edge lists have such a header. Give --as tgb"
     if options.no_header:
         return "Give the numbers of the columns, such as --columns src=0,dst=1,t=2"
+    fields = {name: column for name, column in proposed(header).items() if name in REQUIRED}
+    if options.columns is None and len(fields) == len(REQUIRED):
+        return f"Give --columns {columns_flag(fields)}"
     meant = nearest(missing, header)
     question = f"Did you mean {meant}? " if meant else ""
     return f"{question}Name the columns of the file, such as --columns src=user,dst=item,t=ts"
@@ -274,11 +293,15 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _matching(patterns: str, header: Sequence[str], read: Mapping[str, str]) -> list[str]:
-    """The columns that names, numbers and globs match, in the order of the patterns; globs leave out those of an event."""
-    features: dict[str, None] = {}
-    for pattern in patterns.split(","):
-        exact = _by_number(pattern.strip(), header)
+def _matching(patterns: str, header: Sequence[str], read: Mapping[str, str]) -> dict[str, bool]:
+    """The columns that names, numbers and globs match, and whether their logarithms are taken.
+
+    They are in the order of the patterns. Globs leave out an event's columns. The last pattern that matches a column counts.
+    """
+    features: dict[str, bool] = {}
+    for pattern in map(str.strip, patterns.split(",")):
+        is_log = pattern.startswith(_LOG) and pattern not in header
+        exact = _by_number(pattern.removeprefix(_LOG) if is_log else pattern, header)
         matched = (
             [exact]
             if exact in header
@@ -289,14 +312,14 @@ def _matching(patterns: str, header: Sequence[str], read: Mapping[str, str]) -> 
                 Reason.MISSING_FIELD,
                 f"no column matches {exact} of --feature-columns; found {_listed(header)}{did_you_mean(exact, header)}",
             )
-        features |= dict.fromkeys(matched)
+        features |= dict.fromkeys(matched, is_log)
     both = next((name for name in features if name in read and read[name] != "features"), None)
     if both is not None:
         raise RefusedError(
             Reason.WRONG_TYPE,
             f"column {both} is {read[both]} of an event, and so cannot be one of --feature-columns",
         )
-    return list(features)
+    return features
 
 
 def _numbers(name: str, column: pa.Array) -> pa.Array:

@@ -24,6 +24,7 @@ from freshet_graph.stream.decode.files import first_width, open_rows, readable
 from freshet_graph.stream.decode.formats.interface import create_format
 from freshet_graph.stream.decode.formats.schema_registry import RegistryClient, UnknownSchemaError
 from freshet_graph.stream.decode.json_file import leaves
+from freshet_graph.stream.decode.proposed import columns_flag, proposed
 from freshet_graph.stream.decode.validate import Rules, check
 from freshet_graph.stream.microbatch import RawBatch
 from freshet_graph.stream.service.failure import Failure
@@ -32,17 +33,6 @@ _SAMPLES = 20
 """Messages of a poll from which paths are proposed, if their format shows them."""
 _SHOWN = 3
 """Examples of events, and of refusals for each reason."""
-
-_WORDS = {
-    "src": "src source from sender user user_id u follower payer buyer customer card head node1 a",
-    "dst": "dst target destination to receiver recipient item item_id i followee payee seller merchant shop tail node2 b "
-    "product page post video song url channel group",
-    "t": "t ts time timestamp at created_at date datetime day when event_time ts_ms ms",
-    "weight": "weight w amount value score",
-    "label": "label state_label y",
-    "event_id": "event_id",
-}
-"""Last keys of the paths that are proposed for each field, the likeliest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +46,8 @@ class Trial:
         fields: The path or column of each field of an event, as read; as proposed if nothing could be read.
         examples: The first events and refusals by offset, or by row from 0.
         many: The topic's key of that name: ``.`` if messages are arrays or lines; None: each is an event.
-        proposal: Keys of a stream's configuration that read the topic like this; None: it had one.
+        proposal: Keys of a stream's configuration that read the topic like this, or ``columns``, the flag of a file; None: it
+            had them.
     """
 
     messages: int
@@ -66,25 +57,6 @@ class Trial:
     examples: list[dict[str, Any]] = field(default_factory=list)
     many: str | None = None
     proposal: dict[str, Any] | None = None
-
-
-def proposed(paths: Sequence[str]) -> dict[str, str]:
-    """A path or column for each field of an event, by their last keys; those that nothing is like are left out."""
-    by_key = {path.rpartition(".")[2].lower(): path for path in reversed(paths)}
-    by_key |= {path.lower(): path for path in paths}
-    # A key of an object such as card.id is like the object.
-    by_key |= {above.rpartition(".")[2].lower(): f"{above}.id" for above in map(_above_id, paths) if above}
-    fields: dict[str, str] = {}
-    for name, words in _WORDS.items():
-        path = next((by_key[word] for word in words.split() if word in by_key), None)
-        if path is not None and path not in fields.values():
-            fields[name] = path
-    return fields
-
-
-def _above_id(path: str) -> str:
-    above, _, key = path.rpartition(".")
-    return above if key.lower() == "id" else ""
 
 
 def try_file(path: Path, options: FileOptions, rows: int) -> Trial:
@@ -99,7 +71,7 @@ def try_file(path: Path, options: FileOptions, rows: int) -> Trial:
         Failure: It cannot be read.
     """
     with readable(path):
-        opened = _opened(path, options)
+        opened, columns_flag = _opened(path, options)
         columns, ids = opened.columns, id_kind(opened.schema)
         looked_at, events, refused = 0, 0, Counter[str]()
         examples: list[dict[str, Any]] = []
@@ -120,19 +92,20 @@ def try_file(path: Path, options: FileOptions, rows: int) -> Trial:
             )
     fields: dict[str, Any] = {name: column for column, name in columns.events.items()}
     fields |= {"features": list(columns.features)} if columns.features else {}
-    return Trial(looked_at, events, dict(refused), fields, examples)
+    proposal = None if columns_flag is None else {"columns": columns_flag}
+    return Trial(looked_at, events, dict(refused), fields, examples, proposal=proposal)
 
 
-def _opened(path: Path, options: FileOptions) -> OpenedFile:
-    """The file by its options, or by proposed columns if it lacks required ones and the options name none."""
+def _opened(path: Path, options: FileOptions) -> tuple[OpenedFile, str | None]:
+    """The file by its options, or by proposed columns, and these, if it lacks required ones and the options name none."""
     try:
-        return open_rows(path, None, options=options)
+        return open_rows(path, None, options=options), None
     except ColumnMissingError as error:
         fields = proposed(error.header)
         if options.columns is not None or not fields.keys() >= {"src", "dst", "t"}:
             raise
-        columns = ",".join(f"{name}={column}" for name, column in fields.items())
-        return open_rows(path, None, options=options.model_copy(update={"columns": columns}))
+        columns = columns_flag(fields)
+        return open_rows(path, None, options=options.model_copy(update={"columns": columns})), columns
 
 
 def try_messages(kafka: Kafka, topic: Topic, raws: Sequence[RawBatch], config: StreamConfig | None) -> Trial:

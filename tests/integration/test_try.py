@@ -52,12 +52,20 @@ def test_newest_messages_are_read_and_nothing_is_left_behind(kafka: str, tmp_pat
 
 def test_fields_of_a_topic_that_knows_no_graphs_are_proposed(kafka: str) -> None:
     topic = fresh_topic(kafka, stem="payments")
-    payment = {"card": {"id": "c1"}, "merchant": "m7", "created_at": "2024-01-01T00:00:00Z", "amount": 2.5}
+    payment = {
+        "id": 7,
+        "card": {"id": "c1"},
+        "merchant": "m7",
+        "created_at": "2024-01-01T00:00:00Z",
+        "amount": 2.5,
+    }
     send(kafka, topic, [json.dumps(payment).encode()] * 3)
     result = trial("--topic", topic, "--bootstrap", kafka)
     assert result["events"] == 3
-    assert result["fields"] == {"src": "card.id", "dst": "merchant", "t": "created_at", "weight": "amount"}
-    assert result["examples"][0]["event"] == {"src": "c1", "dst": "m7", "t": 1704067200, "weight": 2.5}
+    fields = {"src": "card.id", "dst": "merchant", "t": "created_at", "weight": "amount", "event_id": "id"}
+    assert result["fields"] == fields
+    event = {"src": "c1", "dst": "m7", "t": 1704067200, "weight": 2.5, "event_id": "7"}
+    assert result["examples"][0]["event"] == event
     assert result["proposal"] == {
         "ids": "string",
         "kafka": {"topics": [{"name": topic, "fields": result["fields"]}]},

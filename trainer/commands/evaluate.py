@@ -174,8 +174,7 @@ def evaluate(
             lambda: _evaluate(config, data, split, options),
         )
         if result is not None:
-            shown = {key: value for key, value in result.items() if key not in ("runs", "cautions")}
-            print_json(result) if json else print_table(f"{result['model']} on {data}", shown)
+            print_json(result) if json else print_table(f"{result['model']} on {data}", _shown(result))
         return None
 
     if matrix is None and (file is None or data is None):
@@ -193,6 +192,14 @@ def evaluate(
             "--scores-out has the scores of a model that is trained, and --scores trains none"
         )
     finish(body, debug=debug)
+
+
+def _shown(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Rows of the table for people: a figure of several seeds stands in one row with its deviation."""
+    left_out = {"runs", "cautions", *(key for key in result if key.endswith("_spread"))}
+    rows = {key: value for key, value in result.items() if key not in left_out}
+    spreads = {key: result[f"{key}_spread"] for key in rows if f"{key}_spread" in result}
+    return rows | {key: f"{rows[key]:,.4g} ± {spread:,.2g}" for key, spread in spreads.items()}
 
 
 def _matrix(file: Path, out: Path, figure: str | None) -> dict[str, Any]:

@@ -279,8 +279,8 @@ class Cell:
 
     @property
     def data(self) -> str:
-        """The file as the matrix names it, wherever it is."""
-        return self.source.file
+        """Its name in the matrix: without one the file as the matrix has it, wherever it is."""
+        return self.source.name or self.source.file
 
     @property
     def negatives(self) -> str | None:
@@ -357,7 +357,7 @@ def cells(matrix: Matrix, folder: Path = Path()) -> list[Cell]:
             "seed": seed,
         }
         name = lane.name or lane.lane
-        where = f"model {model.name} on lane {name} of {data.file}"
+        where = f"model {model.name} on lane {name} of {data.name or data.file}"
         config = validated(TrainerConfig, keys, where)
         try:
             require_evaluable(config, ranks)
@@ -464,7 +464,7 @@ def evaluated(cell: Cell, progress: Callable[[str], None]) -> dict[str, Any]:
         config.write_text(yaml.safe_dump(cell.config.model_dump(mode="json")), encoding="utf-8")
         command = [
             sys.executable, "-m", "freshet_graph.trainer.cli", "evaluate", "--config", str(config),
-            "--data", located(cell.data, cell.folder), "--split", cell.split, "--ranks", str(cell.ranks), "--json",
+            "--data", located(cell.source.file, cell.folder), "--split", cell.split, "--ranks", str(cell.ranks), "--json",
             *(["--negatives", negatives] if negatives else []),
             *cell.source.flags,
             *(["--masked-nodes", str(cell.masked_nodes)] if cell.masked_nodes else []),

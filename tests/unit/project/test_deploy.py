@@ -148,6 +148,31 @@ def test_grafana_finds_its_dashboard(services: dict[str, Any]) -> None:
     assert f"./grafana/dashboards:{Path(home).parent}:ro" in services["grafana"]["volumes"]
 
 
+def test_what_the_page_says_of_services_is_what_images_units_and_compose_do(services: dict[str, Any]) -> None:
+    page = (ROOT / "docs/install.md").read_text(encoding="utf-8")
+    table = [
+        [cell.strip() for cell in line.split("|")[2:4]] for line in page.splitlines() if line.startswith("|")
+    ]
+    recipe = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    for place, name in enumerate(("stream", "trainer")):
+        image = recipe[recipe.index(f"AS {name}\n") :]
+        (port,) = re.findall(r"^EXPOSE (\d+)", image, re.MULTILINE)[:1]
+        unit = (DEPLOY / f"systemd/freshet-{name}.service").read_text(encoding="utf-8")
+        (seconds,) = re.findall(r"^TimeoutStopSec=(\d+)", unit, re.MULTILINE)
+        assert services[name]["stop_grace_period"] == f"{seconds}s"
+        column = [row[place] for row in table]
+        assert f"`freshet-{name} run --config {name}.yaml`" in column
+        assert any(cell.split(",")[0] == port for cell in column)
+        assert seconds in column
+        assert f"/etc/freshet/{name}.yaml" in image
+        assert f"`/etc/freshet/{name}.yaml`" in page
+    assert {"`runAsUser: 10001`", "`fsGroup: 10001`"} <= set(re.findall(r"`[^`\n]+`", page))
+    assert set(re.findall(r"^USER (\S+)", recipe, re.MULTILINE)) == {"10001:10001"}
+    assert {"systemd", "Compose", "Kubernetes"} <= set(re.findall(r"^### (.*)$", page, re.MULTILINE))
+    for file in re.findall(r"`(deploy/[\w./]+)`", page):
+        assert (ROOT / file).exists(), file
+
+
 def test_make_help_lists_the_targets_of_the_contract() -> None:
     shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     targets = re.findall(r"^  make ([\w-]+) +\S", shown, re.MULTILINE)

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from freshet_graph.stream.cli import app
-from freshet_graph.stream.decode.trial import proposed
+from freshet_graph.stream.decode.proposed import proposed
 
 
 def trial(file: Path, *flags: object) -> dict[str, Any]:
@@ -42,6 +42,10 @@ def test_columns_are_proposed_and_flags_are_those_of_other_commands(tmp_path: Pa
     assert result["examples"] == [
         {"offset": 0, "event": {"src": "a", "dst": "b", "t": 1700000000, "weight": 2}}
     ]
+    flag = result["proposal"]["columns"]
+    done = CliRunner().invoke(app, ["try", str(file), "--delimiter", ";", "--time-unit", "ms"])
+    assert done.stdout.endswith(f"--columns {flag}\n")
+    assert "proposal" not in trial(file, "--delimiter", ";", "--time-unit", "ms", "--columns", flag)
     done = CliRunner().invoke(app, ["try", str(file)])
     assert done.exit_code == 1
     assert "give --delimiter ';'" in done.stderr
@@ -63,6 +67,16 @@ def test_a_trial_without_any_event_fails_behind_its_result(tmp_path: Path) -> No
         (["card.id", "shop.id", "at"], {"src": "card.id", "dst": "shop.id", "t": "at"}),
         (["a", "b"], {"src": "a", "dst": "b"}),
         (["x", "y_1"], {}),
+        (
+            ["from_user", "to_user", "when", "id"],
+            {"src": "from_user", "dst": "to_user", "t": "when", "event_id": "id"},
+        ),
+        (["cardId", "merchant_id", "createdAt"], {"src": "cardId", "dst": "merchant_id", "t": "createdAt"}),
+        (
+            ["event.id", "event.type", "card.id", "shop.id"],
+            {"src": "card.id", "dst": "shop.id", "event_id": "event.id"},
+        ),
+        (["card.id", "shop", "product.id"], {"src": "card.id", "dst": "shop"}),
     ],
 )
 def test_proposals_are_by_the_last_key(paths: list[str], fields: dict[str, str]) -> None:

@@ -283,6 +283,32 @@ def test_edge_lists_of_tgb_have_the_time_first_and_addresses_are_strings(
     assert "column subreddit is not read" in done.stderr
 
 
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_amounts_are_logarithms_as_in_a_topic(suffix: str, tmp_path: Path, sent: list[pa.Table]) -> None:
+    file = tmp_path / f"e.{suffix}"
+    rows = [
+        {"src": 1, "dst": 2, "t": 10, "f0": 2.0, "amount": -999.0},
+        {"src": 1, "dst": 3, "t": 11, "f0": 3.0, "amount": 0.0},
+    ]
+    if suffix == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), file)
+    elif suffix == "jsonl":
+        file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    else:
+        cells = (",".join(map(str, row.values())) for row in rows)
+        file.write_text("\n".join(["src,dst,t,f0,amount", *cells]))
+    logs = (-np.log(np.float32(1000)), 0.0)
+    for flags, expected in (
+        ("log:amount", [[logs[0]], [logs[1]]]),
+        ("f*,log:4", [[2.0, logs[0]], [3.0, logs[1]]]),
+        ("*,log:amount", [[2.0, logs[0]], [3.0, logs[1]]]),
+        ("f0,amount", [[2.0, -999.0], [3.0, 0.0]]),
+    ):
+        done = replay(file, flags=f"--feature-columns {flags}")
+        assert done.exit_code == 0, done.output
+        np.testing.assert_allclose(sent.pop()["features"].to_pylist(), expected, rtol=1e-6)
+
+
 def test_several_files_and_globs_are_read_in_order(tmp_path: Path, sent: list[pa.Table]) -> None:
     for number in (10, 2, 1):
         (tmp_path / f"day-{number:02}.csv").write_text(f"src,dst,t\n{number},{number + 50},{number}\n")
@@ -345,6 +371,7 @@ FAULTS = [
     ("src,dst,t\n1,2,1700000000000\n", "", 1, "row 1: t is 1700000000000 s, outside"),
     ("src,dst,t\n1,2,1700000000000000\n", "--time-unit ms", 1, "It looks like microseconds. Give --time-unit us"),
     ("src,dst,t\n1,2,17\n", "--time-unit rfc3339", 1, "row 1: column t has '17', which is not a time as RFC 3339"),
+    ("from_user,to_user,when\n1,2,3\n", "", 1, "Give --columns src=from_user,dst=to_user,t=when"),
     ("users,dst,t\n1,2,3\n", "--columns src=user", 1, "column user is missing; found users, dst, t. Did you mean users?"),
     ("src,dst,t,f1\n1,2,3,4\n", "--feature-columns g*,f1", 1, "no column matches g* of --feature-columns; found src, dst, t, f1"),
     ("src,dst,t,f1\n1,2,3,4\n", "--feature-columns t", 1, "column t is t of an event, and so cannot be one of --feature-columns"),

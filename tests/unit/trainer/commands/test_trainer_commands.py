@@ -13,6 +13,7 @@ import yaml
 from structlog.testing import capture_logs
 from trainer_invoked import RUNNER, _no_logs, invoke, write  # noqa: F401  a fixture
 from trainer_streams import make_lane, meetings
+from typer.testing import CliRunner
 
 from freshet_graph.schemas.config import Lane
 from freshet_graph.schemas.events import US_PER_S
@@ -141,6 +142,23 @@ def test_evaluate_prints_its_keys_with_means_and_spread_over_seeds(tmp_path: Pat
     assert result["ap"] == pytest.approx(sum(runs) / 2)
     assert result["ap_spread"] == pytest.approx(abs(runs[0] - runs[1]) / 2**0.5)
     assert not list(tmp_path.glob("freshet-*"))
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_a_table_of_evaluate_has_figures_and_their_deviation_in_one_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = {"model": "tgn", "ap": 0.90412, "ap_spread": 0.000653, "mse": 0.008041, "seeds": 2, "runs": []}
+    monkeypatch.setattr("freshet_graph.trainer.commands.evaluate._evaluate", lambda *_: result)
+    file = write(tmp_path, interval_s=1.0)
+    done = CliRunner().invoke(app, ["evaluate", "--config", file, "--data", "events.csv"])
+    rows = [line.strip("│ ").split("│") for line in done.stdout.splitlines() if line.startswith("│")]
+    assert {key.strip(): value.strip() for key, value in rows} == {
+        "model": "tgn",
+        "ap": "0.9041 ± 0.00065",
+        "mse": "0.008041",
+        "seeds": "2",
+    }
 
 
 @pytest.mark.usefixtures("clean_environment")

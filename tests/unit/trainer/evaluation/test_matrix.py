@@ -275,6 +275,18 @@ def test_the_table_has_mean_and_deviation_by_model_and_data(tmp_path: Path) -> N
     assert other[2:] == ["| plain | – | – |", "| history | 0.5000 ± 0.0000 | 0.5000 ± 0.0000 |"]
 
 
+@pytest.mark.usefixtures("evaluations")
+def test_one_file_with_other_flags_is_other_data_under_a_name(tmp_path: Path) -> None:
+    file = str(tmp_path / "a.csv")
+    with pytest.raises(Failure, match=r"data .*a\.csv has two meanings\. Give one of them another name"):
+        matrix_for(tmp_path, data=[{"file": file}, {"file": file, "columns": "weight=t"}])
+    data = [{"file": file}, {"file": file, "name": "weighted", "columns": "weight=t"}]
+    found = run(matrix_for(tmp_path, data=data), tmp_path / "r.parquet")["results"]
+    lines = render([Entry(**entry) for entry in found], "markdown").splitlines()
+    assert lines[0] == "| model | a | weighted |"
+    assert found[0]["seeds"] == 2
+
+
 def test_the_table_shows_failures_single_seeds_lanes_and_ranks(
     tmp_path: Path, evaluations: Evaluations
 ) -> None:
