@@ -8,13 +8,13 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from freshet_graph.schemas.events import IdKind
 from freshet_graph.schemas.fields import MAX_PARTS, HashFeature
-from freshet_graph.schemas.kafka_config import Kafka, SchemaRegistry, Topic, TopicName
+from freshet_graph.schemas.kafka_config import Kafka, SaslOAuth, SchemaRegistry, Topic, TopicName
 from freshet_graph.schemas.section import Section
 from freshet_graph.schemas.store_address import Store
 
 __all__ = [
-    "Features", "Kafka", "Lane", "Metrics", "Name", "Publication", "Retention", "Runner", "SchemaRegistry", "Service",
-    "Snapshots", "StreamConfig", "Topic", "TopicName",
+    "Features", "Kafka", "Lane", "Metrics", "Name", "Publication", "Retention", "Runner", "SaslOAuth", "SchemaRegistry",
+    "Service", "Snapshots", "StreamConfig", "Topic", "TopicName",
 ]  # fmt: skip
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]

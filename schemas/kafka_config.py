@@ -14,6 +14,8 @@ TopicName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
 """A name that Kafka accepts."""
 
 
+SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM"]
+
 _KEYS_BY_REGISTRY = frozenset({"avro"})
 
 
@@ -222,6 +224,71 @@ class SchemaRegistry(Section):
         return self
 
 
+class SaslOAuth(Section):
+    """Where the tokens of OAUTHBEARER come from: a token endpoint, a file, or a provider of another package."""
+
+    token_endpoint: str | None = Field(
+        None,
+        description="Address that gives tokens for a client's id and secret, such as https://login.example.org/oauth2/token.",
+    )
+    client_id: str | None = Field(None, description="With token_endpoint.")
+    client_secret: SecretStr | None = Field(
+        None,
+        description="With token_endpoint; better from a file or FRESHET_STREAM_KAFKA__SASL_OAUTH__CLIENT_SECRET.",
+    )
+    client_secret_file: str | None = Field(
+        None, description="File with the secret, such as a mounted one; read for every token."
+    )
+    scope: str | None = Field(None, description="Scopes to ask for, with blanks between them; null: none.")
+    parameters: dict[str, str] = Field(
+        default_factory=dict, description="Further parameters of the request, such as {audience: kafka}."
+    )
+    ssl_cafile: str | None = Field(
+        None, description="Certificates of the authorities that sign the endpoint's, PEM; null: the system's."
+    )
+    timeout_s: float = Field(5.0, gt=0, le=60, description="Longest wait for a token, seconds.")
+    token_file: str | None = Field(
+        None, description="Instead of token_endpoint: a file with the token, read at every connection."
+    )
+    provider: str | None = Field(
+        None, description="Instead of token_endpoint: a token provider of another package, by its name."
+    )
+    params: dict[str, Any] = Field(
+        default_factory=dict, description="The provider's own parameters, without secrets."
+    )
+    extensions: dict[str, str] = Field(
+        default_factory=dict, description="Given to brokers with the token, such as {logicalCluster: lkc-1}."
+    )
+
+    @field_validator("token_endpoint")
+    @classmethod
+    def _without_login(cls, url: str | None) -> str | None:
+        # As for the registry, what may hold a password is not repeated.
+        if url is not None and ("@" in url or not _is_http(url)):
+            raise ValueError(
+                "must be an address such as https://login.example.org/oauth2/token. Give the client as client_id and "
+                "client_secret or client_secret_file"
+            )
+        return url
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        sources = ("token_endpoint", "token_file", "provider")
+        given = [name for name in sources if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(
+                f"sasl_oauth has {' and '.join(given) or 'no source'}. Give one of {', '.join(sources)}"
+            )
+        secrets = [
+            name for name in ("client_secret", "client_secret_file") if getattr(self, name) is not None
+        ]
+        if self.token_endpoint is not None and (self.client_id is None or len(secrets) != 1):
+            raise ValueError(
+                "sasl_oauth.token_endpoint needs client_id, and client_secret or client_secret_file. Give both"
+            )
+        return self
+
+
 class Kafka(Section):
     """Broker, topics and client limits."""
 
@@ -238,15 +305,18 @@ class Kafka(Section):
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
         "PLAINTEXT", description="As in Kafka clients."
     )
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
-        None, description="With SASL."
+    sasl_mechanism: SaslMechanism | None = Field(
+        None, description="With SASL. AWS_MSK_IAM takes AWS's own credentials from its environment."
     )
-    sasl_username: str | None = Field(None, description="With SASL.")
+    sasl_username: str | None = Field(None, description="With PLAIN and SCRAM.")
     sasl_password: SecretStr | None = Field(
-        None, description="With SASL; better from a file or FRESHET_STREAM_KAFKA__SASL_PASSWORD."
+        None, description="With PLAIN and SCRAM; better from a file or FRESHET_STREAM_KAFKA__SASL_PASSWORD."
     )
     sasl_password_file: str | None = Field(
         None, description="File with the password, such as a mounted secret; read at every connection."
+    )
+    sasl_oauth: SaslOAuth | None = Field(
+        None, description="With OAUTHBEARER, such as {token_file: /run/secrets/kafka-token}."
     )
     ssl_cafile: str | None = Field(
         None, description="Certificates of the authorities that sign brokers', PEM; null: the system's."
@@ -326,15 +396,7 @@ class Kafka(Section):
             if getattr(self, name) is not None and getattr(self, f"{name}_file") is not None:
                 raise ValueError(f"give {name} or {name}_file, not both")
         if self.uses_sasl:
-            has_password = self.sasl_password is not None or self.sasl_password_file is not None
-            needed = {
-                "sasl_mechanism": self.sasl_mechanism,
-                "sasl_username": self.sasl_username,
-                "sasl_password or sasl_password_file": has_password,
-            }
-            missing = [name for name, value in needed.items() if not value]
-            if missing:
-                raise ValueError(f"security_protocol {self.security_protocol} needs {', '.join(missing)}")
+            self._require_login_keys()
         elif self.sasl_mechanism is not None:
             raise ValueError(
                 f"sasl_mechanism is given, but security_protocol {self.security_protocol} has no login. "
@@ -349,6 +411,28 @@ class Kafka(Section):
         if self.ssl_keyfile is not None and self.ssl_certfile is None:
             raise ValueError("ssl_keyfile is given without ssl_certfile. Give both")
         return self
+
+    def _require_login_keys(self) -> None:
+        has_password = self.sasl_password is not None or self.sasl_password_file is not None
+        password = {
+            "sasl_username": bool(self.sasl_username),
+            "sasl_password or sasl_password_file": has_password,
+        }
+        oauth = {"sasl_oauth": self.sasl_oauth is not None}
+        if self.sasl_mechanism == "OAUTHBEARER":
+            needed, foreign = oauth, password
+        elif self.sasl_mechanism == "AWS_MSK_IAM":
+            needed, foreign = {}, password | oauth
+        else:
+            needed, foreign = {"sasl_mechanism": self.sasl_mechanism is not None, **password}, oauth
+        if missing := [name for name, value in needed.items() if not value]:
+            raise ValueError(f"security_protocol {self.security_protocol} needs {', '.join(missing)}")
+        if extra := [name for name, value in foreign.items() if value]:
+            raise ValueError(
+                f"sasl_mechanism {self.sasl_mechanism} takes no {', '.join(extra)}. Leave it out"
+            )
+        if self.sasl_mechanism == "AWS_MSK_IAM" and not self.uses_tls:
+            raise ValueError("sasl_mechanism AWS_MSK_IAM needs TLS. Set security_protocol to SASL_SSL")
 
     @model_validator(mode="after")
     def _keys_have_schemas(self) -> Self:

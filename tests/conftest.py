@@ -20,6 +20,7 @@ from s3_server import (
     S3Server,
     s3,  # noqa: F401  for all tests
 )
+from oauth_broker import oauth_broker  # noqa: F401
 from secure_broker import secure  # noqa: F401  for all tests
 from warm_popen import pytest_runtestloop  # noqa: F401  a hook
 
