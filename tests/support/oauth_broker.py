@@ -4,6 +4,7 @@ import base64
 import json
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -131,7 +132,8 @@ def _serve(service: TokenService) -> ThreadingHTTPServer:
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(raw)))
             self.end_headers()
-            self.wfile.write(raw)
+            with suppress(ConnectionError):  # the client may not wait
+                self.wfile.write(raw)
 
         def log_message(self, *_: object) -> None:
             pass
