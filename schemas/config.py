@@ -119,7 +119,7 @@ class Features(Section):
         ends = {"features.edge": (fields.src, self.edge), "features.node": (fields.node, self.node)}
         widths = {key: width for key, (path, width) in ends.items() if path is not None}
         sizes = " and ".join(f"{key} is {width}" for key, width in widths.items())
-        where = f"kafka.topics: fields of topic {topic.name}"
+        where = f"kafka.topics: fields of topic {topic.label}"
         if isinstance(fields.features, list):
             made = [one.width if isinstance(one, HashFeature) else 1 for one in fields.features]
             count = sum(made)
@@ -276,7 +276,7 @@ class StreamConfig(Service):
         for topic in self.kafka.topics:
             if topic.id_prefix and self.ids != "string":
                 raise ValueError(
-                    f"kafka.topics: id_prefix of topic {topic.name} makes ids text, but ids is int. Set ids: string"
+                    f"kafka.topics: id_prefix of topic {topic.label} makes ids text, but ids is int. Set ids: string"
                 )
             if (misfit := self.features.misfit(topic)) is not None:
                 raise ValueError(misfit)
@@ -291,6 +291,9 @@ class StreamConfig(Service):
                     f"publish: topic {wanted} is used twice. Give each publication a topic of its own, neither one that is "
                     "read nor that of the dead letters"
                 )
+        self.kafka._publications = frozenset(topics)
+        if self.kafka.has_patterns and self.runner.name == "flink":
+            raise ValueError("kafka.topics: pattern needs runner.name local. Name the topics for Flink")
         if any(one.format in WITH_REGISTRY for one in self.publish) and self.kafka.schema_registry is None:
             raise ValueError(
                 "publish: format avro needs a registry. Give its address in kafka.schema_registry.url"

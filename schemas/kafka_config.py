@@ -2,10 +2,20 @@
 
 import json
 import re
+from collections.abc import Iterable
+from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 
 from freshet_graph.schemas.fields import Fields, IdPrefix, OpName, Path, PathKeys, RecordColumn, path_keys
 from freshet_graph.schemas.section import Section
@@ -19,10 +29,47 @@ SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"
 _KEYS_BY_REGISTRY = frozenset({"avro"})
 
 
-class Topic(Section):
-    """One Kafka topic with events."""
+def _start(value: Any) -> Any:
+    if value in ("earliest", "latest"):
+        return value
+    try:
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError:
+        moment = None
+    if not isinstance(moment, datetime) or moment.tzinfo is None:
+        raise ValueError("must be earliest, latest, or a time with its zone, such as 2026-01-01T00:00:00Z")
+    return moment
 
-    name: TopicName = Field(description="Topic name.")
+
+def _expression(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(
+            f"{pattern!r} is no regular expression: {error}. A dot of a name is written \\."
+        ) from None
+    return pattern
+
+
+StartAt = Annotated[Literal["earliest", "latest"] | datetime, BeforeValidator(_start)]
+"""Where a topic begins: at its first message, after its last, or at the first message of a time or later."""
+
+
+class Topic(Section):
+    """One Kafka topic with events, or all topics whose names match a pattern."""
+
+    name: TopicName | None = Field(None, description="Topic name; or give pattern.")
+    pattern: Annotated[str, Field(min_length=1), AfterValidator(_expression)] | None = Field(
+        None,
+        description="Instead of name: a regular expression of whole names, such as payments\\..*; topics that match are read "
+        "while they exist. A topic's own name comes before patterns, a pattern before those after it. Topics that the stream "
+        "writes, and Kafka's own (__), match none.",
+    )
+    start: StartAt | None = Field(
+        None,
+        description="Where it begins if the log does not know it: earliest, latest, or a time such as 2026-01-01T00:00:00Z "
+        "(by the records' timestamps); null: as kafka.start.",
+    )
     format: str = Field(
         "json",
         description="How its messages are written: json, arrow, avro, debezium, debezium-avro, or a format of another package. "
@@ -88,20 +135,31 @@ class Topic(Section):
             return ops
         return {word if isinstance(word, str) else json.dumps(word): meaning for word, meaning in ops.items()}
 
+    @property
+    def label(self) -> str:
+        """Its name or pattern, for sentences."""
+        return str(self.name or self.pattern)
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        if (self.name is None) == (self.pattern is None):
+            raise ValueError("a topic has either name or pattern. Give one of them")
+        return self
+
     @model_validator(mode="after")
     def _mapped(self) -> Self:
         if self.fields is not None and self.ops is not None and self.fields.op is None:
             raise ValueError(
-                f"topic {self.name}: ops has the words of op, but fields names no op. Name op in fields"
+                f"topic {self.label}: ops has the words of op, but fields names no op. Name op in fields"
             )
         if self.key_format != "text" and not any(keys[0] == "$key" for keys in self.record_paths):
             raise ValueError(
-                f"topic {self.name}: key_format is given, but fields names no $key. Leave it out"
+                f"topic {self.label}: key_format is given, but fields names no $key. Leave it out"
             )
         inside = [keys for keys in self.record_paths if keys[0] == "$key" and len(keys) > 1]
         if inside and self.key_format not in ("json", "avro"):
             raise ValueError(
-                f"topic {self.name}: fields names {'.'.join(inside[0])}, but key_format is {self.key_format}. "
+                f"topic {self.label}: fields names {'.'.join(inside[0])}, but key_format is {self.key_format}. "
                 "Set key_format to json or avro"
             )
         return self
@@ -115,14 +173,14 @@ class Topic(Section):
     def _elements_have_fields(self) -> Self:
         if self.many_keys and self.fields is None:
             raise ValueError(
-                f"topic {self.name}: many is {self.many}, but fields is missing. Name fields inside of it, such as "
+                f"topic {self.label}: many is {self.many}, but fields is missing. Name fields inside of it, such as "
                 f"{self.many}.src"
             )
         if self.many_keys and self.fields is not None:
             paths = [keys for _, _, keys in self.fields.paths()]
             if not any(keys[: len(self.many_keys)] == self.many_keys for keys in paths):
                 raise ValueError(
-                    f"topic {self.name}: no field lies inside of many, {self.many}. Write paths from the begin of the "
+                    f"topic {self.label}: no field lies inside of many, {self.many}. Write paths from the begin of the "
                     f"message, such as {self.many}.{'.'.join(paths[0])}"
                 )
         return self
@@ -359,21 +417,59 @@ class Kafka(Section):
     on_gap: Literal["fail", "skip"] = Field(
         "fail", description="If retention deleted unread offsets: stop, or skip and count them."
     )
-    start: Literal["earliest", "latest"] = Field(
+    start: StartAt = Field(
         "earliest",
-        description="Where a topic that is new to the log begins; partitions added to a known topic begin at earliest.",
+        description="Where a topic that is new to the log begins: earliest, latest, or a time such as 2026-01-01T00:00:00Z. "
+        "Partitions added to a known topic, and topics that join a pattern later, begin at earliest.",
     )
     metadata_refresh_s: float = Field(
-        5.0, gt=0, le=3600, description="Seconds between checks for new partitions."
+        5.0, gt=0, le=3600, description="Seconds between checks for new partitions and topics."
     )
+    _publications: frozenset[str] = PrivateAttr(default=frozenset())
+    """Topics of the section ``publish``, which no pattern reads."""
 
     @field_validator("topics")
     @classmethod
     def _distinct(cls, topics: list[Topic]) -> list[Topic]:
-        names = [topic.name for topic in topics]
+        names = [topic.label for topic in topics]
         if len(set(names)) < len(names):
             raise ValueError(f"topics must have distinct names, found {names}")
         return topics
+
+    @property
+    def has_patterns(self) -> bool:
+        """Whether topics are read that no name names."""
+        return any(topic.pattern is not None for topic in self.topics)
+
+    def topic_of(self, name: str) -> Topic | None:
+        """The entry by which a topic is read, with its name; None: it is not read.
+
+        An entry with that name comes first, then the first pattern that matches. The copy of a pattern's entry has both.
+        """
+        for topic in self.topics:
+            if topic.name == name:
+                return topic
+        if name.startswith("__") or name == self.dead_letters or name in self._publications:
+            return None
+        for topic in self.topics:
+            if topic.pattern is not None and re.fullmatch(topic.pattern, name):
+                return topic.model_copy(update={"name": name})
+        return None
+
+    def start_of(self, name: str) -> StartAt | None:
+        """Where a topic begins if the log does not know it; None: it is not read."""
+        topic = self.topic_of(name)
+        return None if topic is None else topic.start or self.start
+
+    def by_pattern(self, name: str) -> bool:
+        """Whether a topic is read for a pattern: it may come and go."""
+        topic = self.topic_of(name)
+        return topic is not None and topic.pattern is not None
+
+    def topics_among(self, existing: Iterable[str]) -> list[str]:
+        """All names in the configuration, and those existing topics that match a pattern, in order of name."""
+        names = [topic.name for topic in self.topics if topic.name is not None]
+        return names + sorted(name for name in existing if self.by_pattern(name))
 
     @property
     def servers(self) -> list[str]:
@@ -439,7 +535,7 @@ class Kafka(Section):
         for topic in self.topics:
             if topic.key_format in _KEYS_BY_REGISTRY and self.schema_registry is None:
                 raise ValueError(
-                    f"topic {topic.name}: key_format is avro, whose schemas are in a registry. "
+                    f"topic {topic.label}: key_format is avro, whose schemas are in a registry. "
                     "Give its address in kafka.schema_registry.url"
                 )
         return self

@@ -84,10 +84,10 @@ def _topic(name: str, message_format: str, file: Path | None, bootstrap: str | N
 
     kafka = brokers(file, bootstrap, None)
     config = load_config(StreamConfig, file) if file is not None else None
-    topics = {topic.name: topic for topic in config.kafka.topics} if config is not None else {}
-    topic = topics.get(name) or Topic(name=name, format=message_format)
+    known = config.kafka.topic_of(name) if config is not None else None
+    topic = known or Topic(name=name, format=message_format)
     try:
-        return try_messages(kafka, topic, newest(kafka, name, messages), config if name in topics else None)
+        return try_messages(kafka, topic, newest(kafka, name, messages), None if known is None else config)
     except UnavailableError as error:
         raise Failure(f"topic {name}: {error}") from error
 
