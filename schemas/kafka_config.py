@@ -542,7 +542,7 @@ class Kafka(Section):
 
     @model_validator(mode="after")
     def _letters_go_elsewhere(self) -> Self:
-        if self.dead_letters in {topic.name for topic in self.topics}:
+        if self.dead_letters in {topic.name for topic in self.topics if topic.name is not None}:
             raise ValueError(
                 f"dead_letters is {self.dead_letters!r}, which is among topics: refused messages would come back for ever. "
                 "Choose a topic that is not read"
