@@ -230,7 +230,7 @@ def _require_reach(config: StreamConfig, history: HistoryRecord, begun: Containe
     for topic, _ in partitions:
         if starts[topic] != "earliest":
             raise Failure(
-                f"kafka.start of topic {topic} is {starts[topic]}, but after a history Kafka must be read from the end of the "
+                f"kafka.start is {starts[topic]} (topic {topic}), but after a history Kafka must be read from the end of the "
                 "history. Set kafka.start: earliest"
             )
     if not partitions:

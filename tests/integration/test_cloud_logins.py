@@ -12,7 +12,19 @@ from kafka_broker import free_addresses
 from log_lines import error_of
 from oauth_broker import CLIENT, SECRET, SESSION_MS, OAuthBroker, unsecured
 from running_job import Running, events_of, reached
-from streaming import T0, command, configuration, edge, fresh_topic, interactions, read_topic, result, run_job, send, written
+from streaming import (
+    T0,
+    command,
+    configuration,
+    edge,
+    fresh_topic,
+    interactions,
+    read_topic,
+    result,
+    run_job,
+    send,
+    written,
+)
 from structlog.testing import capture_logs
 
 from freshet_graph.schemas.config import Kafka, StreamConfig
@@ -88,7 +100,9 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-def test_what_is_wrong_is_one_sentence_with_its_remedy(oauth_broker: OAuthBroker, tmp_path: Path, case: str) -> None:
+def test_what_is_wrong_is_one_sentence_with_its_remedy(
+    oauth_broker: OAuthBroker, tmp_path: Path, case: str
+) -> None:
     service, keys, file = oauth_broker.service, oauth_broker.login(), tmp_path / "token"
     match case:
         case "endpoint that is away":
@@ -145,11 +159,13 @@ def test_a_provider_of_another_package_gives_the_tokens(
         greet(Kafka.model_validate({"topics": [{"name": "any"}], **keys}), "connecting")
 
     meet(provider="ours")
-    with pytest.raises(Failure, match="connecting: kafka.sasl_oauth.provider ours: the vault is sealed"):
+    with pytest.raises(Failure, match=r"connecting: kafka.sasl_oauth.provider ours: the vault is sealed"):
         meet(provider="ours", params={"life_s": -1.0})
-    with pytest.raises(Failure, match="unknown token provider 'our'; expected one of ours. Did you mean ours"):
+    with pytest.raises(
+        Failure, match=r"unknown token provider 'our'; expected one of ours. Did you mean ours"
+    ):
         meet(provider="our")
-    with pytest.raises(Failure, match="kafka.sasl_oauth.params of ours: "):
+    with pytest.raises(Failure, match=r"kafka.sasl_oauth.params of ours: "):
         meet(provider="ours", params={"lifes": 1})
 
 

@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient
@@ -122,7 +121,9 @@ def test_topics_join_and_leave_a_running_job_and_the_others_are_read(
     finally:
         running.close()
     gone = next(line for line in logs if line["event"].startswith("a topic is gone"))
-    assert re.search(rf"topic {re.escape(b)} at \S+ was deleted\. The messages read are in the log", gone["reason"])
+    assert re.search(
+        rf"topic {re.escape(b)} at \S+ was deleted\. The messages read are in the log", gone["reason"]
+    )
     assert [ran.events for ran in running.ran] == [14]
     assert by_topic(store) == {a: 10, other: 1, b: 4}, "neither dead letters nor exports"
     assert len(read_topic(kafka, dead)) == 1
@@ -163,7 +164,9 @@ def test_a_job_killed_around_a_join_has_each_message_once(kafka: str, tmp_path: 
     store = tmp_path / "store"
     a = made(kafka, f"{stem}.a", edges(1, 50))
     topic = {"pattern": rf"{stem}\..*", "start": "latest"}
-    path = written(tmp_path, configuration(store, kafka, topic, kafka=LOOK, snapshots={"commit_every_s": 0.05}))
+    path = written(
+        tmp_path, configuration(store, kafka, topic, kafka=LOOK, snapshots={"commit_every_s": 0.05})
+    )
     expected = {a: 50}
     for turn in range(4):
         job = started("run", "--config", path, log=tmp_path / "out")
@@ -200,7 +203,10 @@ def test_each_topic_begins_where_its_start_says(kafka: str, tmp_path: Path) -> N
             [{"value": edge(number, i, T0 + i), "timestamp_ms": t} for i, t in enumerate(times)],
         )  # fmt: skip
     starts = ["earliest", "latest", "2026-01-01T01:00:00+01:00", "2026-01-02T00:00:00Z", None]
-    entries = [{"name": name, **({"start": start} if start else {})} for name, start in zip(topics, starts)]
+    entries = [
+        {"name": name, **({"start": start} if start else {})}
+        for name, start in zip(topics, starts, strict=True)
+    ]
     content = configuration(store, kafka, *entries, kafka={"start": moment})  # as YAML reads it
     ran = result("run", "--config", written(tmp_path, content), "--until-idle", "0.5")
     rows = [(src, dst) for _, src, dst, _ in triples(log_table(store))]

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 from urllib.parse import parse_qs, unquote_plus
@@ -23,7 +22,12 @@ SESSION_MS = 4_000
 """Brokers want another login after so long."""
 
 _MODULE = "org.apache.kafka.common.security.oauthbearer"
-_LISTENERS = {"CONTROLLER": "PLAINTEXT", "PLAIN": "PLAINTEXT", "UNSECURED": "SASL_PLAINTEXT", "SIGNED": "SASL_PLAINTEXT"}
+_LISTENERS = {
+    "CONTROLLER": "PLAINTEXT",
+    "PLAIN": "PLAINTEXT",
+    "UNSECURED": "SASL_PLAINTEXT",
+    "SIGNED": "SASL_PLAINTEXT",
+}
 
 
 def _base64(raw: bytes) -> str:
@@ -74,7 +78,13 @@ class TokenService:
     def token(self) -> str:
         """A signed token."""
         now = int(time.time())
-        claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": USER, "iat": now, "exp": now + self.life_s} | self.claims
+        claims = {
+            "iss": ISSUER,
+            "aud": AUDIENCE,
+            "sub": USER,
+            "iat": now,
+            "exp": now + self.life_s,
+        } | self.claims
         signed = f"{_part({'alg': 'RS256', 'kid': 'one'})}.{_part(claims)}"
         key = self._other if self.stranger else self._key
         return f"{signed}.{_base64(key.sign(signed.encode(), padding.PKCS1v15(), hashes.SHA256()))}"
@@ -93,7 +103,9 @@ class TokenService:
         if self.status is not None:
             return self.status, {"error": "temporarily_unavailable"}
         name, _, secret = base64.b64decode(login.removeprefix("Basic ")).decode().partition(":")
-        if (unquote_plus(name), unquote_plus(secret)) != (CLIENT, SECRET) or form["grant_type"] != "client_credentials":
+        if (unquote_plus(name), unquote_plus(secret)) != (CLIENT, SECRET) or form[
+            "grant_type"
+        ] != "client_credentials":
             return 401, {"error": "invalid_client", "error_description": "unknown client\nor wrong secret."}
         return 200, {"access_token": self.token(), "token_type": "Bearer", "expires_in": self.life_s}
 
@@ -118,10 +130,10 @@ class OAuthBroker:
 
 def _serve(service: TokenService) -> ThreadingHTTPServer:
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:  # noqa: N802
+        def do_GET(self) -> None:
             self._say(200, service.keys())
 
-        def do_POST(self) -> None:  # noqa: N802
+        def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"])).decode()
             form = {key: values[0] for key, values in parse_qs(body).items()}
             self._say(*service.answer(form, self.headers["Authorization"] or ""))
@@ -153,7 +165,9 @@ def oauth_broker(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     signed = "listener.name.signed"
     properties = {
         "listeners": ",".join(f"{name}://{address}" for name, address in addresses.items()),
-        "advertised.listeners": ",".join(f"{name}://{address}" for name, address in addresses.items() if name != "CONTROLLER"),
+        "advertised.listeners": ",".join(
+            f"{name}://{address}" for name, address in addresses.items() if name != "CONTROLLER"
+        ),
         "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, kind in _LISTENERS.items()),
         "controller.quorum.voters": f"1@{addresses['CONTROLLER']}",
         "inter.broker.listener.name": "PLAIN",
@@ -168,7 +182,13 @@ def oauth_broker(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         key = f"listener.name.{name}.oauthbearer.sasl.jaas.config"
         properties[key] = f"{_MODULE}.OAuthBearerLoginModule required;"
     java = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={service.url}/keys"
-    broker("start", "--data", data, *(f"--property={key}={value}" for key, value in properties.items()), java=java)
+    broker(
+        "start",
+        "--data",
+        data,
+        *(f"--property={key}={value}" for key, value in properties.items()),
+        java=java,
+    )
     try:
         yield OAuthBroker(addresses, service)
     finally:

@@ -52,8 +52,15 @@ def source(answers: list[Any]) -> Callable[[], tuple[str, float]]:
     return get
 
 
-def test_a_token_is_used_for_three_quarters_of_its_life_and_to_its_end_if_there_is_no_other(clock: Clock) -> None:
-    answers: list[Any] = [("one", 100.0), CredentialError("away"), CredentialError("still away"), ("two", 100.0)]
+def test_a_token_is_used_for_three_quarters_of_its_life_and_to_its_end_if_there_is_no_other(
+    clock: Clock,
+) -> None:
+    answers: list[Any] = [
+        ("one", 100.0),
+        CredentialError("away"),
+        CredentialError("still away"),
+        ("two", 100.0),
+    ]
     tokens = Tokens("the source", source(answers), 5.0)
     assert [tokens.token(), tokens.token()] == ["one", "one"]
     clock.now_s += 76
@@ -92,7 +99,9 @@ def test_a_source_that_hangs_holds_up_a_login_for_a_moment_while_the_last_token_
     clock.now_s += 80
     assert tokens.token() == "one"
     clock.now_s += 30
-    with pytest.raises(CredentialError, match=r"the source gives no token within 0\.02 s\. It is asked again"):
+    with pytest.raises(
+        CredentialError, match=r"the source gives no token within 0\.02 s\. It is asked again"
+    ):
         tokens.token()
     over.set()
 
@@ -101,17 +110,26 @@ def test_a_source_that_hangs_holds_up_a_login_for_a_moment_while_the_last_token_
     ("keys", "sentence"),
     [
         ({"sasl_mechanism": "OAUTHBEARER"}, "SASL_SSL needs sasl_oauth"),
-        ({"sasl_mechanism": "OAUTHBEARER", "sasl_oauth": {}}, "sasl_oauth has no source. Give one of token_endpoint, token_file"),
+        (
+            {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth": {}},
+            "sasl_oauth has no source. Give one of token_endpoint, token_file",
+        ),
         (
             {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth": OAUTH | {"token_file": "/t"}},
             "sasl_oauth has token_endpoint and token_file. Give one of",
         ),
         (
-            {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth": {"token_endpoint": "https://a/t", "client_id": "x"}},
+            {
+                "sasl_mechanism": "OAUTHBEARER",
+                "sasl_oauth": {"token_endpoint": "https://a/t", "client_id": "x"},
+            },
             "sasl_oauth.token_endpoint needs client_id, and client_secret or client_secret_file",
         ),
         (
-            {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth": OAUTH | {"token_endpoint": "https://a:secret@b/t"}},
+            {
+                "sasl_mechanism": "OAUTHBEARER",
+                "sasl_oauth": OAUTH | {"token_endpoint": "https://a:secret@b/t"},
+            },
             "must be an address such as https://login.example.org/oauth2/token",
         ),
         (
@@ -122,7 +140,10 @@ def test_a_source_that_hangs_holds_up_a_login_for_a_moment_while_the_last_token_
             {"sasl_mechanism": "PLAIN", "sasl_username": "x", "sasl_password": "y", "sasl_oauth": OAUTH},
             "sasl_mechanism PLAIN takes no sasl_oauth",
         ),
-        ({"security_protocol": "SASL_PLAINTEXT"}, "sasl_mechanism AWS_MSK_IAM needs TLS. Set security_protocol to SASL_SSL"),
+        (
+            {"security_protocol": "SASL_PLAINTEXT"},
+            "sasl_mechanism AWS_MSK_IAM needs TLS. Set security_protocol to SASL_SSL",
+        ),
     ],
 )
 def test_a_login_that_cannot_work_is_refused_with_its_key(keys: dict[str, Any], sentence: str) -> None:
@@ -135,7 +156,13 @@ def test_a_login_that_cannot_work_is_refused_with_its_key(keys: dict[str, Any], 
 @pytest.fixture
 def no_aws(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """No credentials, and nothing asked in a network."""
-    for name in ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_DEFAULT_REGION"):
+    for name in (
+        "AWS_PROFILE",
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "AWS_DEFAULT_REGION",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
@@ -143,13 +170,20 @@ def no_aws(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_missing_credentials_and_region_of_aws_are_named_before_a_broker_is_asked(no_aws: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_and_region_of_aws_are_named_before_a_broker_is_asked(
+    no_aws: pytest.MonkeyPatch,
+) -> None:
     kafka = Kafka.model_validate(MSK)
-    with pytest.raises(CredentialError, match="reading: .*gives no credentials of AWS. Set AWS_PROFILE, or AWS_ACCESS_KEY_ID"):
+    with pytest.raises(
+        CredentialError,
+        match=r"reading: .*gives no credentials of AWS. Set AWS_PROFILE, or AWS_ACCESS_KEY_ID",
+    ):
         greet(kafka, "reading")
     no_aws.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
     no_aws.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    with pytest.raises(CredentialError, match="the region of the cluster is unknown. Set AWS_DEFAULT_REGION"):
+    with pytest.raises(
+        CredentialError, match=r"the region of the cluster is unknown. Set AWS_DEFAULT_REGION"
+    ):
         greet(kafka, "reading")
     no_aws.setenv("AWS_PROFILE", "nobody")
     with pytest.raises(CredentialError, match=r"AWS_MSK_IAM: .*nobody.*\. Check the AWS_ variables"):
@@ -158,7 +192,9 @@ def test_missing_credentials_and_region_of_aws_are_named_before_a_broker_is_aske
 
 
 @pytest.mark.parametrize("session_token", [None, "a/session+token=="])
-def test_the_payload_for_msk_is_signed_as_aws_signs_it(no_aws: pytest.MonkeyPatch, session_token: str | None) -> None:
+def test_the_payload_for_msk_is_signed_as_aws_signs_it(
+    no_aws: pytest.MonkeyPatch, session_token: str | None
+) -> None:
     no_aws.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
     no_aws.setenv("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY")
     no_aws.setenv("AWS_DEFAULT_REGION", "eu-central-1")
@@ -186,7 +222,11 @@ def test_the_payload_for_msk_is_signed_as_aws_signs_it(no_aws: pytest.MonkeyPatc
         SigV4QueryAuth(credentials, "kafka-cluster", "eu-central-1", expires=900).add_auth(request)
         return {key.lower(): value[0] for key, value in parse_qs(urlsplit(request.url).query).items()}
 
-    no_aws.setattr("botocore.auth.get_current_datetime", lambda remove_tzinfo=True: moment.replace(tzinfo=None), raising=False)
+    no_aws.setattr(
+        "botocore.auth.get_current_datetime",
+        lambda remove_tzinfo=True: moment.replace(tzinfo=None),
+        raising=False,
+    )
     expected = signed()
     assert payload.pop("version") == "2020_10_22"
     assert payload.pop("host") == host
