@@ -166,7 +166,7 @@ def test_a_provider_of_another_package_gives_the_tokens(
     ):
         meet(provider="our")
     with pytest.raises(Failure, match=r"kafka.sasl_oauth.params of ours: "):
-        meet(provider="ours", params={"lifes": 1})
+        meet(provider="ours", params={"life": 1})
 
 
 @pytest.mark.slow
