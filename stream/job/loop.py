@@ -237,7 +237,8 @@ class Cycle:
 
     def _over(self, now_s: float) -> bool:
         reader = self.reader
-        self._log.topics.leave(reader.left)
+        if reader.left:
+            self._log.topics.leave(reader.left)
         if self._log.topics.changed or reader.given_up:
             return True
         # Counted from its first poll, and never while messages wait: each cycle makes progress.

@@ -69,7 +69,8 @@ class TopicWatch:
     @property
     def changed(self) -> bool:
         """Whether the topics are no longer as they are being read."""
-        leaves = any(topic in self.left or topic in self._gone for topic, _ in self._reading or ())
+        leaving = self.left.keys() | self._gone
+        leaves = bool(leaving) and any(topic in leaving for topic, _ in self._reading or ())
         return self.lost is not None or bool(self.added) or leaves
 
     def reading(self, partitions: Iterable[Key]) -> None:

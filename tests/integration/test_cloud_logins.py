@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from installed import install, look_again
 from kafka_broker import free_addresses
 from log_lines import error_of
 from oauth_broker import CLIENT, SECRET, SESSION_MS, OAuthBroker, unsecured
@@ -131,42 +132,34 @@ def test_what_is_wrong_is_one_sentence_with_its_remedy(
     assert not [secret for secret in (SECRET, "not it") if secret in done.stderr]
 
 
-def test_a_provider_of_another_package_gives_the_tokens(
-    oauth_broker: OAuthBroker, monkeypatch: pytest.MonkeyPatch
+def test_the_provider_that_the_page_shows_gives_the_tokens_from_another_package(
+    oauth_broker: OAuthBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from freshet_graph.schemas.section import Section
-
-    class Options(Section):
-        life_s: float = 60
-
-    class Ours:
-        name = "ours"
-        Options: type[Section]
-
-        def __init__(self, options: Any) -> None:
-            self._life_s = options.life_s
-
-        def token(self) -> str:
-            if self._life_s < 0:
-                raise RuntimeError("the vault is sealed")
-            return unsecured(self._life_s)
-
-    Ours.Options = Options
-    monkeypatch.setitem(logins.TOKEN_PROVIDERS.registered, "ours", Ours)
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text(encoding="utf-8")
+    (source,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    source += "\n\ndef read_from_the_vault(role):\n    import pathlib\n\n    return pathlib.Path(role).read_text()\n"
+    site = tmp_path / "site"
+    site.mkdir()
+    monkeypatch.syspath_prepend(site)
+    install(site, "their-tokens", source, {"vault": "their_tokens:Vault"}, group="freshet.tokens")
 
     def meet(**oauth: Any) -> None:
         keys = oauth_broker.login("UNSECURED", **oauth)
         greet(Kafka.model_validate({"topics": [{"name": "any"}], **keys}), "connecting")
 
-    meet(provider="ours")
-    with pytest.raises(Failure, match=r"connecting: kafka.sasl_oauth.provider ours: the vault is sealed"):
-        meet(provider="ours", params={"life_s": -1.0})
+    vault = tmp_path / "vault"
+    with pytest.raises(Failure, match=r"connecting: kafka\.sasl_oauth\.provider vault: .*No such file"):
+        meet(provider="vault", params={"role": str(vault)})
+    monkeypatch.setattr(logins, "_sources", [])
+    vault.write_text(unsecured())
+    meet(provider="vault", params={"role": str(vault)})
     with pytest.raises(
-        Failure, match=r"unknown token provider 'our'; expected one of ours. Did you mean ours"
+        Failure, match=r"unknown token provider 'valt'; expected one of vault. Did you mean vault"
     ):
-        meet(provider="our")
-    with pytest.raises(Failure, match=r"kafka.sasl_oauth.params of ours: "):
-        meet(provider="ours", params={"life": 1})
+        meet(provider="valt")
+    with pytest.raises(Failure, match=r"kafka\.sasl_oauth\.params of vault: key role is missing"):
+        meet(provider="vault")
+    look_again()
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Topics by pattern, which come and go under a running job, and topics that begin at a time."""
 
 import re
+import threading
 import time
 import urllib.request
 import uuid
@@ -34,7 +35,10 @@ from streaming import (
 from structlog.testing import capture_logs
 
 from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.stream.kafka.reader import PartitionReader
 from freshet_graph.stream.kafka.topics import ensure_topic
+from freshet_graph.stream.microbatch import RawBatch
+from freshet_graph.stream.store.errors import OffsetGapError
 from freshet_graph.stream.store.log.reader import LogReader
 
 pytestmark = pytest.mark.integration
@@ -158,6 +162,44 @@ def test_a_topic_made_again_is_left_out_with_a_sentence_and_the_others_are_read(
     assert re.search(f"{sentence}.*Choose a new store, or a topic of another name", error_of(done.stderr))
     assert by_topic(store) == {a: 9, b: 5}
     assert 9 not in {src for _, src, _, _ in triples(log_table(store))}
+
+
+def test_nothing_of_a_topic_made_again_is_committed_and_the_next_start_leaves_it_out(
+    kafka: str, tmp_path: Path, admin: KafkaAdminClient, stem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its new messages are read before anybody looks at the topics."""
+    store, event, take = tmp_path / "store", threading.Event(), PartitionReader.take
+    a, b = made(kafka, f"{stem}.a", edges(1, 5)), made(kafka, f"{stem}.b", edges(2, 5))
+
+    def wait(self: PartitionReader, topic: str, partition: int) -> RawBatch:
+        while event.is_set():
+            time.sleep(0.02)
+        return take(self, topic, partition)
+
+    def longer() -> None:
+        reached(lambda: by_topic(store) == {a: 5, b: 5})
+        event.set()
+        time.sleep(0.6)  # a fetch that is under way comes back
+        made_again(kafka, admin, b)
+        send(kafka, b, edges(9, 20))
+        event.clear()
+
+    monkeypatch.setattr(PartitionReader, "take", wait)
+    content = configuration(store, kafka, {"pattern": rf"{stem}\.[ab]"}, kafka={"metadata_refresh_s": 3_600})
+    thread = threading.Thread(target=longer)
+    thread.start()
+    sentence = rf"topic {re.escape(b)} at \S+ was deleted and made again since the log read it"
+    try:
+        with pytest.raises(OffsetGapError, match=sentence):
+            run_job(content, until_idle_s=10)
+    finally:
+        event.clear()
+        thread.join()
+    assert by_topic(store) == {a: 5, b: 5}
+    send(kafka, a, edges(1, 2, T0 + 10))
+    ran, _ = run_job(content)
+    assert (ran.events, by_topic(store)) == (2, {a: 7, b: 5})
+    assert [bool(re.search(sentence, reason)) for reason in ran.held_topics] == [True]
 
 
 def test_a_job_killed_around_a_join_has_each_message_once(kafka: str, tmp_path: Path, stem: str) -> None:

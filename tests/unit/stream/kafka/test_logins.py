@@ -13,12 +13,14 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from kafka.net.sasl import get_sasl_mechanism, msk
 
-from freshet_graph.schemas.config import Kafka
+from freshet_graph.schemas.config import Kafka, StreamConfig
+from freshet_graph.stream.cluster.plan import ClusterPlan
 from freshet_graph.stream.kafka import logins
 from freshet_graph.stream.kafka.client import client_settings
 from freshet_graph.stream.kafka.greeting import greet
 from freshet_graph.stream.kafka.logins import Tokens, refusal
 from freshet_graph.stream.kafka.tls import CredentialError
+from freshet_graph.stream.service.failure import Failure
 
 MSK = {
     "bootstrap": "b-1.demo.kafka.eu-central-1.amazonaws.com:9098",
@@ -151,6 +153,22 @@ def test_a_login_that_cannot_work_is_refused_with_its_key(keys: dict[str, Any], 
         Kafka.model_validate(MSK | keys)
     assert sentence in str(error.value)
     assert "secret@" not in str(error.value)
+
+
+def test_a_plan_for_flink_has_no_secret_and_workers_take_it_from_their_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keys = {**MSK, "sasl_mechanism": "OAUTHBEARER", "sasl_oauth": OAUTH | {"client_secret": "c4nary"}}
+    config = StreamConfig.model_validate({"graph": "g", "store": "s", "kafka": keys})
+    plan = ClusterPlan.of(config, [])
+    assert "c4nary" not in plan.settings
+    with pytest.raises(
+        Failure, match=r"needs client_id, and client_secret .*Give them to the worker's environment"
+    ):
+        plan.config()
+    monkeypatch.setenv("FRESHET_STREAM_KAFKA__SASL_OAUTH__CLIENT_SECRET", "c4nary")
+    oauth = plan.config().kafka.sasl_oauth
+    assert oauth == config.kafka.sasl_oauth
 
 
 @pytest.fixture
