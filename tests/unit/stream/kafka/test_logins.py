@@ -94,6 +94,7 @@ def test_a_source_that_hangs_holds_up_a_login_for_a_moment_while_the_last_token_
     def get() -> tuple[str, float]:
         if not answers:
             over.wait(30)
+            return "late", 1.0
         return answers.pop()
 
     tokens = Tokens("the source", get, 0.02)
