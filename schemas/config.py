@@ -8,13 +8,13 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from freshet_graph.schemas.events import IdKind
 from freshet_graph.schemas.fields import MAX_PARTS, HashFeature
-from freshet_graph.schemas.kafka_config import Kafka, SchemaRegistry, Topic, TopicName
+from freshet_graph.schemas.kafka_config import Kafka, SaslOAuth, SchemaRegistry, Topic, TopicName
 from freshet_graph.schemas.section import Section
 from freshet_graph.schemas.store_address import Store
 
 __all__ = [
-    "Features", "Kafka", "Lane", "Metrics", "Name", "Publication", "Retention", "Runner", "SchemaRegistry", "Service",
-    "Snapshots", "StreamConfig", "Topic", "TopicName",
+    "Features", "Kafka", "Lane", "Metrics", "Name", "Publication", "Retention", "Runner", "SaslOAuth", "SchemaRegistry",
+    "Service", "Snapshots", "StreamConfig", "Topic", "TopicName",
 ]  # fmt: skip
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
@@ -119,7 +119,7 @@ class Features(Section):
         ends = {"features.edge": (fields.src, self.edge), "features.node": (fields.node, self.node)}
         widths = {key: width for key, (path, width) in ends.items() if path is not None}
         sizes = " and ".join(f"{key} is {width}" for key, width in widths.items())
-        where = f"kafka.topics: fields of topic {topic.name}"
+        where = f"kafka.topics: fields of topic {topic.label}"
         if isinstance(fields.features, list):
             made = [one.width if isinstance(one, HashFeature) else 1 for one in fields.features]
             count = sum(made)
@@ -276,7 +276,7 @@ class StreamConfig(Service):
         for topic in self.kafka.topics:
             if topic.id_prefix and self.ids != "string":
                 raise ValueError(
-                    f"kafka.topics: id_prefix of topic {topic.name} makes ids text, but ids is int. Set ids: string"
+                    f"kafka.topics: id_prefix of topic {topic.label} makes ids text, but ids is int. Set ids: string"
                 )
             if (misfit := self.features.misfit(topic)) is not None:
                 raise ValueError(misfit)
@@ -291,6 +291,9 @@ class StreamConfig(Service):
                     f"publish: topic {wanted} is used twice. Give each publication a topic of its own, neither one that is "
                     "read nor that of the dead letters"
                 )
+        self.kafka._publications = frozenset(topics)
+        if self.kafka.has_patterns and self.runner.name == "flink":
+            raise ValueError("kafka.topics: pattern needs runner.name local. Name the topics for Flink")
         registry = self.kafka.schema_registry
         if any(one.format in WITH_REGISTRY for one in self.publish) and not (registry and registry.url):
             raise ValueError(

@@ -2,10 +2,20 @@
 
 import json
 import re
+from collections.abc import Iterable
+from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 
 from freshet_graph.schemas.fields import Fields, IdPrefix, OpName, Path, PathKeys, RecordColumn, path_keys
 from freshet_graph.schemas.section import Section
@@ -14,16 +24,55 @@ TopicName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
 """A name that Kafka accepts."""
 
 
+SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM"]
+
 _KEYS_BY_REGISTRY = frozenset({"avro"})
 
 SCHEMA_IDS = {"value": "__value_schema_id", "key": "__key_schema_id"}
 """Headers of a record in which Confluent's serializers write the GUID of a schema."""
 
 
-class Topic(Section):
-    """One Kafka topic with events."""
+def _start(value: Any) -> Any:
+    if value in ("earliest", "latest"):
+        return value
+    try:
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError:
+        moment = None
+    if not isinstance(moment, datetime) or moment.tzinfo is None:
+        raise ValueError("must be earliest, latest, or a time with its zone, such as 2026-01-01T00:00:00Z")
+    return moment
 
-    name: TopicName = Field(description="Topic name.")
+
+def _expression(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(
+            f"{pattern!r} is no regular expression: {error}. A dot of a name is written \\."
+        ) from None
+    return pattern
+
+
+StartAt = Annotated[Literal["earliest", "latest"] | datetime, BeforeValidator(_start)]
+"""Where a topic begins: at its first message, after its last, or at the first message of a time or later."""
+
+
+class Topic(Section):
+    """One Kafka topic with events, or all topics whose names match a pattern."""
+
+    name: TopicName | None = Field(None, description="Topic name; or give pattern.")
+    pattern: Annotated[str, Field(min_length=1), AfterValidator(_expression)] | None = Field(
+        None,
+        description="Instead of name: a regular expression of whole names, such as payments\\..*; topics that match are read "
+        "while they exist. A topic's own name comes before patterns, a pattern before those after it. Topics that the stream "
+        "writes, and Kafka's own (__), match none.",
+    )
+    start: StartAt | None = Field(
+        None,
+        description="Where it begins if the log does not know it: earliest, latest, or a time such as 2026-01-01T00:00:00Z "
+        "(by the records' timestamps); null: as kafka.start.",
+    )
     format: str = Field(
         "json",
         description="How its messages are written: json, arrow, avro, protobuf, debezium, debezium-avro, or a format of another "
@@ -91,20 +140,31 @@ class Topic(Section):
             return ops
         return {word if isinstance(word, str) else json.dumps(word): meaning for word, meaning in ops.items()}
 
+    @property
+    def label(self) -> str:
+        """Its name or pattern, for sentences."""
+        return str(self.name or self.pattern)
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        if (self.name is None) == (self.pattern is None):
+            raise ValueError("a topic has either name or pattern. Give one of them")
+        return self
+
     @model_validator(mode="after")
     def _mapped(self) -> Self:
         if self.fields is not None and self.ops is not None and self.fields.op is None:
             raise ValueError(
-                f"topic {self.name}: ops has the words of op, but fields names no op. Name op in fields"
+                f"topic {self.label}: ops has the words of op, but fields names no op. Name op in fields"
             )
         if self.key_format != "text" and not any(keys[0] == "$key" for keys in self.record_paths):
             raise ValueError(
-                f"topic {self.name}: key_format is given, but fields names no $key. Leave it out"
+                f"topic {self.label}: key_format is given, but fields names no $key. Leave it out"
             )
         inside = [keys for keys in self.record_paths if keys[0] == "$key" and len(keys) > 1]
         if inside and self.key_format not in ("json", "avro"):
             raise ValueError(
-                f"topic {self.name}: fields names {'.'.join(inside[0])}, but key_format is {self.key_format}. "
+                f"topic {self.label}: fields names {'.'.join(inside[0])}, but key_format is {self.key_format}. "
                 "Set key_format to json or avro"
             )
         return self
@@ -118,14 +178,14 @@ class Topic(Section):
     def _elements_have_fields(self) -> Self:
         if self.many_keys and self.fields is None:
             raise ValueError(
-                f"topic {self.name}: many is {self.many}, but fields is missing. Name fields inside of it, such as "
+                f"topic {self.label}: many is {self.many}, but fields is missing. Name fields inside of it, such as "
                 f"{self.many}.src"
             )
         if self.many_keys and self.fields is not None:
             paths = [keys for _, _, keys in self.fields.paths()]
             if not any(keys[: len(self.many_keys)] == self.many_keys for keys in paths):
                 raise ValueError(
-                    f"topic {self.name}: no field lies inside of many, {self.many}. Write paths from the begin of the "
+                    f"topic {self.label}: no field lies inside of many, {self.many}. Write paths from the begin of the "
                     f"message, such as {self.many}.{'.'.join(paths[0])}"
                 )
         return self
@@ -261,6 +321,71 @@ class SchemaRegistry(Section):
         return self
 
 
+class SaslOAuth(Section):
+    """Where the tokens of OAUTHBEARER come from: a token endpoint, a file, or a provider of another package."""
+
+    token_endpoint: str | None = Field(
+        None,
+        description="Address that gives tokens for a client's id and secret, such as https://login.example.org/oauth2/token.",
+    )
+    client_id: str | None = Field(None, description="With token_endpoint.")
+    client_secret: SecretStr | None = Field(
+        None,
+        description="With token_endpoint; better from a file or FRESHET_STREAM_KAFKA__SASL_OAUTH__CLIENT_SECRET.",
+    )
+    client_secret_file: str | None = Field(
+        None, description="File with the secret, such as a mounted one; read for every token."
+    )
+    scope: str | None = Field(None, description="Scopes to ask for, with blanks between them; null: none.")
+    parameters: dict[str, str] = Field(
+        default_factory=dict, description="Further parameters of the request, such as {audience: kafka}."
+    )
+    ssl_cafile: str | None = Field(
+        None, description="Certificates of the authorities that sign the endpoint's, PEM; null: the system's."
+    )
+    timeout_s: float = Field(5.0, gt=0, le=60, description="Longest wait for a token, seconds.")
+    token_file: str | None = Field(
+        None, description="Instead of token_endpoint: a file with the token, read at every connection."
+    )
+    provider: str | None = Field(
+        None, description="Instead of token_endpoint: a token provider of another package, by its name."
+    )
+    params: dict[str, Any] = Field(
+        default_factory=dict, description="The provider's own parameters, without secrets."
+    )
+    extensions: dict[str, str] = Field(
+        default_factory=dict, description="Given to brokers with the token, such as {logicalCluster: lkc-1}."
+    )
+
+    @field_validator("token_endpoint")
+    @classmethod
+    def _without_login(cls, url: str | None) -> str | None:
+        # As for the registry, what may hold a password is not repeated.
+        if url is not None and ("@" in url or not _is_http(url)):
+            raise ValueError(
+                "must be an address such as https://login.example.org/oauth2/token. Give the client as client_id and "
+                "client_secret or client_secret_file"
+            )
+        return url
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        sources = ("token_endpoint", "token_file", "provider")
+        given = [name for name in sources if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(
+                f"sasl_oauth has {' and '.join(given) or 'no source'}. Give one of {', '.join(sources)}"
+            )
+        secrets = [
+            name for name in ("client_secret", "client_secret_file") if getattr(self, name) is not None
+        ]
+        if self.token_endpoint is not None and (self.client_id is None or len(secrets) != 1):
+            raise ValueError(
+                "sasl_oauth.token_endpoint needs client_id, and client_secret or client_secret_file. Give both"
+            )
+        return self
+
+
 class Kafka(Section):
     """Broker, topics and client limits."""
 
@@ -277,15 +402,18 @@ class Kafka(Section):
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
         "PLAINTEXT", description="As in Kafka clients."
     )
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
-        None, description="With SASL."
+    sasl_mechanism: SaslMechanism | None = Field(
+        None, description="With SASL. AWS_MSK_IAM takes AWS's own credentials from its environment."
     )
-    sasl_username: str | None = Field(None, description="With SASL.")
+    sasl_username: str | None = Field(None, description="With PLAIN and SCRAM.")
     sasl_password: SecretStr | None = Field(
-        None, description="With SASL; better from a file or FRESHET_STREAM_KAFKA__SASL_PASSWORD."
+        None, description="With PLAIN and SCRAM; better from a file or FRESHET_STREAM_KAFKA__SASL_PASSWORD."
     )
     sasl_password_file: str | None = Field(
         None, description="File with the password, such as a mounted secret; read at every connection."
+    )
+    sasl_oauth: SaslOAuth | None = Field(
+        None, description="With OAUTHBEARER, such as {token_file: /run/secrets/kafka-token}."
     )
     ssl_cafile: str | None = Field(
         None, description="Certificates of the authorities that sign brokers', PEM; null: the system's."
@@ -329,18 +457,21 @@ class Kafka(Section):
     on_gap: Literal["fail", "skip"] = Field(
         "fail", description="If retention deleted unread offsets: stop, or skip and count them."
     )
-    start: Literal["earliest", "latest"] = Field(
+    start: StartAt = Field(
         "earliest",
-        description="Where a topic that is new to the log begins; partitions added to a known topic begin at earliest.",
+        description="Where a topic that is new to the log begins: earliest, latest, or a time such as 2026-01-01T00:00:00Z. "
+        "Partitions added to a known topic, and topics that join a pattern later, begin at earliest.",
     )
     metadata_refresh_s: float = Field(
-        5.0, gt=0, le=3600, description="Seconds between checks for new partitions."
+        5.0, gt=0, le=3600, description="Seconds between checks for new partitions and topics."
     )
+    _publications: frozenset[str] = PrivateAttr(default=frozenset())
+    """Topics of the section ``publish``, which no pattern reads."""
 
     @field_validator("topics")
     @classmethod
     def _distinct(cls, topics: list[Topic]) -> list[Topic]:
-        names = [topic.name for topic in topics]
+        names = [topic.label for topic in topics]
         if len(set(names)) < len(names):
             raise ValueError(f"topics must have distinct names, found {names}")
         return topics
@@ -354,6 +485,41 @@ class Kafka(Section):
         return topic.record_columns | {
             f"$headers.{SCHEMA_IDS[part]}" for part in ("value", "key")[: 1 + with_key]
         }
+
+    @property
+    def has_patterns(self) -> bool:
+        """Whether topics are read that no name names."""
+        return any(topic.pattern is not None for topic in self.topics)
+
+    def topic_of(self, name: str) -> Topic | None:
+        """The entry by which a topic is read, with its name; None: it is not read.
+
+        An entry with that name comes first, then the first pattern that matches. The copy of a pattern's entry has both.
+        """
+        for topic in self.topics:
+            if topic.name == name:
+                return topic
+        if name.startswith("__") or name == self.dead_letters or name in self._publications:
+            return None
+        for topic in self.topics:
+            if topic.pattern is not None and re.fullmatch(topic.pattern, name):
+                return topic.model_copy(update={"name": name})
+        return None
+
+    def start_of(self, name: str) -> StartAt | None:
+        """Where a topic begins if the log does not know it; None: it is not read."""
+        topic = self.topic_of(name)
+        return None if topic is None else topic.start or self.start
+
+    def by_pattern(self, name: str) -> bool:
+        """Whether a topic is read for a pattern: it may come and go."""
+        topic = self.topic_of(name)
+        return topic is not None and topic.pattern is not None
+
+    def topics_among(self, existing: Iterable[str]) -> list[str]:
+        """All names in the configuration, and those existing topics that match a pattern, in order of name."""
+        names = [topic.name for topic in self.topics if topic.name is not None]
+        return names + sorted(name for name in existing if self.by_pattern(name))
 
     @property
     def servers(self) -> list[str]:
@@ -376,15 +542,7 @@ class Kafka(Section):
             if getattr(self, name) is not None and getattr(self, f"{name}_file") is not None:
                 raise ValueError(f"give {name} or {name}_file, not both")
         if self.uses_sasl:
-            has_password = self.sasl_password is not None or self.sasl_password_file is not None
-            needed = {
-                "sasl_mechanism": self.sasl_mechanism,
-                "sasl_username": self.sasl_username,
-                "sasl_password or sasl_password_file": has_password,
-            }
-            missing = [name for name, value in needed.items() if not value]
-            if missing:
-                raise ValueError(f"security_protocol {self.security_protocol} needs {', '.join(missing)}")
+            self._require_login_keys()
         elif self.sasl_mechanism is not None:
             raise ValueError(
                 f"sasl_mechanism is given, but security_protocol {self.security_protocol} has no login. "
@@ -400,20 +558,42 @@ class Kafka(Section):
             raise ValueError("ssl_keyfile is given without ssl_certfile. Give both")
         return self
 
+    def _require_login_keys(self) -> None:
+        has_password = self.sasl_password is not None or self.sasl_password_file is not None
+        password = {
+            "sasl_username": bool(self.sasl_username),
+            "sasl_password or sasl_password_file": has_password,
+        }
+        oauth = {"sasl_oauth": self.sasl_oauth is not None}
+        if self.sasl_mechanism == "OAUTHBEARER":
+            needed, foreign = oauth, password
+        elif self.sasl_mechanism == "AWS_MSK_IAM":
+            needed, foreign = {}, password | oauth
+        else:
+            needed, foreign = {"sasl_mechanism": self.sasl_mechanism is not None, **password}, oauth
+        if missing := [name for name, value in needed.items() if not value]:
+            raise ValueError(f"security_protocol {self.security_protocol} needs {', '.join(missing)}")
+        if extra := [name for name, value in foreign.items() if value]:
+            raise ValueError(
+                f"sasl_mechanism {self.sasl_mechanism} takes no {', '.join(extra)}. Leave it out"
+            )
+        if self.sasl_mechanism == "AWS_MSK_IAM" and not self.uses_tls:
+            raise ValueError("sasl_mechanism AWS_MSK_IAM needs TLS. Set security_protocol to SASL_SSL")
+
     @model_validator(mode="after")
     def _keys_have_schemas(self) -> Self:
         for topic in self.topics:
             registry = self.schema_registry
             if topic.key_format in _KEYS_BY_REGISTRY and not (registry and registry.has_schemas):
                 raise ValueError(
-                    f"topic {topic.name}: key_format is avro, whose schemas are in a registry. "
+                    f"topic {topic.label}: key_format is avro, whose schemas are in a registry. "
                     "Give its address in kafka.schema_registry.url"
                 )
         return self
 
     @model_validator(mode="after")
     def _letters_go_elsewhere(self) -> Self:
-        if self.dead_letters in {topic.name for topic in self.topics}:
+        if self.dead_letters in {topic.name for topic in self.topics if topic.name is not None}:
             raise ValueError(
                 f"dead_letters is {self.dead_letters!r}, which is among topics: refused messages would come back for ever. "
                 "Choose a topic that is not read"

@@ -3,6 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable, Container, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -142,12 +143,8 @@ class StreamMetrics(SinkObserver):
         # Counters begin at zero: rate() and increase() do not see the first value of a series.
         for cause in ("cycle", "partitions", "disk", "lane", "compaction"):
             self._restarts.labels(self._graph, cause)
-        for topic in config.kafka.topics:
-            self._gaps.labels(self._graph, topic.name)
-            self._refused.labels(self._graph, topic.name, str(Reason.DECODER_ERROR))
-            self._late.labels(self._graph, topic.name, config.snapshots.late)
-            for op in Op:
-                self._events.labels(self._graph, topic.name, op.name.lower())
+        self._late_policy = config.snapshots.late
+        self.read(config.kafka.topics_among(()))
 
     # Called by the sink (SinkObserver).
 
@@ -253,8 +250,21 @@ class StreamMetrics(SinkObserver):
         self._gaps.labels(self._graph, topic).inc(offsets)
         self.totals.gap_offsets += offsets
 
+    def read(self, topics: Iterable[str]) -> None:
+        """Topics are read, perhaps from now on: their counters begin at zero."""
+        for topic in topics:
+            self._gaps.labels(self._graph, topic)
+            self._refused.labels(self._graph, topic, str(Reason.DECODER_ERROR))
+            self._late.labels(self._graph, topic, self._late_policy)
+            for op in Op:
+                self._events.labels(self._graph, topic, op.name.lower())
+
     def lag(self, lag: Mapping[tuple[str, int], int]) -> None:
-        """Offsets not read yet, by topic partition."""
+        """Offsets not read yet, by topic partition. Series of partitions that are not among them end."""
+        for topic, partition in self._unread.keys() - lag.keys():
+            for gauge in (self._lag, self._watermark):
+                with suppress(KeyError):
+                    gauge.remove(self._graph, topic, str(partition))
         self._unread = dict(lag)
         for (topic, partition), messages in lag.items():
             self._lag.labels(self._graph, topic, str(partition)).set(messages)

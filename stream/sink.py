@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -273,7 +273,7 @@ class SnapshotSink:
         *,
         clock: Callable[[], float] = time.monotonic,
         observer: SinkObserver | None = None,
-        confirm: Callable[[], None] = lambda: None,
+        confirm: Callable[[Set[str]], None] = lambda topics: None,
         refused: Callable[[OSError], None] = _fail,
     ) -> None:
         """Continue from the writer's last commit.
@@ -283,7 +283,8 @@ class SnapshotSink:
             config: Event-time rules.
             clock: Seconds, for what is due and what is idle.
             observer: Receives counts; a commit's phases come on the commit's thread.
-            confirm: Called by each commit of messages before it writes, on the commit's thread; its exceptions fail the commit.
+            confirm: Called by each commit of messages before it writes, with their topics, on the commit's thread; its
+                exceptions fail the commit.
             refused: Called, on the commit's thread, when the disk or bucket refuses a commit, which had no effect. Once it
                 returns, the commit is tried again; its exceptions fail the commit.
         """
@@ -305,11 +306,7 @@ class SnapshotSink:
         self._holding = HoldingWatch(writer.header.interval_us, self._rules.idle_timeout_s)
         self._border = Border(writer.history)
         self._event_ids = known_ids(writer, config)
-        self._atomic = {
-            topic.name
-            for topic in config.kafka.topics
-            if self._event_ids is not None and FORMATS.find(topic.format).atomic
-        }
+        self._kafka = config.kafka
         self._published = writer.outbox.published
         self._begun_s = self._next_seal_s = self._last_commit_s = clock()
         self.pending, self.committing = Pending(), Pending()
@@ -457,6 +454,11 @@ class SnapshotSink:
         self.pending.in_history[key[0]] += int(np.count_nonzero(repeated))
         return events.filter(pa.array(~repeated))
 
+    def _atomic(self, name: str) -> bool:
+        """Whether the events of a message of a topic stand or fall together."""
+        topic = self._kafka.topic_of(name)
+        return topic is not None and FORMATS.find(topic.format).atomic
+
     def _accept(self, topic: str, partition: int, events: pa.Table) -> None:
         sealed_through = self._closed_through
         interval_us = self._writer.header.interval_us
@@ -466,9 +468,7 @@ class SnapshotSink:
             # Events that stand or fall together have one id and one time: the first of a message decides.
             offsets = events["offset"].to_numpy()
             decides = (
-                np.r_[True, offsets[1:] != offsets[:-1]]
-                if topic in self._atomic
-                else np.ones(len(late), bool)
+                np.r_[True, offsets[1:] != offsets[:-1]] if self._atomic(topic) else np.ones(len(late), bool)
             )
             repeated = self._event_ids.duplicates(
                 events["event_id"].filter(pa.array(decides)),
@@ -515,7 +515,7 @@ class SnapshotSink:
     def _write(self, pending: Pending, before: OpenEvents, closed: int | None) -> _Done:
         """The commit, on its thread, tried again as long as the store refuses it and ``refused`` returns."""
         if pending.batches:
-            self._confirm()
+            self._confirm({topic for topic, _ in pending.begins})
         while True:
             last = self._writer.last
             try:

@@ -116,19 +116,20 @@ def _require_readable(kafka: Kafka, name: str, message_format: str, file: Path |
     """Refuse to send messages that the configuration of the topic would read differently."""
     from freshet_graph.stream.decode.formats.interface import FORMATS
 
-    for topic in kafka.topics:
-        if topic.name != name:
-            continue
-        place = f"topic {name} as {file} reads it"
-        if topic.format != message_format:
-            raise Failure(f"{place} has format {topic.format}. Give --format {topic.format}")
-        plain = Topic(name=name, format=topic.format)
-        plain.time_unit = FORMATS.find(message_format).default_unit
-        if topic.model_copy(update={"time_unit": topic.time_unit or plain.time_unit}) != plain:
-            raise Failure(
-                f"{place} has fields, ops, id_prefix or a time_unit of its own, but replay sends events in Freshet's "
-                "own form. Send to a topic without them"
-            )
+    topic = kafka.topic_of(name)
+    if topic is None:
+        return
+    place = f"topic {name} as {file} reads it"
+    if topic.format != message_format:
+        raise Failure(f"{place} has format {topic.format}. Give --format {topic.format}")
+    plain = Topic(name=name, format=topic.format)
+    plain.time_unit = FORMATS.find(message_format).default_unit
+    where = {"pattern": None, "start": None}  # neither changes how a message is read
+    if topic.model_copy(update={"time_unit": topic.time_unit or plain.time_unit, **where}) != plain:
+        raise Failure(
+            f"{place} has fields, ops, id_prefix or a time_unit of its own, but replay sends events in Freshet's "
+            "own form. Send to a topic without them"
+        )
 
 
 def _version(text: str | None) -> tuple[int, ...] | None:

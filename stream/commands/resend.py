@@ -48,8 +48,7 @@ def resend(
         if not debug:
             logging.getLogger("kafka").setLevel(logging.CRITICAL)  # an error is this command's own sentence
         config = load_config(StreamConfig, config_file, require_parts)
-        topics = [topic.name for topic in config.kafka.topics]
-        refused = refused_messages(LogReader(config.store), topics, reason or [])
+        refused = refused_messages(LogReader(config.store), config.kafka, reason or [])
         began_s = time.monotonic()
         with counting("{:,} of {:,} refused messages, {:,.0f} per second") as progress:
             resent = send_again(config.kafka, refused, to, progress)

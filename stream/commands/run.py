@@ -124,7 +124,7 @@ def run_job(
         version=version(),
         config=config.digest(),
         store=config.store,
-        topics=[topic.name for topic in config.kafka.topics],
+        topics=[topic.label for topic in config.kafka.topics],
         lanes=[lane.name for lane in config.lanes],
     )
     keep_memory()

@@ -102,10 +102,10 @@ def _topic(
         except ValidationError as error:
             raise Failure(f"--registry {error.errors()[0]['msg'].partition(', ')[2]}") from error
     config = load_config(StreamConfig, file) if file is not None else None
-    topics = {topic.name: topic for topic in config.kafka.topics} if config is not None else {}
-    topic = topics.get(name) or Topic(name=name, format=message_format)
+    known = config.kafka.topic_of(name) if config is not None else None
+    topic = known or Topic(name=name, format=message_format)
     try:
-        return try_messages(kafka, topic, newest(kafka, name, messages), config if name in topics else None)
+        return try_messages(kafka, topic, newest(kafka, name, messages), None if known is None else config)
     except UnavailableError as error:
         raise Failure(f"topic {name}: {error}") from error
 

@@ -221,19 +221,20 @@ def require_takeover(config: StreamConfig, writer: LogWriter) -> None:
 
 
 def _require_reach(config: StreamConfig, history: HistoryRecord, begun: Container[Key]) -> None:
-    topics = {topic.name for topic in config.kafka.topics}
+    starts = {end.topic: config.kafka.start_of(end.topic) for end in history.ends}
     partitions = [
         (end.topic, end.partition)
         for end in history.ends
-        if end.start is None and end.topic in topics and (end.topic, end.partition) not in begun
+        if end.start is None and starts[end.topic] is not None and (end.topic, end.partition) not in begun
     ]
+    for topic, _ in partitions:
+        if starts[topic] != "earliest":
+            raise Failure(
+                f"kafka.start is {starts[topic]} (topic {topic}), but after a history Kafka must be read from the end of the "
+                "history. Set kafka.start: earliest"
+            )
     if not partitions:
         return
-    if config.kafka.start == "latest":
-        raise Failure(
-            "kafka.start is latest, but after a history Kafka must be read from the end of the history. "
-            "Set kafka.start: earliest"
-        )
     try:
         require_reach(config.kafka, partitions, history.until_us)
     except OffsetGapError as error:

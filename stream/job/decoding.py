@@ -6,7 +6,7 @@ from dataclasses import replace
 import pyarrow as pa
 import structlog
 
-from freshet_graph.schemas.config import StreamConfig
+from freshet_graph.schemas.config import StreamConfig, Topic
 from freshet_graph.stream.decode.decoder import Decoder
 from freshet_graph.stream.decode.formats.interface import UnavailableError
 from freshet_graph.stream.kafka.present import Present
@@ -41,9 +41,8 @@ class Decoding:
         gives_up: bool = False,
     ) -> None:
         self._present, self._wait, self._shown, self._gives_up = present, wait, shown, gives_up
-        self._decoders = {
-            topic.name: Decoder(topic, config, now_us=present.now_us) for topic in config.kafka.topics
-        }
+        self._config = config
+        self._decoders: dict[str, Decoder] = {}
         self._waiting: dict[tuple[str, int], tuple[RawBatch, str]] = {}  # on a cluster, several at once
 
     @property
@@ -62,9 +61,10 @@ class Decoding:
 
     def warm_up(self) -> None:
         """Compile or load the kernels, on a made-up message."""
-        for topic, decoder in self._decoders.items():
+        for topic in self._config.kafka.topics:
+            decoder = self._made(topic)
             offsets, values = pa.array([0], pa.int64()), pa.array([b"{}"], pa.large_binary())
-            decoder.decode(RawBatch(topic, 0, 0, 1, 1, offsets, values))
+            decoder.decode(RawBatch(topic.label, 0, 0, 1, 1, offsets, values))
             beat()
 
     def batches(self, raw: RawBatch) -> Iterator[MicroBatch]:
@@ -76,7 +76,7 @@ class Decoding:
         Raises:
             Failure: There is an obstacle, and the job doesn't wait.
         """
-        decoder, key = self._decoders[raw.topic], (raw.topic, raw.partition)
+        decoder, key = self._decoder(raw.topic), (raw.topic, raw.partition)
         met: set[str] = set()
         try:
             while (obstacle := self._obstacle(decoder, raw)) is not None:
@@ -100,6 +100,16 @@ class Decoding:
             self._shown(0.0)
             _log.info("messages are read again", topic=raw.topic)
         yield from decoder.batches(raw)
+
+    def _decoder(self, name: str) -> Decoder:
+        if name not in self._decoders:
+            topic = self._config.kafka.topic_of(name)
+            assert topic is not None, "only topics of the configuration are read"
+            self._decoders[name] = self._made(topic)
+        return self._decoders[name]
+
+    def _made(self, topic: Topic) -> Decoder:
+        return Decoder(topic, self._config, now_us=self._present.now_us)
 
     def _obstacle(self, decoder: Decoder, raw: RawBatch) -> tuple[str, str, float] | None:
         """Why a poll can't be decoded now: the event for the log, a sentence, and seconds before it is looked at again."""

@@ -117,9 +117,9 @@ class HeldTopics:
     ) -> None:
         self.by_name: dict[str, HeldTopic] = {}
         self._patience_s, self._clock = config.snapshots.commit_every_s, clock
-        known = {topic for (topic, _), position in positions.items() if position.max_t_us is not None}
-        names = [topic.name for topic in config.kafka.topics if topic.hold]
-        self._suspects = {name: _Suspect() for name in names if name not in known}
+        self._kafka = config.kafka
+        self._passing = {topic for (topic, _), position in positions.items() if position.max_t_us is not None}
+        self._suspects: dict[str, _Suspect] = {}
 
     def begin(self) -> None:
         """Reading resumes where the log ends: what waits here is read again."""
@@ -128,7 +128,7 @@ class HeldTopics:
 
     def passed(self, batch: MicroBatch) -> list[MicroBatch]:
         """The batches to take in now that this one came, in order."""
-        suspect = self._suspects.get(batch.topic)
+        suspect = self._suspect(batch.topic)
         if suspect is None:
             return [batch]
         if batch.topic in self.by_name:
@@ -144,6 +144,7 @@ class HeldTopics:
         mended = {reason: count for reason, count in counted.items() if reason in MENDED_BY}
         reason = max(mended, key=mended.__getitem__, default="")
         if accepted or counted.total() - mended.get(reason, 0) > STRAYS:
+            self._passing.add(batch.topic)
             return [*self._suspects.pop(batch.topic).waiting, batch]
         if not len(decisive) and not any(w.partition == batch.partition for w in suspect.waiting):
             return [batch] if not self._due(suspect) else [*self._released(suspect), batch]
@@ -158,6 +159,12 @@ class HeldTopics:
     def rest(self) -> list[MicroBatch]:
         """What waits: too few messages to hold their topics."""
         return [batch for suspect in self._suspects.values() for batch in self._released(suspect)]
+
+    def _suspect(self, name: str) -> _Suspect | None:
+        topic = self._kafka.topic_of(name)
+        if name in self._passing or topic is None or not topic.hold:
+            return None
+        return self._suspects.setdefault(name, _Suspect())
 
     def _due(self, suspect: _Suspect) -> bool:
         return bool(suspect.waiting) and self._clock() - suspect.since_s >= self._patience_s

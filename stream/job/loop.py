@@ -18,6 +18,7 @@ from freshet_graph.stream.job.standby import Standby, StoppedEarly, require_fit,
 from freshet_graph.stream.kafka.answers import BrokerAnswers
 from freshet_graph.stream.kafka.broker_clock import BrokerClock
 from freshet_graph.stream.kafka.client import NoBrokerError
+from freshet_graph.stream.kafka.discovery import TopicWatch
 from freshet_graph.stream.kafka.present import Present
 from freshet_graph.stream.kafka.reader import ASK_S, NextOffset, PartitionReader, Skipped
 from freshet_graph.stream.kafka.tls import LOGIN_AGAIN_S, CredentialError, LoginRefusedError
@@ -38,7 +39,7 @@ class Ran:
     Attributes:
         seconds: From the first poll to the last commit, without the idle tail.
         idle: Whether it ended because nothing more came; otherwise it was stopped.
-        held_topics: Why topics were held, a sentence or two each.
+        held_topics: Why topics were held, or not read any more, a sentence or two each.
         held_messages: Unread messages of these topics.
     """
 
@@ -112,10 +113,13 @@ class Connecting:
         self.answers = BrokerAnswers(config.kafka.bootstrap)
         self.no_leader: str | None = None
 
-    def reader(self, next_offset: NextOffset, arrival_s: float) -> PartitionReader | None:
+    def reader(
+        self, next_offset: NextOffset, arrival_s: float, topics: TopicWatch | None = None
+    ) -> PartitionReader | None:
         """A reader that resumes where the log ends; None if the job was stopped while it waited for brokers.
 
-        The end of a wait counts as an arrival; otherwise the last message came at ``arrival_s``.
+        The end of a wait counts as an arrival; otherwise the last message came at ``arrival_s``. Topics that ``topics`` has
+        left are not read.
 
         Raises:
             NoBrokerError, CredentialError: The first reader finds no broker, or none that it may trust or log in at.
@@ -135,6 +139,9 @@ class Connecting:
                         self._skipped,
                         ask_quiet_s=quiet_s,
                         answers=self.answers,
+                        ids=None if topics is None else topics.ids,
+                        without=() if topics is None else topics.left,
+                        joins=self.begun,
                     )
                 except NoLeaderError as error:
                     self.answers.heard()
@@ -230,6 +237,8 @@ class Cycle:
 
     def _over(self, now_s: float) -> bool:
         reader = self.reader
+        if reader.left:
+            self._log.topics.leave(reader.left)
         if self._log.topics.changed or reader.given_up:
             return True
         # Counted from its first poll, and never while messages wait: each cycle makes progress.
@@ -345,8 +354,8 @@ class StreamJob:
         return "; ".join([*self._held_reasons(), *failures(self._lanes.values())]) or None
 
     def _held_reasons(self) -> tuple[str, ...]:
-        """Why topics are held, a sentence or two each."""
-        return tuple(str(topic) for topic in self.log.held_by_name.values())
+        """Why topics are held, or not read any more, a sentence or two each."""
+        return (*map(str, self.log.held_by_name.values()), *self.log.topics.left.values())
 
     def lag(self) -> int | None:
         """Messages not read yet, over all topic partitions; None while that is not known."""
@@ -418,9 +427,11 @@ class StreamJob:
     def _cycle(self, arrival_s: float, beam: BeamLoading) -> float:
         """Run one pipeline from the last commit; returns when the last message came."""
         log = self.log
-        reader = self._connecting.reader(log.sink.next_offset, arrival_s)
+        reader = self._connecting.reader(log.sink.next_offset, arrival_s, log.topics)
         if reader is None:
             return arrival_s
+        log.topics.know(reader.ids)
+        log.topics.leave(reader.left)
         try:
             self._reader = reader
             if self._stopping:  # asked for before there was a reader

@@ -295,13 +295,16 @@ class OpenLog:
         self.writer.topic_ids = self.topics.ids
         if self.letters is None and self._config.kafka.dead_letters is not None:
             self.letters = self.brokers.add(DeadLetters(self._config.kafka, self.writer))
+        self._metrics.read({start.topic for start in starts})
         for start in starts:
             self.sink.begin((start.topic, start.partition), start.offset)
         self._journal.reading([(s.topic, s.partition, s.offset) for s in starts], self.writer.last)
         if self.topics_held is not None:
             self.topics_held.begin()
         self._assign()
-        if self._config.kafka.start == "latest":  # another start would ask Kafka again, and find a later end
+        kafka = self._config.kafka
+        # Another start would ask Kafka again, and find a later end.
+        if any(kafka.start_of(start.topic) != "earliest" for start in starts):
             self.committed(self.sink.flush())
 
     def take_in(self, batch: MicroBatch, lag: Mapping[Key, int]) -> CommitRecord | None:
@@ -338,7 +341,8 @@ class OpenLog:
             self._journal.committed(record)
             if self.letters is not None:
                 self.letters.committed()
-            self._offsets.committed(record.positions)
+            read = set(self._keys)
+            self._offsets.committed([p for p in record.positions if (p.topic, p.partition) in read])
             if self._compaction is not None:
                 self._compaction.wake()
         return record

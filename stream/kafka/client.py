@@ -23,7 +23,8 @@ from typing_extensions import override
 
 from freshet_graph.schemas.config import Kafka
 from freshet_graph.stream.kafka.greeting import NoBrokerError, files_left
-from freshet_graph.stream.kafka.tls import LoginRefusedError, secret, tls_context
+from freshet_graph.stream.kafka.logins import login_settings
+from freshet_graph.stream.kafka.tls import LoginRefusedError, tls_context
 from freshet_graph.stream.service.failure import Failure
 
 __all__ = ["NoBrokerError", "client_settings", "connected", "kafka_failures"]
@@ -60,13 +61,7 @@ def client_settings(kafka: Kafka) -> dict[str, Any]:
     context = tls_context(kafka)
     if context is not None:
         settings["ssl_context"] = context
-    if kafka.uses_sasl:
-        settings["sasl_mechanism"] = kafka.sasl_mechanism
-        settings["sasl_plain_username"] = kafka.sasl_username
-        settings["sasl_plain_password"] = secret(
-            "sasl_password", kafka.sasl_password, kafka.sasl_password_file
-        )
-    return settings
+    return settings | login_settings(kafka)
 
 
 Client = TypeVar("Client")
@@ -119,8 +114,8 @@ def kafka_failures(bootstrap: str, doing: str, right: str = "Describe") -> Itera
         yield
     except SaslAuthenticationFailedError as error:
         raise LoginRefusedError(
-            f"{doing}: the broker at {bootstrap} refused the login. Check kafka.sasl_mechanism, "
-            "kafka.sasl_username and kafka.sasl_password"
+            f"{doing}: the broker at {bootstrap} refused the login. Check kafka.sasl_mechanism and the keys of its login "
+            "(kafka.sasl_username and kafka.sasl_password, or kafka.sasl_oauth)"
         ) from error
     except TopicAuthorizationFailedError as error:
         topics = error.args[0] if error.args else []

@@ -1,4 +1,4 @@
-"""Topics while they are read: added partitions, and topics that are deleted or made again."""
+"""Topics while they are read: added partitions and topics, and topics that are deleted or made again."""
 
 import threading
 import time
@@ -14,6 +14,7 @@ from freshet_graph.schemas.errors import one_line
 from freshet_graph.schemas.store import Key
 from freshet_graph.stream.background import ended
 from freshet_graph.stream.kafka.client import NoBrokerError, client_settings, connected
+from freshet_graph.stream.kafka.reader import made_again
 from freshet_graph.stream.kafka.topics import NONE, UNKNOWN_TOPIC_OR_PARTITION
 from freshet_graph.stream.service.failure import Failure
 from freshet_graph.stream.store.errors import OffsetGapError
@@ -40,8 +41,9 @@ class TopicWatch:
     Brokers that don't answer are asked again: outages are reported by the reader.
 
     Attributes:
-        lost: Why a topic can't be read any more: it was deleted or made again; None while all exist.
+        lost: Why a named topic can't be read any more: it was deleted or made again; None while all exist.
         added: Partitions of the topics that are not being read.
+        left: Why a topic of a pattern is not read any more: it was made again. One that was deleted is only logged.
         ids: Kafka's ids of the topics, as far as they are known.
     """
 
@@ -49,10 +51,12 @@ class TopicWatch:
         """Look at nothing before ``reading``; ``ids`` are those of the topics that the log has read."""
         self.lost: Exception | None = None
         self.added: set[Key] = set()
+        self.left: Mapping[str, str] = {}
+        self._gone: set[str] = set()
         self._kafka = kafka
         self.ids = dict(ids or {})
         self._identified: set[str] = set()
-        self._names = [topic.name for topic in kafka.topics]
+        self._names = kafka.topics_among(())
         self._reading: frozenset[Key] | None = None
         self._missing: Counter[str] = Counter()
         self._over = False
@@ -65,7 +69,9 @@ class TopicWatch:
     @property
     def changed(self) -> bool:
         """Whether the topics are no longer as they are being read."""
-        return self.lost is not None or bool(self.added)
+        leaving = self.left.keys() | self._gone
+        leaves = bool(leaving) and any(topic in leaving for topic, _ in self._reading or ())
+        return self.lost is not None or bool(self.added) or leaves
 
     def reading(self, partitions: Iterable[Key]) -> None:
         """Set the partitions that are being read; others are found at the next look.
@@ -76,16 +82,31 @@ class TopicWatch:
         Raises:
             NoBrokerError: The brokers don't report an id in time, or can't be connected to for lack of files.
         """
-        self._reading, self.added = frozenset(partitions), set()
+        self._reading, self.added, self._gone = frozenset(partitions), set(), set()
+        self._names = self._kafka.topics_among({topic for topic, _ in self._reading})
         if self._thread.ident is None:
             self._look_first()
             self._thread.start()
 
-    def confirm(self) -> None:
-        """Check that messages read before this call are of the topics that the log reads, for any thread but the watch's own.
+    def know(self, ids: Mapping[str, str]) -> None:
+        """Note the ids of topics before their first message is read."""
+        for name, topic_id in ids.items():
+            self._compare(name, topic_id)
+
+    def leave(self, topics: Mapping[str, str]) -> None:
+        """Leave topics of patterns out, each for a reason of one or two sentences."""
+        for topic, reason in topics.items():
+            if topic not in self.left:
+                _log.error("a topic is not read any more, the others are", topic=topic, reason=reason)
+        self.left = {**topics, **self.left}
+
+    def confirm(self, topics: Iterable[str] = ()) -> None:
+        """Check that messages of these topics read before this call are of those that the log reads.
+
+        For any thread but the watch's own.
 
         Raises:
-            OffsetGapError: A topic was made again.
+            OffsetGapError: A named topic, or one of these, was made again.
         """
         with self._changed:
             self._requested += 1
@@ -94,6 +115,9 @@ class TopicWatch:
             self._changed.wait_for(lambda: self._over or self._answered >= request, CONFIRM_S)
         if isinstance(self.lost, OffsetGapError):
             raise self.lost
+        for topic in topics:
+            if topic in self.left:
+                raise OffsetGapError(self.left[topic])
 
     def close(self) -> None:
         """Stop looking; a request under way ends with the process."""
@@ -156,10 +180,13 @@ class TopicWatch:
 
     def _look(self, client: KafkaAdminClient) -> None:
         reading, partitions = self._reading, set()
-        for topic in client.describe_topics(self._names):
+        existing = client.list_topics() if self._kafka.has_patterns else ()
+        for topic in client.describe_topics(list({*self._names, *self._kafka.topics_among(existing)})):
             name, code = topic["name"], topic["error_code"]
             self._missing[name] = self._missing[name] + 1 if code == UNKNOWN_TOPIC_OR_PARTITION else 0
-            if self._missing[name] >= LOOKS_WITHOUT_TOPIC:
+            if self._missing[name] >= LOOKS_WITHOUT_TOPIC and self._kafka.by_pattern(name):
+                self._end(name)
+            elif self._missing[name] >= LOOKS_WITHOUT_TOPIC:
                 self.lost = self.lost or Failure(
                     f"topic {name} at {self._kafka.bootstrap} was deleted while it was being read. The messages read are "
                     "in the log. Remove it from kafka.topics, or make it again and choose a new store"
@@ -167,11 +194,20 @@ class TopicWatch:
             if code != NONE:
                 continue
             self._compare(name, topic.get("topic_id"))
+            if name in self.left:
+                continue
             partitions |= {
                 (name, part["partition_index"]) for part in topic["partitions"] if part["leader_id"] >= 0
             }
         if reading is not None and reading is self._reading:
             self.added = partitions - reading
+
+    def _end(self, name: str) -> None:
+        """A topic of a pattern was deleted."""
+        if name not in self._gone:
+            reason = f"topic {name} at {self._kafka.bootstrap} was deleted. The messages read are in the log"
+            _log.warning("a topic is gone, the others are read", topic=name, reason=reason)
+        self._gone.add(name)
 
     def _compare(self, name: str, topic_id: str | None) -> None:
         self._identified.add(name)
@@ -179,8 +215,9 @@ class TopicWatch:
             return
         before = self.ids.get(name, topic_id)
         self.ids = self.ids | {name: before}
-        if before != topic_id:
-            self.lost = self.lost or OffsetGapError(
-                f"topic {name} at {self._kafka.bootstrap} was deleted and made again since the log read it, so its "
-                "offsets begin again. Choose a new store, or a topic of another name"
-            )
+        if before == topic_id:
+            return
+        if self._kafka.by_pattern(name):
+            self.leave({name: made_again(name, self._kafka.bootstrap)})
+        else:
+            self.lost = self.lost or OffsetGapError(made_again(name, self._kafka.bootstrap))

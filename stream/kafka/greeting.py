@@ -20,7 +20,8 @@ from kafka.net.sasl import get_sasl_mechanism
 
 from freshet_graph.schemas.config import Kafka
 from freshet_graph.schemas.errors import one_line, system_call
-from freshet_graph.stream.kafka.tls import CredentialError, LoginRefusedError, secret, tls_context
+from freshet_graph.stream.kafka.logins import login_settings, refusal, require_login
+from freshet_graph.stream.kafka.tls import CredentialError, LoginRefusedError, tls_context
 from freshet_graph.stream.service.failure import Failure
 
 PATIENCE_S = 5.0
@@ -81,11 +82,12 @@ def greet(kafka: Kafka, doing: str) -> None:
     Raises:
         NoBrokerError: None answers within ``PATIENCE_S``, with the reason. Or brokers hang up, as they do if they are
             asked in another protocol, or are starting.
-        CredentialError: A file can't be used, a certificate is refused on either side, or a login.
+        CredentialError: A file can't be used, a certificate is refused on either side, or a login; or there is no token.
         Failure: Brokers refuse protocol or mechanism.
     """
     context = tls_context(kafka)
     try:
+        require_login(kafka)
         server, advertised = _first(kafka, kafka.servers, context)
     except _Silent as silent:
         protocol = " and kafka.security_protocol" if _SAYS_NOTHING in str(silent) else ""
@@ -183,7 +185,7 @@ def _greet(
             connection = _secured(connection, context, host, server)
         with connection, _answering(kafka, server):
             _ask(connection, _API_VERSIONS, b"", server)
-            _sasl(kafka, connection, server)
+            _sasl(kafka, connection, server, host)
             return _addresses(_ask(connection, _METADATA, struct.pack(">i", 0), server, version=1))
 
 
@@ -232,7 +234,7 @@ def _answering(kafka: Kafka, server: str) -> Iterator[None]:
         ) from None
 
 
-def _sasl(kafka: Kafka, connection: socket.socket, server: str) -> None:
+def _sasl(kafka: Kafka, connection: socket.socket, server: str, host: str) -> None:
     if kafka.api_version is not None and not kafka.uses_sasl:
         return  # the demo's broker doesn't know this request
     mechanism = kafka.sasl_mechanism or "PLAIN"
@@ -254,19 +256,13 @@ def _sasl(kafka: Kafka, connection: socket.socket, server: str) -> None:
         raise Failure(
             f"{server} accepts no login. Set kafka.security_protocol to {plain}, or use the port for logins"
         )
-    _log_in(kafka, connection, mechanism, server)
+    _log_in(kafka, connection, mechanism, server, host)
 
 
-def _log_in(kafka: Kafka, connection: socket.socket, mechanism: str, server: str) -> None:
-    login = get_sasl_mechanism(mechanism)(
-        host=server,
-        sasl_mechanism=mechanism,
-        sasl_plain_username=kafka.sasl_username,
-        sasl_plain_password=secret("sasl_password", kafka.sasl_password, kafka.sasl_password_file),
-    )
-    refused = LoginRefusedError(
-        f"{server} refused the login of {kafka.sasl_username}. Check kafka.sasl_username and kafka.sasl_password"
-    )
+def _log_in(kafka: Kafka, connection: socket.socket, mechanism: str, server: str, host: str) -> None:
+    settings = login_settings(kafka)
+    login = get_sasl_mechanism(mechanism)(host=host, security_protocol=kafka.security_protocol, **settings)
+    refused = LoginRefusedError(f"{server} {refusal(kafka)}")
     while not login.is_done():
         token = login.auth_bytes()
         answer = _ask(

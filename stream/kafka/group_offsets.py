@@ -21,11 +21,10 @@ _log = structlog.get_logger()
 
 
 class GroupOffsets:
-    """Sends the log's positions of Kafka's topics from a thread of its own; a failure is logged and never stops the stream."""
+    """Sends the log's positions of topics from a thread of its own; a failure is logged and never stops the stream."""
 
     def __init__(self, kafka: Kafka, group: str) -> None:
         self._kafka, self._group = kafka, group
-        self._topics = {topic.name for topic in kafka.topics}
         self._latest: list[Position] = []
         self._has_member = False  # the group, at the last attempt
         self._consumer: KafkaConsumer | None = None
@@ -33,8 +32,8 @@ class GroupOffsets:
         self._work.start()
 
     def committed(self, positions: list[Position]) -> None:
-        """A commit was made; only the newest positions are sent."""
-        self._latest = [position for position in positions if position.topic in self._topics]
+        """A commit was made, with these positions of topic partitions that are read; only the newest are sent."""
+        self._latest = positions
         self._work.ask()
 
     def close(self) -> None:

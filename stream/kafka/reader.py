@@ -2,8 +2,10 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -12,6 +14,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError, LogTruncationError, OffsetOutOfRangeError
 
 from freshet_graph.schemas.config import Kafka
+from freshet_graph.schemas.kafka_config import StartAt
 from freshet_graph.stream.kafka.answers import BrokerAnswers
 from freshet_graph.stream.kafka.client import (
     client_settings,
@@ -28,7 +31,9 @@ from freshet_graph.stream.kafka.topics import (
     PartitionBounds,
     known_bounds,
     leaderless,
+    offsets_at,
     offsets_by_leader,
+    read_topics,
     topic_partitions,
     written_ends,
 )
@@ -130,6 +135,18 @@ Skipped = Callable[[str, int], None]
 """Called with a topic and the number of offsets that retention deleted unread, with ``on_gap: skip``."""
 
 
+class OtherTopicError(OffsetGapError):
+    """A topic ends before what was read of it, so it is another one, or was truncated."""
+
+
+def made_again(name: str, bootstrap: str) -> str:
+    """The sentences about a topic that has the name of one that was read."""
+    return (
+        f"topic {name} at {bootstrap} was deleted and made again since the log read it, so its offsets begin again. "
+        "Choose a new store, or a topic of another name"
+    )
+
+
 def open_consumer(kafka: Kafka, **more: Any) -> KafkaConsumer:
     """A consumer without a group: offsets come from the log, never from Kafka. ``more`` are settings of the client."""
     greet(kafka, "connecting to Kafka")
@@ -145,6 +162,7 @@ def open_consumer(kafka: Kafka, **more: Any) -> KafkaConsumer:
             "fetch_min_bytes": LINGER_BYTES,
             "fetch_max_wait_ms": LINGER_MS,
             "metrics_enabled": False,  # its sensors cost time with every record
+            "allow_auto_create_topics": False,  # a topic of a pattern that is deleted would come back
         }
         return connected(KafkaConsumer, client_settings(kafka) | reading | more)
 
@@ -163,6 +181,8 @@ class PartitionReader:
         failure: The error of ``take``, kept because a runner passes on its text only.
         answers: Whether brokers answer.
         consumer: The client.
+        ids: Kafka's ids of the topics of patterns, as far as brokers have them.
+        left: Why a topic of a pattern is not read, by topic: its offsets are not those that the log has read.
     """
 
     def __init__(
@@ -174,6 +194,9 @@ class PartitionReader:
         ask_quiet_s: float = ASK_S,
         only: tuple[str, int] | None = None,
         answers: BrokerAnswers | None = None,
+        ids: Mapping[str, str] | None = None,
+        without: Container[str] = (),
+        joins: bool = False,
     ) -> None:
         """Connect, find the topics' partitions and seek to where each was left.
 
@@ -184,6 +207,9 @@ class PartitionReader:
             ask_quiet_s: How often brokers are asked whether a partition without messages still has none.
             only: Read this topic partition alone; None: all of the topics.
             answers: Of the readers before this one; None: it is the first.
+            ids: Kafka's ids of the topics that the log has read, by name.
+            without: Topics to leave out.
+            joins: Whether topics of patterns that the log doesn't know came after the reading began.
 
         Raises:
             OffsetGapError: Retention deleted unread messages, or a topic was made again.
@@ -192,8 +218,6 @@ class PartitionReader:
         """
         self._kafka, self._skipped = kafka, skipped
         self.consumer = open_consumer(kafka, kafka_client=large_reads_client)
-        wanted = {topic.name: kafka.record_columns(topic) for topic in kafka.topics}
-        read_columns(self.consumer, kafka.max_poll_records, kafka.max_batch_bytes, wanted)
         self._waiting: dict[TopicPartition, RawBatch] = {}
         self._held_from: dict[TopicPartition, int] = {}  # the first offset that the log doesn't have
         self.stop = threading.Event()
@@ -204,11 +228,18 @@ class PartitionReader:
         self._refused = False  # a new connection, which the client does not try again
         self._described_s = time.monotonic()
         self.consumer._cluster.add_listener(self._described)
+        self.left: dict[str, str] = {}
+        self.ids: dict[str, str] = {}
+        self._ids, self._joins = ids or {}, joins
         try:
-            self.starts = self._find_starts(next_offset, only)
+            names = [only[0]] if only is not None else self._names(without)
+            self.starts = self._find_starts(next_offset, names, only)
         except BaseException:
             self.close()
             raise
+        entries = {name: kafka.topic_of(name) for name in names}
+        wanted = {name: kafka.record_columns(entry) for name, entry in entries.items() if entry is not None}
+        read_columns(self.consumer, kafka.max_poll_records, kafka.max_batch_bytes, wanted)
         self._next = {TopicPartition(start.topic, start.partition): start.offset for start in self.starts}
         self._end = {TopicPartition(start.topic, start.partition): start.end for start in self.starts}
         self.answers = answers or BrokerAnswers(kafka.bootstrap)
@@ -310,8 +341,21 @@ class PartitionReader:
         self._refused = True
         self.answers.missed(error)
 
-    def _find_starts(self, next_offset: NextOffset, only: tuple[str, int] | None) -> list[Start]:
-        names = [topic.name for topic in self._kafka.topics if only is None or topic.name == only[0]]
+    def _names(self, without: Container[str]) -> list[str]:
+        """The topics to read; those of patterns that were made again are in ``left`` instead."""
+        with kafka_failures(self._kafka.bootstrap, "asking for the topics"):
+            names = [name for name in read_topics(self.consumer, self._kafka) if name not in without]
+        for name in filter(self._kafka.by_pattern, names):
+            if (topic_id := self.consumer._cluster.topic_id(name)) is None:  # brokers before 2.8 have none
+                continue
+            self.ids[name] = str(topic_id)
+            if self._ids.get(name, self.ids[name]) != self.ids[name]:
+                self.left[name] = made_again(name, self._kafka.bootstrap)
+        return [name for name in names if name not in self.left]
+
+    def _find_starts(
+        self, next_offset: NextOffset, names: list[str], only: tuple[str, int] | None
+    ) -> list[Start]:
         starts = []
         with kafka_failures(self._kafka.bootstrap, f"asking for topics {', '.join(names)}"):
             partitions = topic_partitions(self.consumer, names, self._kafka)
@@ -319,14 +363,18 @@ class PartitionReader:
             if only is not None:
                 partitions = [tp for tp in partitions if tp == TopicPartition(*only)]
             all_bounds, self._missing = known_bounds(self.consumer, partitions)
+            begins = self._begins([one for one in all_bounds if one.topic not in known], known)
         for bounds in all_bounds:
+            tp = TopicPartition(bounds.topic, bounds.partition)
             wanted = next_offset((bounds.topic, bounds.partition))
-            if wanted is None:
+            try:
                 # A partition added to a topic that is being read came after the reading began: all of it counts.
-                latest = self._kafka.start == "latest" and bounds.topic not in known
-                begin = bounds.end if latest else bounds.log_start
-            else:
-                begin = self._checked(bounds, wanted)
+                begin = begins.get(tp, bounds.log_start) if wanted is None else self._checked(bounds, wanted)
+            except OtherTopicError as error:
+                if not self._kafka.by_pattern(bounds.topic):
+                    raise
+                self.left[bounds.topic] = str(error)
+                continue
             starts.append(Start(bounds.topic, bounds.partition, begin, bounds.end))
         unknown: dict[TopicPartition, str] = {}
         for tp, why in self._missing.items():
@@ -337,7 +385,32 @@ class PartitionReader:
                 starts.append(Start(tp.topic, tp.partition, wanted, wanted))
         if unknown:
             raise NoLeaderError(unknown)
-        return starts
+        return [start for start in starts if start.topic not in self.left]
+
+    def _begins(self, fresh: list[PartitionBounds], known: Iterable[str]) -> dict[TopicPartition, int]:
+        """Where partitions of topics that the log doesn't know begin; those left out at their first message.
+
+        All of a topic counts that came after its pattern was first read: the log knows another one of it, or the job runs.
+        """
+        begun = {self._entry(name) for name in {*known, *self._ids}} - {None}
+        by_start: dict[StartAt, list[PartitionBounds]] = defaultdict(list)
+        for bounds in fresh:
+            pattern, start = self._entry(bounds.topic), self._kafka.start_of(bounds.topic)
+            if start is not None and not (pattern is not None and (self._joins or pattern in begun)):
+                by_start[start].append(bounds)
+        begins: dict[TopicPartition, int] = {}
+        for start, some in by_start.items():
+            ends = {TopicPartition(one.topic, one.partition): one.end for one in some}
+            if isinstance(start, datetime):
+                begins |= ends | offsets_at(self.consumer, ends, start)
+            elif start == "latest":
+                begins |= ends
+        return begins
+
+    def _entry(self, name: str) -> str | None:
+        """The pattern for which a topic is read; None: none."""
+        topic = self._kafka.topic_of(name)
+        return None if topic is None else topic.pattern
 
     def _described(self, _: object) -> None:
         """Brokers have described topics and their leaders; called by a thread of the client."""
@@ -381,7 +454,9 @@ class PartitionReader:
                 self._gap(list(error.args[0]))
                 return
             except LogTruncationError as error:
-                raise self._truncated(list(error.divergent_offsets)) from error
+                truncated = self._truncated(list(error.divergent_offsets))
+                self._leave({tp.topic for tp in error.divergent_offsets}, truncated)
+                return
             except KafkaError as error:
                 if getattr(error, "retriable", False):
                     return
@@ -421,11 +496,27 @@ class PartitionReader:
     def _gap(self, partitions: list[TopicPartition]) -> None:
         for bounds in known_bounds(self.consumer, partitions)[0]:
             tp = TopicPartition(bounds.topic, bounds.partition)
-            after = self._checked(bounds, self._next[tp])
+            try:
+                after = self._checked(bounds, self._next[tp])
+            except OtherTopicError as error:
+                self._leave({bounds.topic}, error)
+                continue
             first, self._next[tp], self._end[tp] = self._next[tp], after, bounds.end
             self.consumer.seek(tp, after)
             self._quiet.said(tp, unread=after < bounds.end, messages=True)
             self._waiting[tp] = self._batch(tp, first, Records.none(after))
+
+    def _leave(self, topics: Iterable[str], why: OffsetGapError) -> None:
+        """Read nothing more of topics of patterns.
+
+        Raises:
+            OffsetGapError: One is named.
+        """
+        for topic in topics:
+            if not self._kafka.by_pattern(topic):
+                raise why
+            self.left[topic] = str(why)
+            self.hold(topic, lambda key: self._next[TopicPartition(*key)])
 
     def _truncated(self, partitions: list[TopicPartition]) -> OffsetGapError:
         places = ", ".join(
@@ -442,7 +533,7 @@ class PartitionReader:
         """Where reading can resume: ``wanted``, or the partition's first offset if a gap may be skipped."""
         place = f"topic {bounds.topic} partition {bounds.partition} at {self._kafka.bootstrap}"
         if wanted > bounds.end:
-            raise OffsetGapError(
+            raise OtherTopicError(
                 f"{place} ends at offset {bounds.end}, but the log has read up to {wanted}: the topic was deleted and "
                 "made again, or truncated. Choose a new store, or a topic of another name"
             )

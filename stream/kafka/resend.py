@@ -45,14 +45,15 @@ class Resent:
     partly: int
 
 
-def refused_messages(log: LogReader, topics: Sequence[str], reasons: Sequence[str]) -> pa.Table:
-    """The kept refusals of some topics, ``REJECT_SCHEMA``, for some reasons or, without any, for all."""
+def refused_messages(log: LogReader, kafka: Kafka, reasons: Sequence[str]) -> pa.Table:
+    """The kept refusals of the topics that are read, ``REJECT_SCHEMA``, for some reasons or, without any, for all."""
     tables = [REJECT_SCHEMA.empty_table()]
     for n in log.with_rejects:
         reference = read_record(log.root / commit_name(n), CommitRecord).rejects
         assert reference is not None, "the commits listed have rejects"
         tables.append(read_table(log.root, reference, schema=REJECT_SCHEMA))
     refused = pa.concat_tables(tables)
+    topics = [name for name in refused["topic"].unique().to_pylist() if kafka.topic_of(name) is not None]
     chosen = pc.is_in(refused["topic"], pa.array(topics, pa.string()))
     if reasons:
         chosen = pc.and_(chosen, pc.is_in(refused["reason"], pa.array(reasons, pa.string())))

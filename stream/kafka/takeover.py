@@ -9,7 +9,7 @@ from freshet_graph.schemas.events import US_PER_S, show_time
 from freshet_graph.schemas.store import Key
 from freshet_graph.stream.kafka.client import kafka_failures
 from freshet_graph.stream.kafka.reader import open_consumer
-from freshet_graph.stream.kafka.topics import PartitionBounds, bounds, topic_partitions
+from freshet_graph.stream.kafka.topics import PartitionBounds, bounds, read_topics, topic_partitions
 from freshet_graph.stream.store.errors import OffsetGapError
 
 _US_PER_MS = US_PER_S // 1000
@@ -21,11 +21,12 @@ def topic_bounds(kafka: Kafka) -> list[PartitionBounds]:
     Raises:
         Failure: No broker answers, or a topic doesn't exist.
     """
-    names = [topic.name for topic in kafka.topics]
     consumer = open_consumer(kafka)
     try:
-        with kafka_failures(kafka.bootstrap, f"asking for topics {', '.join(names)}"):
-            return bounds(consumer, topic_partitions(consumer, names, kafka))
+        with kafka_failures(
+            kafka.bootstrap, f"asking for topics {', '.join(topic.label for topic in kafka.topics)}"
+        ):
+            return bounds(consumer, topic_partitions(consumer, read_topics(consumer, kafka), kafka))
     finally:
         consumer.close(autocommit=False)
 

@@ -1,5 +1,6 @@
 """TLS towards brokers: one context for every client. Files are read here, so that each fault names its key."""
 
+import re
 import ssl
 from pathlib import Path
 
@@ -47,9 +48,9 @@ def tls_context(kafka: Kafka) -> ssl.SSLContext | None:
 
 
 def secret(key: str, value: SecretStr | None, file: str | None) -> str | None:
-    """A password from the configuration or from its file, without the line break at the file's end.
+    """A password or token from the configuration or from its file, without the line break at the file's end.
 
-    A file is read at every call, so that a changed password applies from the next connection on.
+    A file is read at every call, so that a changed one applies from the next connection on.
 
     Raises:
         CredentialError: The file can't be read or is empty.
@@ -62,7 +63,9 @@ def secret(key: str, value: SecretStr | None, file: str | None) -> str | None:
     except UnicodeDecodeError:  # its text quotes the content
         content = ""
     if not content:
-        raise CredentialError(f"kafka.{key}_file: {file} is empty or not text, expected the password")
+        raise CredentialError(
+            f"kafka.{key}_file: {file} is empty or not text. Write the {re.split('[._]', key)[-1]} into it"
+        )
     return content
 
 

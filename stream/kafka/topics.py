@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Protocol
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
@@ -79,8 +80,28 @@ class PartitionBounds:
     end: int
 
 
+def read_topics(consumer: KafkaConsumer, kafka: Kafka) -> list[str]:
+    """The names of all topics to read now.
+
+    Raises:
+        Failure: No topic matches a pattern, and none is named.
+        KafkaError: A broker refuses.
+    """
+    if not kafka.has_patterns:
+        return kafka.topics_among(())
+    existing = consumer.topics()
+    names = kafka.topics_among(existing)
+    if not names:
+        patterns = ", ".join(topic.label for topic in kafka.topics)
+        raise Failure(
+            f"kafka.topics: no topic at {kafka.bootstrap} matches pattern {patterns} (existing: "
+            f"{', '.join(sorted(existing)[:10]) or 'none'}). Create one or correct the pattern"
+        )
+    return names
+
+
 def topic_partitions(consumer: KafkaConsumer, topics: list[str], kafka: Kafka) -> list[TopicPartition]:
-    """All partitions of the topics, in order of topic and partition.
+    """All partitions of the topics, in order of topic and partition. A topic of a pattern that is gone has none.
 
     Raises:
         Failure: A topic doesn't exist (the sentence names it and those that do), or the user may not describe it.
@@ -90,6 +111,8 @@ def topic_partitions(consumer: KafkaConsumer, topics: list[str], kafka: Kafka) -
         deadline = time.monotonic() + METADATA_WAIT_S
         while not (partitions := _numbers(consumer, topic, deadline)):
             if time.monotonic() > deadline:
+                if kafka.by_pattern(topic):
+                    break
                 _require_described(topic, kafka)
                 existing = ", ".join(sorted(consumer.topics())[:10]) or "none"
                 raise Failure(
@@ -99,6 +122,15 @@ def topic_partitions(consumer: KafkaConsumer, topics: list[str], kafka: Kafka) -
             time.sleep(METADATA_LOOK_S)
         all_partitions += [TopicPartition(topic, partition) for partition in sorted(partitions)]
     return all_partitions
+
+
+def offsets_at(
+    consumer: KafkaConsumer, partitions: Iterable[TopicPartition], since: datetime
+) -> dict[TopicPartition, int]:
+    """First offsets whose records have a time or a later one; partitions without such a record are left out."""
+    asked_ms = dict.fromkeys(partitions, int(since.timestamp() * 1000))
+    answers = consumer.offsets_for_times(asked_ms) if asked_ms else {}
+    return {tp: answer.offset for tp, answer in answers.items() if answer is not None}
 
 
 def bounds(consumer: KafkaConsumer, partitions: list[TopicPartition]) -> list[PartitionBounds]:

@@ -15,11 +15,11 @@ import pytest
 BROKER = Path(__file__).resolve().parents[2] / "deploy" / "kafka" / "broker.py"
 
 
-def broker(*arguments: str) -> str:
-    """Run the launcher; returns the last line of its standard output."""
+def broker(*arguments: str, java: str = "") -> str:
+    """Run the launcher, with further options for Java; returns the last line of its standard output."""
     command = [sys.executable, str(BROKER), *arguments]
     quickly = os.environ | {
-        "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"
+        "JAVA_TOOL_OPTIONS": f"-XX:TieredStopAtLevel=1 {java}"
     }  # its best code is not worth the wait
     done = subprocess.run(command, env=quickly, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stderr

@@ -26,7 +26,7 @@ class NoWatch:
     def reading(self, partitions: Iterable[tuple[str, int]]) -> None:
         pass
 
-    def confirm(self) -> None:
+    def confirm(self, topics: Iterable[str]) -> None:
         pass
 
     def close(self) -> None:

@@ -61,7 +61,7 @@ class MessageFormat(ABC):
     def __init__(self, topic: Topic, kafka: Kafka, ids: IdKind, options: Any) -> None:
         problem = self.refuses(topic, kafka)
         if problem is not None:
-            raise Failure(f"topic {topic.name}: {problem}")
+            raise Failure(f"topic {topic.label}: {problem}")
         self.topic, self.kafka, self.ids, self.options = topic, kafka, ids, options
         self.unit: TimeUnit = topic.time_unit or self.default_unit
         self.limits = Limits(kafka.max_message_rows, kafka.max_message_bytes)
@@ -154,12 +154,12 @@ def create_format(topic: Topic, kafka: Kafka, ids: IdKind) -> MessageFormat:
         format_class = FORMATS.find(topic.format)
         options = FORMATS.options(topic.format, topic.format_params)
     except Failure as error:
-        raise Failure(f"kafka.topics[{topic.name}].format: {error}") from error
+        raise Failure(f"kafka.topics[{topic.label}].format: {error}") from error
     for key, value, known in (
         ("many", topic.many, format_class.lists),
         ("json", topic.json_text, format_class.inner_json),
         ("scale", topic.scale, format_class.inner_json),
     ):
         if value is not None and not known:
-            raise Failure(f"topic {topic.name}: format {topic.format} cannot have {key}. Leave it out")
+            raise Failure(f"topic {topic.label}: format {topic.format} cannot have {key}. Leave it out")
     return format_class(topic, kafka, ids, options)

@@ -112,10 +112,10 @@ class ProtobufFormat(ColumnMessages):
                 self._bare = ProtobufSchema([(options.descriptor, content)], self._fields)
                 self._bare.reader(options.message or "")
             except (OSError, RefusedError) as error:
-                raise Failure(f"topic {topic.name}: format_params.descriptor: {one_line(error)}") from error
+                raise Failure(f"topic {topic.label}: format_params.descriptor: {one_line(error)}") from error
         elif self._client is None:
             raise Failure(
-                f"topic {topic.name}: the schemas of format protobuf are in a registry. Give its address in "
+                f"topic {topic.label}: the schemas of format protobuf are in a registry. Give its address in "
                 "kafka.schema_registry.url, or format_params with descriptor and message if messages have no header"
             )
 

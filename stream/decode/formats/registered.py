@@ -155,7 +155,7 @@ class ColumnMessages(MessageFormat):
                 self._named_absent.add(name)
                 _log.warning(
                     "topic %s: some messages have no %s by their schema. It is null in them",
-                    self.topic.name,
+                    self.topic.label,
                     mapping.shown(name),
                 )
         return replace(mapping, paths=tuple(paths), feature_parts=mapping.feature_parts if features else 0)

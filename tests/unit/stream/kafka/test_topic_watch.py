@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from kafka.errors import KafkaConnectionError
 
-from freshet_graph.schemas.config import Kafka
+from freshet_graph.schemas.config import Kafka, StreamConfig
 from freshet_graph.stream.kafka import discovery
 from freshet_graph.stream.kafka.discovery import UNKNOWN_TOPIC_OR_PARTITION, TopicWatch
 from freshet_graph.stream.kafka.greeting import NoBrokerError
@@ -32,6 +32,9 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], list[dict[str,
     class Admin:
         def __init__(self, **settings: object) -> None:
             pass
+
+        def list_topics(self) -> list[str]:
+            return ["edges", "dead", "__internal"]
 
         def describe_topics(self, names: list[str]) -> list[dict[str, Any]]:
             return (scripted.pop(0) if len(scripted) > 1 else scripted[0])()
@@ -108,3 +111,85 @@ def test_a_commit_asks_for_the_ids_and_waits_for_an_answer_but_not_for_ever(
     silent.confirm()  # in an outage nothing is read, so what is read is of the topic that was there before
     silent.close()
     assert silent.lost is None
+
+
+PATTERN = Kafka.model_validate(
+    {"bootstrap": "b:1", "topics": [{"pattern": ".*"}], "dead_letters": "dead", "metadata_refresh_s": 3_600}
+)
+
+
+def test_a_topic_of_a_pattern_that_is_deleted_or_made_again_is_left_and_ends_nothing(
+    answers: list[Any],
+) -> None:
+    answers += [lambda: told("old")]
+    watch = TopicWatch(PATTERN)
+    watch.reading([("edges", 0)])
+    assert not watch.changed
+    answers[:] = [lambda: told(None, UNKNOWN_TOPIC_OR_PARTITION)]
+    watch._try()
+    assert not watch.changed, "brokers that just started may not know it yet"
+    watch._try()
+    assert (watch.changed, watch.lost) == (True, None)
+    watch.reading([])
+    assert not watch.changed
+    answers[:] = [lambda: told("new")]
+    watch._try()
+    assert (watch.changed, watch.added, list(watch.left)) == (False, set(), ["edges"]), (
+        "not read, so nothing changes"
+    )
+    watch.reading([("edges", 0)])
+    assert watch.changed
+    watch.close()
+    watch.confirm(["others"])
+    with pytest.raises(OffsetGapError, match="edges at b:1 was deleted and made again"):
+        watch.confirm(["edges"])
+    assert watch.ids == {"edges": "old"}
+
+
+def test_a_name_comes_before_patterns_and_what_the_stream_writes_matches_none() -> None:
+    topics = [{"pattern": r"pay\..*", "hold": False}, {"name": "pay.b", "format": "arrow"}, {"pattern": ".*"}]
+    kafka = Kafka.model_validate({"bootstrap": "b:1", "topics": topics, "dead_letters": "pay.dead"})
+    existing = ["pay.a", "pay.b", "pay.dead", "__consumer_offsets", "other", "payments"]
+    assert kafka.topics_among(existing) == ["pay.b", "other", "pay.a", "payments"]
+    entries = {name: kafka.topic_of(name) for name in existing}
+    patterns = [entry and entry.pattern for entry in entries.values()]
+    assert patterns == [r"pay\..*", None, None, None, ".*", ".*"]
+    assert [entry and entry.name for entry in entries.values()] == [
+        "pay.a",
+        "pay.b",
+        None,
+        None,
+        "other",
+        "payments",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("topic", "sentence"),
+    [
+        (
+            {"pattern": "pay(.*"},
+            r"'pay(.*' is no regular expression: missing ), unterminated subpattern at position 3. A dot of a",
+        ),
+        ({"name": "a", "pattern": "b"}, "a topic has either name or pattern. Give one of them"),
+        ({}, "a topic has either name or pattern"),
+        (
+            {"name": "a", "start": "2026-01-01T00:00:00"},
+            "or a time with its zone, such as 2026-01-01T00:00:00Z",
+        ),
+        ({"name": "a", "start": 1767225600}, "must be earliest, latest, or a time with its zone"),
+        ({"name": "a", "start": "first"}, "must be earliest, latest, or a time with its zone"),
+    ],
+)
+def test_a_topic_that_names_nothing_to_read_is_refused(topic: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match="1 validation error") as error:
+        Kafka.model_validate({"bootstrap": "b:1", "topics": [topic]})
+    assert sentence in str(error.value)
+
+
+def test_patterns_are_refused_on_flink_and_exports_match_none() -> None:
+    content = {"graph": "g", "store": "s", "kafka": {"bootstrap": "b:1", "topics": [{"pattern": ".*"}]}}
+    config = StreamConfig.model_validate({**content, "publish": [{"exports": "e", "topic": "scores"}]})
+    assert config.kafka.topics_among(["scores", "edges"]) == ["edges"]
+    with pytest.raises(ValueError, match=r"pattern needs runner.name local. Name the topics for Flink"):
+        StreamConfig.model_validate({**content, "runner": {"name": "flink", "job_server": "h:1"}})
