@@ -154,6 +154,7 @@ class Scorer:
             "graph": lane.log.header.graph,
             "model_version": version_of(memory.model),
             "checkpoint": sequence,
+            "memory": "checkpoint" if number is not None else "log",
             "learned_until": lane.log.snapshots[sequence].max_t_us / US_PER_S,
         }
         arrivals = Arrivals(lane.log, -1 if number is None else sequence)

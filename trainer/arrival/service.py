@@ -1,14 +1,16 @@
 """``freshet-trainer score``: signals, endpoint and topic around the scorer."""
 
 import time
-from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from freshet_graph.schemas.events import US_PER_S
 from freshet_graph.schemas.trainer_config import TrainerConfig
 from freshet_graph.schemas.version import version
+from freshet_graph.stream.arrays.kinds import Float32
 from freshet_graph.stream.kafka.scored_topic import ScoredTopic
 from freshet_graph.stream.service.endpoint import Endpoint
 from freshet_graph.stream.service.failure import Failure
@@ -35,11 +37,11 @@ log = structlog.get_logger()
 class ScorerMetrics:
     """The scorer's Prometheus series, listed in docs/metrics.md."""
 
-    def __init__(self, graph: Callable[[], str]) -> None:
+    def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        prefix = {"namespace": "freshet", "registry": self.registry}
+        prefix: dict[str, Any] = {"namespace": "freshet", "registry": self.registry}
         labels = ("graph",)
-        self._graph = graph
+        self._graph = ""  # until the log is open
         self._events = Counter("scorer_events", "Events scored", labels, **prefix)
         self._latency = Histogram(
             "scorer_latency_seconds",
@@ -58,14 +60,18 @@ class ScorerMetrics:
             "scorer_takeovers", "Checkpoints that took over since the start", labels, **prefix
         )
 
-    def scored(self, events: int, latency_s: float | None, scorer: Scorer) -> None:
+    def begin(self, graph: str, scorer: Scorer) -> None:
+        """Show a scorer."""
+        self._graph = graph
+        self._events.labels(graph)
+        self._checkpoint.labels(graph).set_function(lambda: scorer.sequence)
+        self._takeovers.labels(graph).set_function(lambda: scorer.takeovers)
+
+    def scored(self, events: int, latency_s: float | None) -> None:
         """A commit's scores are in the topic; its latency is None if the commit was not the newest."""
-        graph = self._graph()
-        self._events.labels(graph).inc(events)
+        self._events.labels(self._graph).inc(events)
         if latency_s is not None and events:
-            self._latency.labels(graph).observe(latency_s)
-        self._checkpoint.labels(graph).set(scorer.sequence)
-        self._takeovers.labels(graph).set(scorer.takeovers)
+            self._latency.labels(self._graph).observe(latency_s)
 
 
 class _Service:
@@ -76,7 +82,7 @@ class _Service:
         self._shutdown = Shutdown()
         self._obstacle: str | None = "starting"
         self._graph = ""
-        self._metrics = ScorerMetrics(lambda: self._graph)
+        self._metrics = ScorerMetrics()
         self._moved_s = time.monotonic()
         self._commits = 0
         self._topic: ScoredTopic | None = None
@@ -156,15 +162,15 @@ class _Service:
         if done is None:
             done = last if scoring.start == "latest" else NOTHING
         scorer = Scorer(config, join_ranks(config), done)
-        log.info(
-            "scoring", graph=self._graph, topic=scoring.topic, after_commit=done, checkpoint=scorer.sequence, **scorer.known.said
-        )  # fmt: skip
+        self._metrics.begin(self._graph, scorer)
+        log.info("scoring", topic=scoring.topic, after_commit=done, **scorer.known.said)
         return scorer
 
     def _follow(self, log_reader: LogReader, scorer: Scorer) -> None:
         self._obstacle, self._moved_s = None, time.monotonic()
         with FolderWatch(log_folder(str(self._config.store)) / COMMITS) as watch:
             while not self._over():
+                log_reader.refresh()
                 if scorer.new(lambda arrived, scored: self._emit(log_reader, scorer, arrived, scored)):
                     self._moved_s = time.monotonic()
                 else:
@@ -178,7 +184,10 @@ class _Service:
             return False
         self.events += len(content)
         self._commits += 1
-        self._metrics.scored(len(content), None, scorer)
+        last = log_reader.last
+        newest = last is not None and last.n == arrived.commit
+        latency_s = time.time() - last.wall_time_us / US_PER_S if newest and last is not None else None
+        self._metrics.scored(len(content), latency_s)
         return not self._shutdown.wanted
 
 
@@ -219,8 +228,6 @@ def resumed(newest: list[dict[str, Any]], graph: str, topic: str, last: int) -> 
     return max(commits) - 1
 
 
-def _scores_of(newest: list[dict[str, Any]]) -> Any:
-    import numpy as np
-
+def _scores_of(newest: list[dict[str, Any]]) -> Float32:
     scores = [message["score"] for message in newest if isinstance(message.get("score"), float)]
     return np.array(scores, np.float32)
