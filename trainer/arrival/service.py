@@ -99,8 +99,8 @@ class _Service:
             log_reader = self._log()
             if log_reader is not None:
                 scorer = self._scorer(log_reader)
-            if log_reader is not None and scorer is not None:
-                self._follow(log_reader, scorer)
+            if scorer is not None:
+                self._follow(scorer)
             return {
                 "events": self.events,
                 "commits": self._commits,
@@ -166,17 +166,16 @@ class _Service:
         log.info("scoring", topic=scoring.topic, after_commit=done, **scorer.known.said)
         return scorer
 
-    def _follow(self, log_reader: LogReader, scorer: Scorer) -> None:
+    def _follow(self, scorer: Scorer) -> None:
         self._obstacle, self._moved_s = None, time.monotonic()
         with FolderWatch(log_folder(str(self._config.store)) / COMMITS) as watch:
             while not self._over():
-                log_reader.refresh()
-                if scorer.new(lambda arrived, scored: self._emit(log_reader, scorer, arrived, scored)):
+                if scorer.new(lambda arrived, scored: self._emit(scorer, arrived, scored)):
                     self._moved_s = time.monotonic()
                 else:
                     watch.wait(WAIT_S)
 
-    def _emit(self, log_reader: LogReader, scorer: Scorer, arrived: Arrived, scored: Scored) -> bool:
+    def _emit(self, scorer: Scorer, arrived: Arrived, scored: Scored) -> bool:
         assert self._topic is not None
         percentiles, now_s = self._percentiles.of(scored.score), time.time()
         content = list(messages(arrived, scored, percentiles, scorer.known.said, now_s))
@@ -184,7 +183,7 @@ class _Service:
             return False
         self.events += len(content)
         self._commits += 1
-        last = log_reader.last
+        last = scorer.known.arrivals.last
         newest = last is not None and last.n == arrived.commit
         latency_s = time.time() - last.wall_time_us / US_PER_S if newest and last is not None else None
         self._metrics.scored(len(content), latency_s)

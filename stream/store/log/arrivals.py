@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from freshet_graph.schemas.events import event_schema
+from freshet_graph.schemas.store import CommitRecord
 from freshet_graph.stream.store.log.reader import LogReader
 from freshet_graph.stream.store.log.sealed import COMMIT, UNKNOWN, tail_schema
 
@@ -45,6 +46,11 @@ class Arrivals:
             after + 1, log.snapshots.first
         )  # number of the first snapshot that may have new events
         self.done = done
+
+    @property
+    def last(self) -> CommitRecord | None:
+        """The newest commit that was seen."""
+        return self._log.last
 
     def new(self, until: int | None = None) -> Iterator[Arrived]:
         """The commits since the last call that have events, in order, up to commit ``until`` or the newest.

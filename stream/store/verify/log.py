@@ -305,25 +305,25 @@ class _Snapshots:
         ids = self._header.ids
         events = _table(self._root, sealed.events, log_event_schema(ids), self._check)
         nodes = _table(self._root, sealed.nodes, node_schema(ids), self._check)
+        report(*self._wrong_arrivals(sealed, n))
         if events is None or nodes is None:
             self._ids_known = False  # without this snapshot's ids, later dense ids can't be checked
             return
         report(*(f"{self._root / sealed.events.path}: {p}" for p in self._wrong_events(sealed, events)))
-        report(*self._wrong_arrivals(sealed, len(events), n))
         if self._ids_known:
             report(
                 *(f"{self._root / sealed.nodes.path}: {p}" for p in self._wrong_ids(sealed, events, nodes))
             )
 
-    def _wrong_arrivals(self, sealed: SealedSnapshot, events: int, n: int) -> Iterator[str]:
+    def _wrong_arrivals(self, sealed: SealedSnapshot, n: int) -> Iterator[str]:
         if sealed.arrivals is None:
             return
         arrivals = _table(self._root, sealed.arrivals, ARRIVAL_SCHEMA, self._check)
         if arrivals is None:
             return
         path, commit = self._root / sealed.arrivals.path, arrivals["commit"].to_numpy()
-        if len(commit) != events:
-            yield f"{path} has {len(commit)} rows, its snapshot has {events} events"
+        if len(commit) != sealed.num_events:
+            yield f"{path} has {len(commit)} rows, its commit says {sealed.num_events} events"
         if len(commit) and not UNKNOWN <= commit.min() <= commit.max() <= n:
             yield f"{path} names commits {commit.min()} to {commit.max()}, but commit {n} sealed the snapshot"
 
