@@ -101,6 +101,13 @@ def log_event_schema(ids: IdKind) -> pa.Schema:
     )
 
 
+ARRIVAL_SCHEMA = pa.schema([pa.field("commit", pa.int32(), nullable=False)])
+"""Schema of ``arrivals.arrow`` in a sealed snapshot: the commit that each of its events came with, in their order.
+
+−1 is unknown: the event came before this release kept it.
+"""
+
+
 def node_schema(ids: IdKind) -> pa.Schema:
     """Schema of ``nodes.arrow``: the ids first seen in a sealed snapshot, in dense order."""
     return pa.schema(

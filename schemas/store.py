@@ -27,6 +27,9 @@ WHOLE_PAIRS: Final = 2
 FOLLOWED: Final = 2
 """Format version of a log's header that replaced another one after commits, and before the first event."""
 
+WITH_ARRIVALS: Final = 2
+"""Format version of a commit that says with which commit each event came, open or sealed."""
+
 Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Width = Annotated[int, Field(ge=0, lt=2**31)]
@@ -105,12 +108,26 @@ class SealedSnapshot(Frozen):
     tau: Int64
     events: FileRef
     nodes: FileRef
+    arrivals: FileRef | None = Field(
+        None,
+        description="The commit that each event came with; absent if it was sealed before this was recorded.",
+    )
     num_events: Count
     num_inserts: Count
     num_deletes: Count
     num_late: Count = Field(description="Events with t before the snapshot's start.")
     num_nodes: Count = Field(description="Dense ids in use after this snapshot: they are 0 … num_nodes − 1.")
     max_t_us: Int64
+
+    @property
+    def files(self) -> list[FileRef]:
+        """All its files."""
+        return [self.events, self.nodes, *([] if self.arrivals is None else [self.arrivals])]
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = written(self)
+        return content if self.arrivals is not None else {k: v for k, v in content.items() if k != "arrivals"}
 
 
 class HistoryFile(Frozen):
@@ -160,6 +177,8 @@ class HistoryRecord(Record):
 
 class CommitRecord(Record):
     """``log/commits/<n>.json``: the log after commit n. A sealed snapshot exists iff a commit names it."""
+
+    VERSIONS: ClassVar[tuple[int, ...]] = (FORMAT_VERSION, WITH_ARRIVALS)
 
     n: int = Field(ge=0)
     previous: str = Field(description="Checksum of commit n − 1; of log.json for n = 0.")

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from freshet_graph.schemas.config import Metrics, Name, Service
+from freshet_graph.schemas.kafka_config import Kafka, Topic, TopicName
 from freshet_graph.schemas.section import Section
 from freshet_graph.schemas.store_address import Store
 
@@ -136,13 +137,33 @@ class Exports(Section):
     hold: Hold = Field(default_factory=Hold)
 
 
+class Brokers(Kafka):
+    """Brokers to write to, as in the stream's section kafka."""
+
+    topics: list[Topic] = Field(default_factory=list, description="Not used.")
+
+
 class Scoring(Section):
-    """The part of a new snapshot that is predicted for figures alone; the model predicts every event anyway."""
+    """Figures of new snapshots under run, and scores on arrival under score."""
 
     sample: Annotated[int, Field(ge=1)] | Literal["all"] = Field(
         200,
         description="Events of a snapshot, drawn evenly over its length, for the figures of random weights and of historical "
         "negatives. A twentieth of them are ranked among candidates. all: every event, 200 ranked, as in evaluate.",
+    )
+    topic: TopicName | None = Field(
+        None, description="score: topic that gets a message for every event; it is made if it is missing."
+    )
+    kafka: Brokers | None = Field(None, description="score: the brokers of that topic.")
+    start: Literal["earliest", "latest"] = Field(
+        "earliest",
+        description="score: the first event of a topic without scores: the first that the log keeps, or the next to arrive.",
+    )
+    among: int = Field(
+        10_000, ge=1, description="score: newest scores among which a message says its percentile."
+    )
+    vectors: bool = Field(
+        False, description="score: whether messages have the embeddings of both ends just before the event."
     )
 
 

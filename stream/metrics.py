@@ -349,4 +349,4 @@ def _free_bytes(store: str) -> int:
 
 
 def _snapshot_bytes(snapshots: Iterable[SealedSnapshot]) -> int:
-    return sum(snapshot.events.bytes + snapshot.nodes.bytes for snapshot in snapshots)
+    return sum(file.bytes for snapshot in snapshots for file in snapshot.files)

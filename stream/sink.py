@@ -24,7 +24,7 @@ from freshet_graph.stream.snapshots.event_time import EventClock, HoldingWatch, 
 from freshet_graph.stream.snapshots.sealing import Run, runs_of, split_snapshots
 from freshet_graph.stream.store.errors import StoreError
 from freshet_graph.stream.store.log.refusals import example_of
-from freshet_graph.stream.store.log.sealed import tail_schema
+from freshet_graph.stream.store.log.sealed import COMMIT, tail_schema
 from freshet_graph.stream.store.log.writer import LogWriter
 
 
@@ -146,7 +146,7 @@ def rows_from(batch: pa.RecordBatch, start: int) -> pa.Table:
 
 
 def tail_rows(runs: Iterable[Run], through: int | None, ids: IdKind) -> pa.Table:
-    """Events of snapshots after τ = ``through``, with snapshot and origin: ``tail_schema``."""
+    """Events of snapshots after τ = ``through``, with snapshot and origin: ``tail_schema``, ``commit`` null."""
     schema = tail_schema(ids)
     tables = [schema.empty_table()]
     for run in (run for run in (run.after(through) for run in runs) if run is not None):
@@ -155,6 +155,7 @@ def tail_rows(runs: Iterable[Run], through: int | None, ids: IdKind) -> pa.Table
         columns = [run.events[name] for name in event_schema(ids).names]
         columns.append(pa.DictionaryArray.from_arrays(np.zeros(rows, np.int16), [topic]))
         columns += [pa.array(np.full(rows, partition, np.int32)), run.events["offset"], pa.array(run.tau)]
+        columns.append(pa.nulls(rows, pa.int32()))
         tables.append(pa.table(columns, schema=schema))
     return pa.concat_tables(tables)
 
@@ -530,10 +531,13 @@ class SnapshotSink:
 
     def _write_once(self, pending: Pending, before: OpenEvents, closed: int | None) -> CommitRecord:
         seal: Iterable[tuple[int, pa.Table]] = ()
-        names = event_schema(self._ids).names
+        names = [*event_schema(self._ids).names, COMMIT]
         min_tau = min((tau for tau in (pending.min_tau, before.min_tau) if tau is not None), default=None)
         if closed is not None and min_tau is not None and min_tau <= closed:
-            runs = [*runs_of(before.rows, closed), *pending.events]
+            runs = [
+                *runs_of(before.rows, closed),
+                *(run.with_nulls(COMMIT, pa.int32()) for run in pending.events),
+            ]
             seal = split_snapshots((run.select(names) for run in runs), closed)
         return self._writer.commit(
             positions=pending.positions,

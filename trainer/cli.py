@@ -10,16 +10,17 @@ from freshet_graph.trainer.commands.inspect import inspect
 from freshet_graph.trainer.commands.models import models
 from freshet_graph.trainer.commands.run import run
 from freshet_graph.trainer.commands.schedule import schedule
+from freshet_graph.trainer.commands.score import score
 from freshet_graph.trainer.commands.simulate import simulate
 from freshet_graph.trainer.commands.warm import warm
 
-LOGGING = ("run", "evaluate", "export")
+LOGGING = ("run", "score", "evaluate", "export")
 """Commands that log."""
 
 app = application(
     "freshet-trainer",
     "Continuous training of temporal graph neural networks on a store that the stream service writes.",
-    *(run, evaluate, export, inspect, models, schedule, simulate, config, warm),
+    *(run, score, evaluate, export, inspect, models, schedule, simulate, config, warm),
 )
 
 

@@ -43,6 +43,10 @@ class Run:
         """The run with some of its columns."""
         return replace(self, events=self.events.select(names))
 
+    def with_nulls(self, name: str, kind: pa.DataType) -> "Run":
+        """The run with a further column, of nulls."""
+        return replace(self, events=self.events.append_column(name, pa.nulls(len(self), kind)))
+
     def after(self, through: int | None) -> "Run | None":
         """The events of snapshots after τ = ``through``; None: there are none."""
         if through is None or self.min_tau > through:

@@ -12,10 +12,12 @@ DAY_S = 86_400.0
 EVENT_BYTES = 1 + 8 + 8 + 8 + 4 + 4 + 4 + 4 + 4 + 8 + 8 + 6 / 8
 """A row of ``events.arrow`` without features: op, src, dst, t, weight, offsets of features and event_id, feature_offset,
 label, both dense ids, and the bits of nullable columns."""
+ARRIVAL_BYTES = 4
+"""A row of ``arrivals.arrow``."""
 ID_BYTES = 8 + 8
 """A row of ``nodes.arrow`` with an int64 id; string ids take 12 and their text."""
-TAIL_BYTES = EVENT_BYTES - 16 + 2 + 4 + 8 + 8
-"""An open event: without dense ids, with topic, partition, offset and τ."""
+TAIL_BYTES = EVENT_BYTES - 16 + 2 + 4 + 8 + 8 + ARRIVAL_BYTES
+"""An open event: without dense ids, with topic, partition, offset, τ and commit."""
 VALUE_BYTES = 4
 PAIR_BITS_A_BYTE = 7.0
 """A pair change of a lane on the disk after zstd: 1 + log2(nodes) / 7 of its 21 bytes, measured on random pairs."""
@@ -167,7 +169,7 @@ def plan(stream: Stream) -> Plan:
     """Estimate what a stream takes; a test holds the estimate near a real store's size.
 
     With n = DAY / interval snapshots per day, E = rate · interval events and V = changed · nodes new vectors per snapshot:
-    log per day = n · ((E + V) · event + V · F · 4 + 2 files + a record); a lane per day = n · (2 · E · (1 − repeated) · pair
+    log per day = n · ((E + V) · (event + arrival) + V · F · 4 + 3 files + a record); a lane per day = n · (2 · E · (1 − repeated) · pair
     + V · (F · 4 + index) + 3 files + a record) + n / 64 bases of the live pairs, each in two parts, and all vectors. A store that
     is there has its pairs and bytes already, and grows for the days that it lacks of ``keep_days``.
     """
@@ -175,7 +177,8 @@ def plan(stream: Stream) -> Plan:
     events = stream.rate * stream.interval_s
     vectors = stream.changed * stream.nodes if stream.features else 0.0
     vector_bytes = stream.features * VALUE_BYTES
-    log_snapshot = (events + vectors) * EVENT_BYTES + vectors * vector_bytes + 2 * FILE_BYTES + RECORD_BYTES
+    rows, row_bytes = events + vectors, EVENT_BYTES + ARRIVAL_BYTES
+    log_snapshot = rows * row_bytes + vectors * vector_bytes + 3 * FILE_BYTES + RECORD_BYTES
     log_day = per_day * log_snapshot
 
     pair_bytes = 1 + math.log2(max(2, stream.nodes)) / PAIR_BITS_A_BYTE
@@ -195,7 +198,7 @@ def plan(stream: Stream) -> Plan:
         + RECORD_BYTES
     )
     lane_day = stream.lanes * per_day * (lane_snapshot + base / BASE_EVERY)
-    files = per_day * (2 + stream.lanes * (4 + 1 / BASE_EVERY))
+    files = per_day * (3 + stream.lanes * (4 + 1 / BASE_EVERY))
     days = stream.present_days + stream.days_left
     snapshots = per_day * days
     features = stream.nodes * vector_bytes

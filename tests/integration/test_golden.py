@@ -10,6 +10,9 @@ from small_trainers import EVENT_MODEL, config_for
 from trainer_invoked import RUNNER, invoke, write
 
 from freshet_graph import Predictor, open_store
+from freshet_graph.stream.store.log.arrivals import Arrivals
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.log.sealed import UNKNOWN
 from freshet_graph.stream.store.verify.store import verify
 from freshet_graph.trainer.cli import app
 from freshet_graph.trainer.session.checkpoint import FORMAT, Checkpoints
@@ -38,6 +41,15 @@ def test_an_earlier_store_is_whole_and_is_read(earlier: Path) -> None:
     store = open_store(str(earlier / "store"))
     assert store.events().num_rows > 0
     assert [graph.tau for graph in store.window("hash", 2)] == [4, 5]
+
+
+def test_with_which_commits_earlier_events_came_is_unknown(earlier: Path) -> None:
+    log = LogReader(earlier / "store")
+    assert all(set(log.arrivals(snapshot.tau)) == {UNKNOWN} for snapshot in log.snapshots)
+    (arrived,) = Arrivals(log).new()
+    names = ["src", "dst", "t", "op"]
+    assert arrived.commit == UNKNOWN
+    assert arrived.events.select(names).equals(log.sealed_events().select(names).combine_chunks())
 
 
 @pytest.mark.parametrize("kind", KINDS)

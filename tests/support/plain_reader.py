@@ -18,8 +18,10 @@ def record(path: Path) -> dict[str, Any]:
     """One JSON record in canonical form."""
     raw = path.read_bytes()
     content: dict[str, Any] = json.loads(raw)
-    lane_or_header = path.parent.parent.parent.name == "lanes" or path.name == "log.json"
-    assert content["format_version"] in ((1, 2) if lane_or_header else (1,))
+    two = (
+        path.parent.parent.parent.name == "lanes" or path.name == "log.json" or path.parent.name == "commits"
+    )
+    assert content["format_version"] in ((1, 2) if two else (1,))
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     assert raw == text.encode() + b"\n"
     return content

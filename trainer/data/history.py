@@ -250,13 +250,13 @@ class History:
         self.destinations = np.concatenate([self.destinations, fresh])
         return out
 
-    def look(self, src: Int64, dst: Int64, time_us: int) -> Float32:
-        """Answer queries at a time after all remembered events, without a change. Not with ``across``.
+    def look(self, src: Int64, dst: Int64, time_us: int | Int64) -> Float32:
+        """Answer queries at times after all remembered events, without a change. Not with ``across``.
 
         Args:
             src: int64 (Q,), u of each query.
             dst: int64 (Q,), v of each query.
-            time_us: Of all queries.
+            time_us: Of all queries, or int64 (Q,).
 
         Returns:
             float32 (Q, len(Encounter)).
@@ -264,7 +264,7 @@ class History:
         assert not self._across
         self._grow(max(int(ids.max(initial=-1)) + 1 for ids in (src, dst)))
         out = np.empty((len(src), len(Encounter)), np.float32)
-        table, nothing, time = self.pairs, np.empty(0, np.int64), np.full(len(src), time_us)
+        table, nothing, time = self.pairs, np.empty(0, np.int64), np.broadcast_to(time_us, len(src)).copy()
         _replay(
             table.columns,
             (self.last_out, self.last_in, self.count_out, self.count_in),
@@ -287,6 +287,19 @@ class History:
         known = np.append(events.visible_us, self._batch_us)
         times: Int64 = known[np.maximum(self._batch_begins(len(events)), -1)]
         return times
+
+    def see(self, src: Int64, dst: Int64, time_us: Int64) -> None:
+        """Remember a few events, int64 (E,) each, as ``remember`` does, but not as destinations of random negatives."""
+        assert not len(self._open), "between snapshots everything is known"
+        self._grow(max(int(ids.max(initial=-1)) + 1 for ids in (src, dst)))
+        self.pairs.reserve(len(src))
+        nothing = np.empty(0, np.int64)
+        nodes = (self.last_out, self.last_in, self.count_out, self.count_in)
+        asked = (nothing, nothing, nothing, nothing)
+        no_answers = np.empty((0, len(Encounter)), np.float32)
+        self.pairs.size, _ = _replay(
+            self.pairs.columns, nodes, (src, dst, time_us), asked, _FOREVER, no_answers
+        )
 
     def remember(self, events: Inserts, num_nodes: int) -> None:
         """Take in a snapshot's events without queries."""

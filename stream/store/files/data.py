@@ -250,6 +250,19 @@ def _missing(place: Place) -> MissingError:
     return MissingError(f"{place} is missing, though a record names it{remedy(place)}")
 
 
+def require_schema(root: Path | Place, reference: FileRef, actual: pa.Schema, wanted: pa.Schema) -> None:
+    """Refuse a file of the store with another schema than its kind of file has.
+
+    Raises:
+        CorruptError: The schemas differ.
+    """
+    if not actual.equals(wanted):
+        raise CorruptError(
+            f"{root / reference.path} has the columns {', '.join(actual.names)} of another schema, "
+            f"expected {', '.join(wanted.names)}{remedy(root / reference.path)}"
+        )
+
+
 def read_table(
     root: Path | Place, reference: FileRef, *, schema: pa.Schema | None = None, verify: bool = True
 ) -> pa.Table:
@@ -265,11 +278,8 @@ def read_table(
         CorruptError: As for ``open_table``, or the file has another schema, or arrays outside of its bytes.
     """
     reader = open_table(root, reference, verify=verify)
-    if schema is not None and not reader.schema.equals(schema):
-        raise CorruptError(
-            f"{root / reference.path} has the columns {', '.join(reader.schema.names)} of another schema, "
-            f"expected {', '.join(schema.names)}{remedy(root / reference.path)}"
-        )
+    if schema is not None:
+        require_schema(root, reference, reader.schema, schema)
     with whole_or_corrupt(root / reference.path):
         table = reader.read_all()
         if verify:

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from freshet_graph.schemas.events import IdKind, Op, log_event_schema
 from freshet_graph.schemas.store import CommitRecord, Dropped, FileRef, LogHeader, LogIndex, SealedSnapshot
@@ -27,6 +28,7 @@ from freshet_graph.stream.store.files.data import read_table
 from freshet_graph.stream.store.files.records import read_record
 from freshet_graph.stream.store.log.layout import (
     INDEX,
+    arrivals_name,
     batch_rows,
     commit_name,
     events_name,
@@ -179,8 +181,19 @@ INDEX_SCHEMA: Final = pa.schema(
 )
 """Columns of an index, one row per sealed snapshot; names and places of its files follow from τ."""
 
-NAMED_SCHEMA: Final = INDEX_SCHEMA.append(pa.field("token", pa.string(), nullable=False))
-"""The same for a log whose files are, or were, in a bucket: names follow from τ and token."""
+_TOKEN: Final = pa.field("token", pa.string(), nullable=False)
+"""A further column if files are, or were, in a bucket: their names follow from τ and token."""
+_ARRIVALS: Final = (pa.field("arrivals_bytes", pa.int64()), pa.field("arrivals_checksum", pa.string()))
+"""Further columns since commits record arrivals; null in a snapshot without."""
+
+
+def _schema(*, arrivals: bool, tokens: bool) -> pa.Schema:
+    return pa.schema([*INDEX_SCHEMA, *(_ARRIVALS if arrivals else ()), *((_TOKEN,) if tokens else ())])
+
+
+_READ: Final = [
+    _schema(arrivals=arrivals, tokens=tokens) for arrivals in (True, False) for tokens in (True, False)
+]
 
 
 @dataclass(slots=True)
@@ -206,7 +219,7 @@ class LogTotals:
         self.events += snapshot.num_events
         self.inserts += snapshot.num_inserts
         self.deletes += snapshot.num_deletes
-        self.bytes += snapshot.events.bytes + snapshot.nodes.bytes
+        self.bytes += sum(file.bytes for file in snapshot.files)
         self.max_t_us = max(snapshot.max_t_us, self.max_t_us or snapshot.max_t_us)
 
 
@@ -225,13 +238,13 @@ class SnapshotRows:
         """The totals of these and the dropped snapshots."""
 
         def total(name: str) -> int:
-            return int(np.asarray(self.table[name]).sum())
+            return int(pc.sum(self.table[name]).as_py() or 0)
 
         return LogTotals(
             events=dropped.events + total("num_events"),
             inserts=dropped.inserts + total("num_inserts"),
             deletes=dropped.deletes + total("num_deletes"),
-            bytes=total("events_bytes") + total("nodes_bytes"),
+            bytes=sum(total(name) for name in self.table.schema.names if name.endswith("_bytes")),
             max_t_us=int(np.asarray(self.table["max_t_us"]).max()),
         )
 
@@ -239,15 +252,16 @@ class SnapshotRows:
         """The sealed snapshot of a number."""
         row = self.table.slice(number - self.first, 1).to_pylist()[0]
         tau, token = row["tau"], row.get("token", "")
+
+        def file(name: str, path: str) -> FileRef:
+            return FileRef(path=path, bytes=row.pop(f"{name}_bytes"), checksum=row.pop(f"{name}_checksum"))
+
         return SealedSnapshot(
             tau=tau,
-            events=FileRef(
-                path=events_name(tau, token),
-                bytes=row.pop("events_bytes"),
-                checksum=row.pop("events_checksum"),
-            ),
-            nodes=FileRef(
-                path=nodes_name(tau, token), bytes=row.pop("nodes_bytes"), checksum=row.pop("nodes_checksum")
+            events=file("events", events_name(tau, token)),
+            nodes=file("nodes", nodes_name(tau, token)),
+            arrivals=(
+                file("arrivals", arrivals_name(tau, token)) if row.get("arrivals_bytes") is not None else None
             ),
             **{name: row[name] for name in INDEX_SCHEMA.names if name in row and name != "tau"},
         )
@@ -260,9 +274,11 @@ def snapshot_rows(snapshots: list[SealedSnapshot]) -> pa.Table:
         "events_checksum": [s.events.checksum for s in snapshots],
         "nodes_bytes": [s.nodes.bytes for s in snapshots],
         "nodes_checksum": [s.nodes.checksum for s in snapshots],
+        "arrivals_bytes": [None if s.arrivals is None else s.arrivals.bytes for s in snapshots],
+        "arrivals_checksum": [None if s.arrivals is None else s.arrivals.checksum for s in snapshots],
         "token": [token_of(s.events.path) for s in snapshots],
     }
-    schema = NAMED_SCHEMA if any(map(bool, columns["token"])) else INDEX_SCHEMA
+    schema = _schema(arrivals=any(s.arrivals for s in snapshots), tokens=any(map(bool, columns["token"])))
     arrays = [
         columns[name] if name in columns else [getattr(s, name) for s in snapshots] for name in schema.names
     ]
@@ -301,7 +317,7 @@ def read_index(root: Place, number: int) -> tuple[LogIndex, SnapshotRows, Commit
     index = read_record(path, LogIndex)
     commit = read_record(root / commit_name(index.n), CommitRecord)
     table = read_table(root, index.snapshots)
-    if not (table.schema.equals(INDEX_SCHEMA) or table.schema.equals(NAMED_SCHEMA)):
+    if not any(table.schema.equals(schema) for schema in _READ):
         raise CorruptError(
             f"{root / index.snapshots.path} has the columns {', '.join(table.schema.names)} of another schema, expected "
             f"{', '.join(INDEX_SCHEMA.names)}{remedy(root / index.snapshots.path)}"

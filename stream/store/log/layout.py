@@ -45,6 +45,11 @@ def nodes_name(tau: int, token: str = "") -> str:
     return _named(f"{SNAPSHOTS}/{tau}/nodes.arrow", token)
 
 
+def arrivals_name(tau: int, token: str = "") -> str:
+    """Path of the commits that a sealed snapshot's events came with; ``token``: its token in a bucket."""
+    return _named(f"{SNAPSHOTS}/{tau}/arrivals.arrow", token)
+
+
 def _named(relative: str, token: str) -> str:
     return with_token(relative, token) if token else relative
 

@@ -3,10 +3,11 @@
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from freshet_graph.schemas.events import event_schema, log_event_schema, node_schema
+from freshet_graph.schemas.events import ARRIVAL_SCHEMA, event_schema, log_event_schema, node_schema
 from freshet_graph.schemas.store import (
     CommitRecord,
     Dropped,
@@ -17,7 +18,7 @@ from freshet_graph.schemas.store import (
     Position,
     SealedSnapshot,
 )
-from freshet_graph.stream.arrays.kinds import Int64
+from freshet_graph.stream.arrays.kinds import Int32, Int64
 from freshet_graph.stream.store.as_of import AsOf
 from freshet_graph.stream.store.errors import ConfigMissingError, CorruptError, MissingError, RetainedError
 from freshet_graph.stream.store.files.data import read_table
@@ -27,6 +28,7 @@ from freshet_graph.stream.store.log.commits import CommitChain, numbers, read_hi
 from freshet_graph.stream.store.log.ids import ExternalIds
 from freshet_graph.stream.store.log.index import LogTotals, base_schema
 from freshet_graph.stream.store.log.layout import COMMITS, HEADER, log_folder
+from freshet_graph.stream.store.log.sealed import UNKNOWN, TailFile, load_tail_file, open_rows, tail_schema
 from freshet_graph.stream.store.places.place import Place
 
 
@@ -56,6 +58,7 @@ class LogReader:
             raise
         self._chain = CommitChain(self.root, self.header)
         self._checked: set[tuple[int, str]] = set()  # kept snapshots, and their verified files
+        self._tail: dict[FileRef, TailFile] = {}  # open files, each verified once
         self._dropped = 0  # number of the first snapshot that was kept when it was last looked through
         self._ids = ExternalIds(self.root, self.header, self._chain)
         self.refresh()
@@ -192,6 +195,43 @@ class LogReader:
             )
         self._checked.add((tau, snapshot.events.path))
         return table
+
+    def arrivals(self, tau: int) -> Int32:
+        """The commit that each event of snapshot τ came with, int32 (E,), −1 if unknown; raises as ``events`` does."""
+        snapshot = self.snapshot(tau)
+        if snapshot.arrivals is None:
+            return np.full(snapshot.num_events, UNKNOWN, np.int32)
+        table = self._table(tau, snapshot.arrivals, ARRIVAL_SCHEMA)
+        if len(table) != snapshot.num_events:
+            raise CorruptError(
+                f"{self.root / snapshot.arrivals.path} has {len(table)} rows, its commit says {snapshot.num_events}"
+            )
+        self._checked.add((tau, snapshot.arrivals.path))
+        return np.asarray(table["commit"].combine_chunks())
+
+    def open_events(self) -> pa.Table:
+        """Accepted events whose snapshots are open after the newest commit, in order of arrival: ``tail_schema``.
+
+        Newer commits are read if the writer has replaced the files.
+
+        Raises:
+            CorruptError: A file doesn't match its commit.
+        """
+        while True:
+            last = self.last
+            if last is None:
+                return tail_schema(self.header.ids).empty_table()
+            try:
+                for reference in last.tail:
+                    if reference not in self._tail:
+                        self._tail[reference] = load_tail_file(self.root, reference, self.header.ids)
+            except MissingError:
+                self.refresh()
+                if self.last is last:
+                    raise
+                continue
+            self._tail = {reference: self._tail[reference] for reference in last.tail}
+            return open_rows([*self._tail.values()], last.sealed_through, self.header.ids)
 
     def nodes(self, tau: int) -> pa.Table:
         """Ids first seen in snapshot τ, in dense order: ``node_schema``, not copied; raises as ``events`` does."""

@@ -19,12 +19,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from freshet_graph.schemas.events import IdKind, Op, event_schema, log_event_schema, node_schema
+from freshet_graph.schemas.events import (
+    ARRIVAL_SCHEMA,
+    IdKind,
+    Op,
+    event_schema,
+    log_event_schema,
+    node_schema,
+)
 from freshet_graph.schemas.store import FileRef, LogHeader, SealedSnapshot
-from freshet_graph.stream.arrays.kinds import Int64
+from freshet_graph.stream.arrays.kinds import Int32, Int64
 from freshet_graph.stream.snapshots.dictionary import IdDictionary
-from freshet_graph.stream.store.files.data import read_table
-from freshet_graph.stream.store.log.layout import batch_rows, events_name, nodes_name
+from freshet_graph.stream.store.files.data import read_table, require_schema
+from freshet_graph.stream.store.log.layout import arrivals_name, batch_rows, events_name, nodes_name
 from freshet_graph.stream.store.places.interface import Staging
 from freshet_graph.stream.store.places.place import Place
 
@@ -158,17 +165,33 @@ def sealable(seal: Iterable[tuple[int, pa.Table]], through: int | None) -> Itera
         yield tau, table
 
 
+COMMIT = "commit"
+"""Column with the number of the commit that an event came with; null: the one that is being made."""
+
+UNKNOWN = -1
+"""Number of the commit of an event that came before it was recorded."""
+
+
+def commits_of(table: pa.Table, n: int) -> Int32:
+    """The commit that each event of a table came with, int32 (E,): its column, or ``n``."""
+    if COMMIT not in table.column_names:
+        return np.full(len(table), n, np.int32)
+    return np.asarray(table[COMMIT].fill_null(n).cast(pa.int32()))
+
+
 def stage_snapshot(
-    staging: Staging, header: LogHeader, dictionary: IdDictionary, tau: int, table: pa.Table
+    staging: Staging, header: LogHeader, dictionary: IdDictionary, tau: int, table: pa.Table, n: int
 ) -> SealedSnapshot:
-    """Write one snapshot's ``events.arrow`` and ``nodes.arrow``, and give its new ids dense ones.
+    """Write one snapshot's ``events.arrow``, ``nodes.arrow`` and ``arrivals.arrow``, and give its new ids dense ones.
 
     Args:
         staging: Files of the current commit.
         header: Header of the log.
         dictionary: Ids so far; the snapshot's new ones are added.
         tau: Interval index.
-        table: Its events in order, with at least the columns of ``event_schema``; one row or more.
+        table: Its events in order, with at least the columns of ``event_schema``; one row or more. ``commit`` says which
+            commits they came with, see ``commits_of``.
+        n: Number of the current commit.
 
     Returns:
         The snapshot as in its commit record.
@@ -195,6 +218,9 @@ def stage_snapshot(
         tau=tau,
         events=staging.add_table(events_name(tau), _with_nodes(given, header, src_node, dst_node)),
         nodes=staging.add_table(nodes_name(tau), canonical_batches(nodes, rows)),
+        arrivals=staging.add_table(
+            arrivals_name(tau), pa.table([pa.array(commits_of(table, n))], schema=ARRIVAL_SCHEMA)
+        ),
         num_events=len(events),
         num_inserts=sum(int(np.count_nonzero(op == Op.INSERT)) for op in ops),
         num_deletes=sum(int(np.count_nonzero(op == Op.DELETE)) for op in ops),
@@ -223,8 +249,8 @@ FAN_IN = 8
 def tail_schema(ids: IdKind) -> pa.Schema:
     """Schema of ``tail/<n>.arrow``, in order of arrival.
 
-    The canonical event, its origin (``topic``, ``partition``, ``offset``), and ``tau``, the snapshot that it was accepted
-    for, which is a later one than its own if it came late.
+    The canonical event, its origin (``topic``, ``partition``, ``offset``), ``tau``, the snapshot that it was accepted
+    for, which is a later one than its own if it came late, and the ``commit`` that it came with.
     """
     return pa.schema(
         [
@@ -233,6 +259,7 @@ def tail_schema(ids: IdKind) -> pa.Schema:
             pa.field("partition", pa.int32(), nullable=False),
             pa.field("offset", pa.int64(), nullable=False),
             pa.field("tau", pa.int64(), nullable=False),
+            pa.field(COMMIT, pa.int32()),  # null until it is written
         ]
     )
 
@@ -247,13 +274,28 @@ class TailFile:
     max_tau: int
 
 
+def read_tail(root: Place, reference: FileRef, ids: IdKind, *, verify: bool = True) -> pa.Table:
+    """The rows of a tail file: ``tail_schema``, from files of earlier releases with unknown commits.
+
+    Raises:
+        CorruptError: It doesn't match its commit.
+    """
+    schema = tail_schema(ids)
+    table = read_table(root, reference, verify=verify)
+    if table.schema.equals(schema.remove(len(schema) - 1)):
+        unknown = pa.array(np.full(len(table), UNKNOWN, np.int32))
+        return table.append_column(schema.field(COMMIT), unknown)
+    require_schema(root, reference, table.schema, schema)
+    return table
+
+
 def load_tail_file(root: Place, reference: FileRef, ids: IdKind, *, verify: bool = True) -> TailFile:
     """Map one tail file.
 
     Raises:
         CorruptError: It doesn't match its commit.
     """
-    table = read_table(root, reference, schema=tail_schema(ids), verify=verify)
+    table = read_tail(root, reference, ids, verify=verify)
     span = pc.min_max(table["tau"]).as_py()
     return TailFile(reference, table, span["min"], span["max"])
 

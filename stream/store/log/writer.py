@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from freshet_graph.schemas.events import REJECT_SCHEMA, log_event_schema
 from freshet_graph.schemas.store import (
+    WITH_ARRIVALS,
     CommitRecord,
     FileRef,
     HistoryRecord,
@@ -36,8 +37,10 @@ from freshet_graph.stream.store.log.ids import ExternalIds
 from freshet_graph.stream.store.log.index import LogTotals
 from freshet_graph.stream.store.log.layout import COMMITS, commit_name, log_folder, rejects_name, tail_name
 from freshet_graph.stream.store.log.sealed import (
+    COMMIT,
     TailFile,
     absorbed_from,
+    commits_of,
     count_open,
     encode_tail,
     load_tail_file,
@@ -298,11 +301,12 @@ class LogWriter:
         Args:
             positions: The topic partitions that moved; the others stay.
             begins: First offset of this commit in each topic partition; must be the last commit's end, if it has one.
-            tail: Newly accepted events that stay open after this commit, ``tail_schema``, in order of arrival.
+            tail: Newly accepted events that stay open after this commit, ``tail_schema`` without ``commit``, in order of
+                arrival.
             rejects: Refused messages, ``REJECT_SCHEMA``.
             seal: Snapshots to seal, (τ, events in order) with at least the columns of ``event_schema``, ascending
-                in τ. They hold every open event of their τ, those of ``open_tail`` included. Each is taken when its
-                predecessor is written, so that not all need to be in memory.
+                in τ. They hold every open event of their τ, those of ``open_tail`` included, with their ``commit``. Each is
+                taken when its predecessor is written, so that not all need to be in memory.
             refused: Rejects by reason since the last commit, without late ones.
             late: Late events since the last commit.
             in_history: Events skipped since the last commit because the log's history has them.
@@ -330,7 +334,7 @@ class LogWriter:
         try:
             with self._root.stage() as staging:
                 sealed = [
-                    stage_snapshot(staging, self.header, self._dictionary, tau, table)
+                    stage_snapshot(staging, self.header, self._dictionary, tau, table, n)
                     for tau, table in ordered
                 ]
                 through = [self.sealed_through, *(snapshot.tau for snapshot in sealed), sealed_through]
@@ -353,6 +357,7 @@ class LogWriter:
         moved = {**self.positions, **(positions or {})}
         last = self._chain.last
         record = CommitRecord(
+            format_version=WITH_ARRIVALS,
             n=n,
             previous=self._chain.link(),
             writer=self.writer_id,
@@ -448,7 +453,10 @@ class LogWriter:
             return alive, None
         first = absorbed_from([file.table.nbytes for file in alive], tail.nbytes)
         older = open_rows(alive[first:], closed, self.header.ids)
-        joined = pa.concat_tables([older, tail.cast(tail_schema(self.header.ids))])
+        schema = tail_schema(self.header.ids)
+        commit = pa.array(commits_of(tail, n))
+        tail = tail.select(schema.names[:-1]).cast(schema.remove(len(schema) - 1))
+        joined = pa.concat_tables([older, tail.append_column(schema.field(COMMIT), commit)])
         return alive[:first], staging.add_table(tail_name(n), encode_tail(joined))
 
     def _put(self, record: CommitRecord) -> CommitRecord:

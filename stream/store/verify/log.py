@@ -5,14 +5,14 @@ open tail do, and a commit's counts say how many it took in. The order within on
 offset) cannot be checked.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from freshet_graph.schemas.events import REJECT_SCHEMA, Op, log_event_schema, node_schema
+from freshet_graph.schemas.events import ARRIVAL_SCHEMA, REJECT_SCHEMA, Op, log_event_schema, node_schema
 from freshet_graph.schemas.store import (
     CommitRecord,
     FileRef,
@@ -33,12 +33,13 @@ from freshet_graph.stream.store.log.layout import (
     HEADER,
     HISTORY,
     INDEX,
+    arrivals_name,
     commit_name,
     events_name,
     log_folder,
     nodes_name,
 )
-from freshet_graph.stream.store.log.sealed import tail_schema
+from freshet_graph.stream.store.log.sealed import UNKNOWN, read_tail
 from freshet_graph.stream.store.places.interface import token_of
 from freshet_graph.stream.store.places.place import Place
 from freshet_graph.stream.store.verify.ahead import files_ahead, records_ahead
@@ -171,7 +172,7 @@ def verify_log(store: str | Place, doubt: Compaction | None = None) -> Check:
     if indexed is not None:
         through = indexed.commit.sealed_through
         indexed_snapshots = map(indexed.rows.load, range(indexed.index.first, indexed.index.end))
-        for sealed in files_ahead(root, indexed_snapshots, lambda sealed: [sealed.events, sealed.nodes]):
+        for sealed in files_ahead(root, indexed_snapshots, lambda sealed: sealed.files):
             snapshots.check(sealed, indexed.index.n, through)
         snapshots.require_ids(indexed.ids)
     for record, newer in files_ahead(root, _steps(records, begin, indexed), _files):
@@ -200,7 +201,7 @@ def _steps(
 def _files(step: tuple[CommitRecord, SealedSnapshot | None]) -> list[FileRef]:
     record, sealed = step
     if sealed is not None:
-        return [sealed.events, sealed.nodes]
+        return sealed.files
     return [] if record.rejects is None else [record.rejects]
 
 
@@ -296,13 +297,15 @@ class _Snapshots:
         if through is None or sealed.tau > through:
             report(f"{where} is sealed, but its commit closes only up to {through}")
         self._before = sealed.tau
-        names = (sealed.events.path, sealed.nodes.path)
+        names = tuple(file.path for file in sealed.files)
         token = token_of(sealed.events.path)
-        if names != (events_name(sealed.tau, token), nodes_name(sealed.tau, token)):
+        named = (events_name, nodes_name, arrivals_name)[: len(names)]
+        if names != tuple(name(sealed.tau, token) for name in named):
             report(f"{where} names files of another snapshot: {', '.join(names)}")
         ids = self._header.ids
         events = _table(self._root, sealed.events, log_event_schema(ids), self._check)
         nodes = _table(self._root, sealed.nodes, node_schema(ids), self._check)
+        report(*self._wrong_arrivals(sealed, n))
         if events is None or nodes is None:
             self._ids_known = False  # without this snapshot's ids, later dense ids can't be checked
             return
@@ -311,6 +314,18 @@ class _Snapshots:
             report(
                 *(f"{self._root / sealed.nodes.path}: {p}" for p in self._wrong_ids(sealed, events, nodes))
             )
+
+    def _wrong_arrivals(self, sealed: SealedSnapshot, n: int) -> Iterator[str]:
+        if sealed.arrivals is None:
+            return
+        arrivals = _table(self._root, sealed.arrivals, ARRIVAL_SCHEMA, self._check)
+        if arrivals is None:
+            return
+        path, commit = self._root / sealed.arrivals.path, arrivals["commit"].to_numpy()
+        if len(commit) != sealed.num_events:
+            yield f"{path} has {len(commit)} rows, its commit says {sealed.num_events} events"
+        if len(commit) and not UNKNOWN <= commit.min() <= commit.max() <= n:
+            yield f"{path} names commits {commit.min()} to {commit.max()}, but commit {n} sealed the snapshot"
 
     def _wrong_events(self, sealed: SealedSnapshot, events: pa.Table) -> Iterator[str]:
         t, op = events["t"].to_numpy(), events["op"].to_numpy()
@@ -402,7 +417,7 @@ def _tail(root: Place, header: LogHeader, last: CommitRecord, check: Check) -> N
     through = last.sealed_through
     count, problems, offsets = 0, Check(), TailOffsets()
     for file in last.tail:
-        table = _table(root, file, tail_schema(header.ids), problems)
+        table = _read(root, file, problems, lambda file: read_tail(root, file, header.ids))
         if table is not None:
             problems.report(*offsets.follow(root / file.path, table))
             tau = table["tau"].to_numpy()
@@ -416,9 +431,15 @@ def _tail(root: Place, header: LogHeader, last: CommitRecord, check: Check) -> N
 
 
 def _table(root: Place, reference: FileRef, schema: pa.Schema, check: Check) -> pa.Table | None:
+    return _read(root, reference, check, lambda file: read_table(root, file, schema=schema))
+
+
+def _read(
+    root: Place, reference: FileRef, check: Check, read: Callable[[FileRef], pa.Table]
+) -> pa.Table | None:
     check.read(root / reference.path)
     try:
-        return read_table(root, reference, schema=schema)
+        return read(reference)
     except CorruptError as error:
         check.report(str(error))
         return None

@@ -31,7 +31,7 @@ from freshet_graph.stream.store.places.place import Place
 from freshet_graph.stream.store.window.view import WindowView
 
 LOG_RECORDS = ["log/log.json", "log/history.json", "log/commits/0000000000000000.json"]
-LOG_DATA = ["snapshots/1/events.arrow", "snapshots/1/nodes.arrow", "tail/0.arrow", "rejects/0.arrow"]
+LOG_DATA = [*(f"snapshots/1/{name}.arrow" for name in ("events", "nodes", "arrivals")), "tail/0.arrow", "rejects/0.arrow"]
 LANE_DATA = [
     "snapshots/1/assignment",
     "snapshots/1/edges",
@@ -80,6 +80,7 @@ def read_all(store: Place, *lanes: str) -> None:
         log.base()
         for snapshot in log.snapshots:
             log.events(snapshot.tau)
+            log.arrivals(snapshot.tau)
         log.external_ids()
         for name in lanes or LANES:
             lane = LaneReader(place, name)

@@ -218,7 +218,7 @@ def test_what_kills_left_is_swept(lives: Lives, s3: S3Server) -> None:
     lives.begin()
     go_on(store, 6)
     log, reader = LogReader(store), LaneReader(store, "hash")
-    named = {file.path for s in log.snapshots for file in (s.events, s.nodes)}
+    named = {file.path for s in log.snapshots for file in s.files}
     found = {str(path).removeprefix(f"{log.root}/") for path in (log.root / "snapshots").rglob("*")}
     assert found == named
     assert len(list((reader.root / "snapshots").iterdir())) == len(reader.manifests)

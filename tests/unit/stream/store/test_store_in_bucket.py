@@ -67,7 +67,7 @@ def test_it_holds_what_a_folder_holds_from_its_begin_to_its_compaction(local: Pa
     with pytest.raises(RetainedError, match=f"can start from {DAYS - 4}"):
         behind.events(0)
     log = [path.key for path in (place_of(store) / "log").rglob("*")]  # type: ignore[union-attr]
-    assert sum("/snapshots/" in key for key in log) == 2 * 4
+    assert sum("/snapshots/" in key for key in log) == 3 * 4
     assert sum("/commits/" in key for key in log) == 1
 
 

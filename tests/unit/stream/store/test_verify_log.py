@@ -51,7 +51,7 @@ def test_a_whole_log_has_no_problem_and_all_its_files_are_counted(store: Place) 
     check = verify_log(store)
     files = files_of(store).values()
     assert check.problems == []
-    assert check.files == len(files) == 12
+    assert check.files == len(files) == 14
     assert check.bytes == sum(path.stat().st_size for path in files)
 
 

@@ -1,0 +1,155 @@
+"""``freshet-trainer score`` beside a stream and a trainer: every event has its score, and it can be computed again."""
+
+import json
+import os
+import signal
+import time
+import uuid
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import yaml
+from kafka import KafkaConsumer, TopicPartition
+from running_job import ended_by, endpoint, get, reached
+from streaming import T0, configuration, edge, fresh_topic, send, settings, started, written
+from trainer_invoked import invoke
+from warm_popen import WarmPopen
+
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.log.arrivals import Arrivals
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.verify.store import verify
+from freshet_graph.trainer.arrival.memory import ArrivalMemory
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.session.checkpoint import newest_checkpoint
+
+pytestmark = pytest.mark.integration
+
+CHUNKS, A_CHUNK = 12, 30
+SCORES = {"score", "event_id", "src", "dst", "t", "commit", "row"}
+
+
+def start(command: str, config: Path, log: Path) -> Any:
+    with log.open("ab") as output:
+        return WarmPopen(
+            ["freshet-trainer", command, "--config", str(config)],
+            stdout=output,
+            stderr=output,
+            env=dict(os.environ),
+        )
+
+
+def keys(folder: Path, kafka: str, topic: str, **more: Any) -> dict[str, Any]:
+    scoring = {"topic": topic, "kafka": {"bootstrap": kafka}, **more.pop("scoring", {})}
+    return {
+        "store": str(folder / "store"), "lane": "hash", "checkpoint": str(folder / "checkpoints"), "checkpoint_every": 1,
+        "keep_checkpoints": 1000, "model_params": {"memory": 8, "time_width": 8}, "metrics": {"port": 0},
+        "scoring": scoring, **more,
+    }  # fmt: skip
+
+
+def file_of(folder: Path, values: dict[str, Any]) -> Path:
+    path = folder / "trainer.yaml"
+    path.write_text(yaml.safe_dump(values), encoding="utf-8")
+    return path
+
+
+def messages(kafka: str, topic: str) -> list[dict[str, Any]]:
+    consumer = KafkaConsumer(**settings(kafka), auto_offset_reset="earliest")
+    one = TopicPartition(topic, 0)
+    consumer.assign([one])
+    end, rows = consumer.end_offsets([one])[one], []
+    while consumer.position(one) < end:
+        for records in consumer.poll(timeout_ms=500).values():
+            rows += [json.loads(record.value) for record in records]
+    consumer.close()
+    return rows
+
+
+def sent(random: Random, chunk: int) -> list[bytes]:
+    """Events of a second, some of them late or of equal times."""
+    rows = []
+    for number in range(A_CHUNK):
+        t = T0 + chunk + random.choice([0.0, 0.25, 0.5, 0.75, -1.5])
+        rows.append(
+            edge(random.randrange(40), random.randrange(40), max(t, T0), event_id=f"e{chunk}-{number}")
+        )
+    return rows
+
+
+def computed_again(config: TrainerConfig, message: dict[str, Any]) -> dict[tuple[int, int], float]:
+    """All scores that a message's checkpoint gives, by commit and row."""
+    lane = LaneReader(config.store, config.lane)
+    found = newest_checkpoint(config, lane, message["checkpoint"])
+    assert found is not None and int(found[1]["sequence"]) == message["checkpoint"]
+    own = message["memory"] == "checkpoint"
+    memory = ArrivalMemory(config, lane, Ranks(), found[1], learned=own)
+    scores = {}
+    for arrived in Arrivals(LogReader(config.store), message["checkpoint"] if own else -1).new():
+        scored = memory.take(arrived.events)
+        assert scored is not None
+        for row, score in zip(scored.rows.tolist(), scored.score.tolist(), strict=True):
+            scores[arrived.commit, row] = score
+    return scores
+
+
+def test_every_event_has_a_score_that_can_be_computed_again(kafka: str, tmp_path: Path) -> None:
+    """Through two kills of the scorer, out of order events, sealing and new checkpoints."""
+    topic, scored_topic, random = fresh_topic(kafka), f"scored-{uuid.uuid4().hex[:8]}", Random(3)
+    snapshots = {"interval_s": 1.0, "commit_every_s": 0.2, "lateness_s": 1.0, "idle_timeout_s": 0.5}
+    lanes = [{"name": "hash", "algorithm": "hash", "parts": 2}]
+    content = configuration(tmp_path / "store", kafka, topic, snapshots=snapshots, lanes=lanes)
+    config = file_of(tmp_path, keys(tmp_path, kafka, scored_topic))
+    stream = started("run", "--config", written(tmp_path, content), log=tmp_path / "stream.log")
+    trainer = start("run", config, tmp_path / "trainer.log")
+    scorer = start("score", config, tmp_path / "score0.log")
+    ids: set[str] = set()
+    try:
+        for chunk in range(CHUNKS):
+            rows = sent(random, chunk)
+            ids |= {json.loads(row)["event_id"] for row in rows}
+            send(kafka, topic, rows)
+            if chunk in (5, 8):
+                reached(lambda: len(messages(kafka, scored_topic)) > 0)
+                scorer.send_signal(signal.SIGKILL)
+                scorer.wait()
+                time.sleep(1.0)
+                scorer = start("score", config, tmp_path / f"score{chunk}.log")
+            time.sleep(0.5)
+        reached(lambda: {row["event_id"] for row in messages(kafka, scored_topic)} == ids)
+        assert get(f"{endpoint(tmp_path / 'score8.log')}/readyz") == "ready\n"
+        series = f"{endpoint(tmp_path / 'score8.log')}/metrics"
+        assert 'freshet_scorer_events_total{graph="test"} 0.0' not in get(series)
+        reached(lambda: 'freshet_scorer_takeovers{graph="test"} 0.0' not in get(series))
+        last = [edge(1, 2, T0 + CHUNKS + 5, event_id="last")]
+        send(kafka, topic, last)
+        reached(lambda: messages(kafka, scored_topic)[-1]["event_id"] == "last")
+    finally:
+        ended_by(scorer, tmp_path / "score8.log")
+        ended_by(trainer, tmp_path / "trainer.log")
+        ended_by(stream, tmp_path / "stream.log")
+    rows = messages(kafka, scored_topic)
+    repeated = len(rows) - len({(row["commit"], row["row"]) for row in rows})
+    assert 0 <= repeated <= 2 * max(sum(one["commit"] == row["commit"] for one in rows) for row in rows)
+    assert len({row["checkpoint"] for row in rows}) > 1, "checkpoints took over"
+    loaded = TrainerConfig.model_validate(yaml.safe_load(config.read_text()))
+    again = {
+        (row["checkpoint"], row["memory"]): computed_again(loaded, row)
+        for row in {(row["checkpoint"], row["memory"]): row for row in rows}.values()
+    }
+    for row in rows:
+        assert again[row["checkpoint"], row["memory"]][row["commit"], row["row"]] == row["score"]
+    assert verify(tmp_path / "store").problems == []
+    assert all(
+        row["learned_until"] < row["t"] or row["memory"] == "log" or row["t"] < T0 + CHUNKS for row in rows
+    )
+
+
+def test_bad_topics_are_refused_by_name(kafka: str, tmp_path: Path) -> None:
+    file = file_of(tmp_path, {**keys(tmp_path, kafka, "x"), "scoring": {"sample": 200}})
+    status, _, errors = invoke("score", "--config", str(file), "--until-idle", "1")
+    assert status == 1
+    assert "keys scoring.topic and scoring.kafka are missing" in errors

@@ -1,0 +1,1 @@
+"""Scores on arrival: events scored as they are committed, beside a trainer."""

@@ -1,0 +1,236 @@
+"""The memory of every event so far, in order of arrival, under the weights of one checkpoint; and the scores that it gives."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from freshet_graph.schemas.events import Op
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.arrays.kinds import Float32, Int32, Int64
+from freshet_graph.stream.kernels import njit
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.snapshots.dictionary import new_dictionary
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.log.event_columns import event_columns
+from freshet_graph.trainer.data.examples import Queries
+from freshet_graph.trainer.data.history import Encounter
+from freshet_graph.trainer.data.temporal_sampler import sample_before
+from freshet_graph.trainer.models.event_model import EventModel, Question
+from freshet_graph.trainer.models.tgn import MemoryModel
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.session.session import Session
+from freshet_graph.trainer.strategies.events.event_stream import answered, looked, on_host
+from freshet_graph.trainer.strategies.events.remembering import ANSWERED_AT_ONCE, Memories
+
+RUN = 256
+"""Most events scored at a time."""
+
+RECENT = 10
+"""Newest events of a source among which a destination may be usual."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """The insert events of a commit, and their scores.
+
+    Attributes:
+        rows: int64 (E,), their rows among the commit's events.
+        score: float32 (E,), logits: log-odds against a random destination.
+        encounters: float32 (E, len(Encounter)), the past of each pair and its ends.
+        recent: float32 (E,), share of the source's last ``RECENT`` events that were with this destination; NaN without any.
+        vectors: float32 (E, 2 · width), the embeddings of both ends just before the event; None unless wanted.
+    """
+
+    rows: Int64
+    score: Float32
+    encounters: Float32
+    recent: Float32
+    vectors: Float32 | None
+
+
+class ArrivalMemory:
+    """An event model with one checkpoint's weights, and its memory of all events that arrived.
+
+    An event is scored with the memory of all events before it in order of arrival (``Arrivals``). Its time in the memory is
+    its visible time, but at least a microsecond after that of the event before, so that "strictly earlier" is "before it".
+
+    Consecutive events of a commit that read nothing of each other are scored together, which gives what one after the other
+    would: a run ends at the first event that has an end, or a neighbour of an end that the model looks up, in common with the
+    ends of an earlier one in the run.
+
+    Args:
+        config: Of the trainer; its strategy is not ``auto``.
+        lane: A reader of the lane.
+        ranks: This process alone.
+        state: Of a checkpoint.
+        learned: Whether to begin with the checkpoint's memory, after its snapshot; otherwise with an empty one, before the
+            first event of the log.
+        vectors: Whether embeddings are wanted beside scores.
+
+    Attributes:
+        model: With the checkpoint's weights.
+
+    Raises:
+        Failure: The model has no memory of events, or another task.
+    """
+
+    def __init__(
+        self,
+        config: TrainerConfig,
+        lane: LaneReader,
+        ranks: Ranks,
+        state: Mapping[str, Any],
+        *,
+        learned: bool = True,
+        vectors: bool = False,
+    ) -> None:
+        session = Session(config.model_copy(update={"compile": False}), lane, ranks)
+        model = session.model
+        if not isinstance(model, EventModel):
+            raise Failure(
+                f"key model: {config.model} is a snapshot model, and scores on arrival need an event model, such as "
+                "tgn-history. Choose one"
+            )
+        if session.task.history is None or config.task != "link-prediction":
+            raise Failure(f"key task: scores on arrival are of task link-prediction, found {config.task}")
+        self.model, self._session, self._vectors = model, session, vectors
+        self._header = lane.log.header
+        self._ids = new_dictionary(self._header.ids)
+        if learned:
+            session.restore(state)
+            self._ids.extend(lane.log.external_ids()[: int(state["names"]["seen"])].combine_chunks())
+        else:
+            model.load_state_dict(state["model"])
+        model.eval()
+        self._history = session.task.history
+        memories: Memories = session.strategy.memories  # type: ignore[attr-defined]  # all strategies of event models
+        self._feed, self._stream = memories.feed, memories.trained.stream
+        self._reach = max(model.layers, model.mail_layers if isinstance(model, MemoryModel) else 0)
+        self._marks: Int32 = np.zeros(0, np.int32)
+        self._mark = 0
+        self._deliver_rest()
+
+    @torch.no_grad()
+    def take(self, events: pa.Table, *, scored: bool = True) -> Scored | None:
+        """Take in the events of a commit, in order; returns the scores of its inserts, or None if they are not wanted.
+
+        Args:
+            events: As ``Arrived.events``.
+            scored: Whether scores are wanted. The memory is the same, bit for bit, with and without.
+        """
+        rows = np.flatnonzero(events["op"].to_numpy() == int(Op.INSERT))
+        inserts = events.take(pa.array(rows))
+        if not len(rows):
+            return self._scores(rows, [], [], [], []) if scored else None
+        src, dst, time_us = self._append(inserts)
+        questions, answers, vectors = list[Question](), list[Tensor](), list[Tensor]()
+        encounters, recent = list[Float32](), list[Float32]()
+        first, size = 0, 0
+        while first < len(rows):
+            last = first + self._run(src[first:], dst[first:], int(time_us[first]))
+            here, before_us = slice(first, last), int(time_us[first])
+            self._stream.deliver_before(before_us, RUN)
+            if scored:
+                seen = self._history.look(src[here], dst[here], time_us[here])
+                moments = np.full(last - first, before_us)
+                queries = Queries(np.arange(last - first), src[here], dst[here], seen, time_us[here], moments)
+                encounters.append(seen)
+                recent.append(self._recent(src[here], dst[here], before_us))
+                questions.append(looked(self._stream, queries, slice(0, last - first), before_us))
+                size += len(questions[-1])
+                if size >= ANSWERED_AT_ONCE or last == len(rows):
+                    self._answer(Question.join(questions), answers, vectors)
+                    questions, size = [], 0
+            self._history.see(src[here], dst[here], time_us[here])
+            first = last
+        if not scored:
+            return None
+        return self._scores(rows, answers, encounters, recent, vectors)
+
+    def _scores(
+        self,
+        rows: Int64,
+        answers: list[Tensor],
+        encounters: list[Float32],
+        recent: list[Float32],
+        vectors: list[Tensor],
+    ) -> Scored:
+        none = np.empty((0, len(Encounter)), np.float32)
+        return Scored(
+            rows,
+            on_host(answers),
+            np.concatenate([none, *encounters]),
+            np.concatenate([np.empty(0, np.float32), *recent]),
+            on_host(vectors) if self._vectors else None,
+        )
+
+    def _recent(self, src: Int64, dst: Int64, before_us: int) -> Float32:
+        """See ``Scored.recent``."""
+        with_source = sample_before(self._feed.graph, src, before_us, RECENT)
+        share = (with_source.node == dst[:, None]).sum(axis=1) / np.maximum(with_source.count, 1)
+        return np.where(with_source.count > 0, share, np.nan).astype(np.float32)
+
+    def _answer(self, question: Question, answers: list[Tensor], vectors: list[Tensor]) -> None:
+        answers.append(answered(self.model, question))
+        if self._vectors:
+            vectors.append(torch.cat(self.model.ends(question), dim=1))
+
+    def _append(self, inserts: pa.Table) -> tuple[Int64, Int64, Int64]:
+        """Give the ends numbers, and the events their times; returns int64 src, dst and time of each."""
+        names, interval_us = self._session.names, self._header.interval_us
+        dense = self._ids.encode(inserts["src"], inserts["dst"])
+        names.meet(self._ids.size)
+        src, dst = (names.numbers(ends) for ends in dense)
+        visible_us = np.maximum(inserts["t"].to_numpy(), inserts["tau"].to_numpy() * interval_us)
+        step = np.arange(1, len(inserts) + 1)
+        newest_us = int(self._feed.time_us[-1]) if len(self._feed) else int(visible_us[0]) - 1
+        time_us = np.maximum.accumulate(np.append(newest_us, visible_us - step))[1:] + step
+        for name, column in (("src_node", src), ("dst_node", dst)):
+            inserts = inserts.append_column(name, pa.array(column))
+        columns = event_columns(
+            inserts.set_column(3, "t", pa.array(time_us)), 0, 1, self._header.edge_features
+        )
+        self._feed.append(columns, len(names))
+        return src, dst, time_us
+
+    def _run(self, src: Int64, dst: Int64, before_us: int) -> int:
+        """How many of the next events read nothing of each other, at least one."""
+        if self._reach > 1:
+            return 1
+        src, dst = src[:RUN], dst[:RUN]
+        ends = np.concatenate([src, dst])
+        if self._reach == 0:
+            near = np.empty((len(ends), 0), np.int32)
+        else:
+            near = sample_before(self._feed.graph, ends, before_us, self.model.neighbours).node
+        more = self._feed.graph.num_nodes - len(self._marks)
+        if more > 0:
+            self._marks = np.concatenate([self._marks, np.zeros(max(more, len(self._marks) // 4), np.int32)])
+        self._mark += 1
+        return _apart(src, dst, near, self._marks, self._mark)
+
+    def _deliver_rest(self) -> None:
+        """Deliver the checkpoint's last events, as its trainer would."""
+        if len(self._feed):
+            self._stream.deliver_before(int(self._feed.time_us[-1]) + 1)
+
+
+@njit(cache=True, nogil=True)
+def _apart(src, dst, near, marks, mark):  # type: ignore[no-untyped-def]  # compiled
+    """Number of leading events that touch no end of an earlier one; ``marks`` of those ends become ``mark``."""
+    size = len(src)
+    for i in range(size):
+        for row, end in ((i, src[i]), (size + i, dst[i])):
+            if marks[end] == mark:
+                return i
+            for other in near[row]:
+                if other >= 0 and marks[other] == mark:
+                    return i
+        marks[src[i]] = mark
+        marks[dst[i]] = mark
+    return size

@@ -1,0 +1,85 @@
+"""Messages of scores on arrival."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from freshet_graph.schemas.events import US_PER_S
+from freshet_graph.stream.arrays.kinds import Float32
+from freshet_graph.stream.store.log.arrivals import Arrived
+from freshet_graph.trainer.arrival.memory import Scored
+from freshet_graph.trainer.data.history import Encounter
+
+FEWEST = 100
+"""Scores that there must be before a percentile means something."""
+
+REASONS = {
+    "pair_events": Encounter.PAIR_COUNT,
+    "pair_age_s": Encounter.PAIR_AGE,
+    "source_events": Encounter.SRC_OUT_COUNT,
+    "destination_events": Encounter.DST_IN_COUNT,
+}
+
+
+class Percentiles:
+    """Says where a score stands among the newest ones.
+
+    Args:
+        among: How many.
+    """
+
+    def __init__(self, among: int) -> None:
+        self._newest: Float32 = np.empty(0, np.float32)
+        self._among = among
+
+    def of(self, scores: Float32) -> Float32:
+        """Percentiles 0 … 100 of scores, float32 (E,), among those before them; NaN while those are few. Then they count."""
+        ordered = np.sort(self._newest)
+        places = np.searchsorted(ordered, scores, side="right") * (100 / max(len(ordered), 1))
+        self._newest = np.concatenate([self._newest, scores])[-self._among :]
+        return (
+            places.astype(np.float32) if len(ordered) >= FEWEST else np.full(len(scores), np.nan, np.float32)
+        )
+
+
+def messages(
+    arrived: Arrived, scored: Scored, percentiles: Float32, said: dict[str, Any], now_s: float
+) -> Iterator[tuple[bytes, bytes]]:
+    """Key and JSON of each scored event.
+
+    The key is the event's id, or ``commit/row`` without one; both identify a message: the same twice is a repetition.
+
+    Args:
+        arrived: A commit.
+        scored: Its scores.
+        percentiles: float32 (E,), NaN where there is none.
+        said: Fields of all messages: the weights and what they know.
+        now_s: Wall time, seconds.
+    """
+    columns = arrived.events.select(["src", "dst", "t", "event_id"]).take(scored.rows)
+    counted = {name: scored.encounters[:, column] for name, column in REASONS.items()}
+    for place, (row, event) in enumerate(zip(scored.rows.tolist(), columns.to_pylist(), strict=True)):
+        t = event.pop("t") / US_PER_S
+        reasons = {name: _number(column[place]) for name, column in counted.items()}
+        content = {
+            **event,
+            "t": t,
+            "commit": arrived.commit,
+            "row": row,
+            "score": _number(scored.score[place]),
+            "percentile": _number(percentiles[place]),
+            **said,
+            "scored_at": now_s,
+            "latency_s": now_s - t,
+            "reasons": {**reasons, "recent_share": _number(scored.recent[place])},
+        }
+        if scored.vectors is not None:
+            content["vector"] = [_number(value) for value in scored.vectors[place]]
+        key = event["event_id"] if event["event_id"] is not None else f"{arrived.commit}/{row}"
+        yield key.encode(), json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
+
+
+def _number(value: np.floating[Any]) -> float | None:
+    return float(value) if np.isfinite(value) else None

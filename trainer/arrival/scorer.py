@@ -1,0 +1,161 @@
+"""Follows the log, scores each commit's events under the newest checkpoint, and takes new checkpoints over."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import structlog
+
+from freshet_graph.schemas.events import US_PER_S
+from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.store.lane.reader import LaneReader
+from freshet_graph.stream.store.log.arrivals import Arrivals, Arrived
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.stream.store.log.sealed import UNKNOWN
+from freshet_graph.trainer.arrival.memory import ArrivalMemory, Scored
+from freshet_graph.trainer.exports.exporter import version_of
+from freshet_graph.trainer.ranks import Ranks
+from freshet_graph.trainer.session.checkpoint import Checkpoints, chosen, content_of, newest_checkpoint
+
+NOTHING = UNKNOWN - 1
+"""As the last scored commit: none."""
+LOOK_S = 0.5
+"""How often a new checkpoint is looked for."""
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Known:
+    """The memory under a checkpoint, and the arrivals that go into it.
+
+    Attributes:
+        memory: All events of ``arrivals`` up to its ``done``.
+        arrivals: From the checkpoint's snapshot on, or from the log's beginning.
+        sequence: Number of the checkpoint's snapshot.
+        learned: Whether the memory was the checkpoint's own up to there.
+        said: What messages say of it.
+    """
+
+    memory: ArrivalMemory
+    arrivals: Arrivals
+    sequence: int
+    learned: bool
+    said: dict[str, Any]
+
+    def catch_up(self, done: int) -> Self:
+        """Take in the commits up to one without scores."""
+        for arrived in self.arrivals.new(until=done):
+            self.memory.take(arrived.events, scored=False)
+        return self
+
+
+class Scorer:
+    """Scores the commits of a log.
+
+    An event is scored by the newest checkpoint when its turn comes, unless that has learned it. Then the newest one that has
+    not is taken; if all have, the newest one's weights, with the memory of the log from its beginning instead of their own.
+
+    A new checkpoint is prepared on a thread while the present one scores, and takes over between two commits.
+
+    Args:
+        config: Of the trainer, with its lane.
+        ranks: This process alone.
+        done: The last commit that needs no scores; ``NOTHING``: all do.
+
+    Attributes:
+        takeovers: Checkpoints that took over from another.
+    """
+
+    def __init__(self, config: TrainerConfig, ranks: Ranks, done: int) -> None:
+        self._config, self._ranks = config, ranks
+        self._checkpoints = Checkpoints(config.checkpoint, config.keep_checkpoints)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._next: Future[Known] | None = None
+        self._looked_s = 0.0
+        self.takeovers = 0
+        log_reader = LogReader(self._store)
+        first = Arrivals(log_reader, done=done)
+        usable = [number for number in self._checkpoints.sequences() if first.covers(number)]
+        self.known = self._prepared(usable[-1] if usable else None, done)
+
+    @property
+    def sequence(self) -> int:
+        """Number of the snapshot of the checkpoint that scores."""
+        return self.known.sequence
+
+    def new(self, emit: Callable[[Arrived, Scored], bool]) -> int:
+        """Score the commits that came since the last call.
+
+        Args:
+            emit: Gets each commit with its scores; False: it has ended, and the commit counts as not scored.
+
+        Returns:
+            Scored events.
+        """
+        self._take_over()
+        events = 0
+        for arrived in self.known.arrivals.new():
+            scored = self.known.memory.take(arrived.events)
+            assert scored is not None
+            if not emit(arrived, scored):
+                break
+            events += len(scored.rows)
+        return events
+
+    def close(self) -> None:
+        """Wait for the thread."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    @cached_property
+    def _store(self) -> str:
+        assert self._config.store is not None
+        return self._config.store
+
+    def _take_over(self) -> None:
+        """Let a newer checkpoint score from the next commit on, once it is prepared."""
+        done = self.known.arrivals.done
+        if self._next is not None and self._next.done():
+            prepared, self._next = self._next.result(), None
+            self.known = prepared.catch_up(done)
+            self.takeovers += 1
+            log.info(
+                "checkpoint takes over", checkpoint=self.sequence, model=self.known.said["model_version"]
+            )
+        now_s = time.monotonic()
+        if self._next is not None or now_s - self._looked_s < LOOK_S:
+            return
+        self._looked_s = now_s
+        newer = [
+            number
+            for number in self._checkpoints.sequences()
+            if number > self.sequence - (not self.known.learned)
+        ]
+        usable = [number for number in newer if self.known.arrivals.covers(number)]
+        if usable:
+            self._next = self._thread.submit(self._prepared, usable[-1], done)
+
+    def _prepared(self, number: int | None, done: int) -> Known:
+        """A checkpoint, or the newest one's weights alone, and the memory of all commits up to one."""
+        lane = LaneReader(self._store, self._config.lane)
+        found = newest_checkpoint(self._config, lane, number)
+        assert found is not None, "the caller has seen one"
+        path, state = found
+        sequence = int(state["sequence"])
+        with content_of(path):
+            memory = ArrivalMemory(
+                chosen(self._config, state), lane, self._ranks, state, learned=number is not None,
+                vectors=self._config.scoring.vectors,
+            )  # fmt: skip
+        said = {
+            "graph": lane.log.header.graph,
+            "model_version": version_of(memory.model),
+            "checkpoint": sequence,
+            "memory": "checkpoint" if number is not None else "log",
+            "learned_until": lane.log.snapshots[sequence].max_t_us / US_PER_S,
+        }
+        arrivals = Arrivals(lane.log, -1 if number is None else sequence)
+        return Known(memory, arrivals, sequence, number is not None, said).catch_up(done)
