@@ -451,12 +451,17 @@ def stream_keys(
 
 
 def service(
-    folder: Path, name: str, keys: Mapping[str, Any], *more: str, run: Sequence[str] = ()
+    folder: Path,
+    name: str,
+    keys: Mapping[str, Any],
+    *more: str,
+    run: Sequence[str] = (),
+    service: str = "run",
 ) -> "subprocess.Popen[bytes]":
-    """``freshet-stream run`` or ``freshet-trainer run`` as users start them; NAME.log has what it says."""
+    """``freshet-stream run``, ``freshet-trainer run`` or ``score`` as users start them; NAME.log has what it says."""
     entry = STREAM if name.startswith("stream") else TRAINER
     config = written(folder / f"{name}.yaml", keys)
-    command = [sys.executable, *run, *entry, "run", "--config", str(config), *more]
+    command = [sys.executable, *run, *entry, service, "--config", str(config), *more]
     with (folder / f"{name}.log").open("wb") as log:
         return subprocess.Popen(command, stdout=log, stderr=log, env=environment())
 

@@ -169,9 +169,10 @@ def plan(stream: Stream) -> Plan:
     """Estimate what a stream takes; a test holds the estimate near a real store's size.
 
     With n = DAY / interval snapshots per day, E = rate · interval events and V = changed · nodes new vectors per snapshot:
-    log per day = n · ((E + V) · (event + arrival) + V · F · 4 + 3 files + a record); a lane per day = n · (2 · E · (1 − repeated) · pair
-    + V · (F · 4 + index) + 3 files + a record) + n / 64 bases of the live pairs, each in two parts, and all vectors. A store that
-    is there has its pairs and bytes already, and grows for the days that it lacks of ``keep_days``.
+    log per day = n · ((E + V) · (event + arrival) + V · F · 4 + 3 files + a record); a lane per day =
+    n · (2 · E · (1 − repeated) · pair + V · (F · 4 + index) + 3 files + a record) + n / 64 bases of the live pairs, each in two
+    parts, and all vectors. A store that is there has its pairs and bytes already, and grows for the days that it lacks of
+    ``keep_days``.
     """
     per_day = DAY_S / stream.interval_s
     events = stream.rate * stream.interval_s

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.optional import missing_extra
 from freshet_graph.stream.service.config_file import load_config
 from freshet_graph.stream.service.failure import Failure
 from freshet_graph.stream.service.logs import configure_logs
@@ -66,6 +67,8 @@ def score(
 
 
 def _score(config: TrainerConfig, until_idle_s: float | None) -> dict[str, Any]:
-    from freshet_graph.trainer.arrival.service import follow
-
+    try:
+        from freshet_graph.trainer.arrival.service import follow
+    except ModuleNotFoundError as error:  # a client of Kafka
+        raise missing_extra("freshet-trainer score", error, "stream,trainer") from error
     return follow(config, until_idle_s=until_idle_s)

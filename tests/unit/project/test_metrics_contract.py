@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from freshet_graph.schemas.config import StreamConfig
 from freshet_graph.schemas.trainer_config import TrainerConfig
 from freshet_graph.stream.metrics import StreamMetrics
+from freshet_graph.trainer.arrival.service import ScorerMetrics
 from freshet_graph.trainer.metrics import TrainerMetrics
 from freshet_graph.trainer.strategies.figures import declared_by
 from freshet_graph.trainer.strategies.interface import STRATEGIES
@@ -53,7 +54,7 @@ def exported() -> dict[str, Series]:
     )
     found: dict[str, Series] = {}
     trainers = [TrainerMetrics(TrainerConfig(strategy=name), 0) for name in BUILT_IN]
-    for metrics in (StreamMetrics(stream), *trainers):
+    for metrics in (StreamMetrics(stream), ScorerMetrics(), *trainers):
         found |= dict(series_of(metrics.registry))
     return found
 

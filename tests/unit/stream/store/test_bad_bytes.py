@@ -31,7 +31,11 @@ from freshet_graph.stream.store.places.place import Place
 from freshet_graph.stream.store.window.view import WindowView
 
 LOG_RECORDS = ["log/log.json", "log/history.json", "log/commits/0000000000000000.json"]
-LOG_DATA = [*(f"snapshots/1/{name}.arrow" for name in ("events", "nodes", "arrivals")), "tail/0.arrow", "rejects/0.arrow"]
+LOG_DATA = [
+    *(f"snapshots/1/{name}.arrow" for name in ("events", "nodes", "arrivals")),
+    "tail/0.arrow",
+    "rejects/0.arrow",
+]
 LANE_DATA = [
     "snapshots/1/assignment",
     "snapshots/1/edges",

@@ -1,0 +1,64 @@
+"""Messages of scores on arrival, and what a start reads from their topic."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.store.log.arrivals import Arrived
+from freshet_graph.trainer.arrival.memory import Scored
+from freshet_graph.trainer.arrival.messages import FEWEST, Percentiles, messages
+from freshet_graph.trainer.arrival.service import resumed
+
+
+def test_a_percentile_is_among_the_scores_before() -> None:
+    percentiles = Percentiles(200)
+    assert np.isnan(percentiles.of(np.arange(FEWEST - 1, dtype=np.float32))).all()
+    assert np.isnan(percentiles.of(np.array([99.0], np.float32))).all()
+    assert percentiles.of(np.array([-1.0, 0.0, 49.0, 99.0], np.float32)).tolist() == [0, 1, 50, 100]
+    percentiles.of(np.full(200, 1000, np.float32))
+    assert percentiles.of(np.array([999.0], np.float32)).tolist() == [0], "older ones are forgotten"
+
+
+def test_a_message_has_its_event_and_no_number_that_json_lacks() -> None:
+    columns = {"src": ["a", "b"], "dst": ["c", "d"], "t": [1_500_000, 2_000_000], "event_id": ["x", None]}
+    encounters = np.zeros((2, 12), np.float32)
+    encounters[:, 0] = [np.inf, 4.0]
+    encounters[:, 6] = [0, 3]
+    scored = Scored(
+        np.array([0, 1]), np.array([-2.0, np.nan], np.float32), encounters, np.array([np.nan, 0.5], np.float32), None
+    )  # fmt: skip
+    arrived = Arrived(7, pa.table(columns))
+    sent = list(messages(arrived, scored, np.array([np.nan, 10.0], np.float32), {"checkpoint": 3}, 4.0))
+    assert [key for key, _ in sent] == [b"x", b"7/1"]
+    first, second = (json.loads(value) for _, value in sent)
+    assert (first["src"], first["t"], first["commit"], first["row"], first["checkpoint"]) == (
+        "a",
+        1.5,
+        7,
+        0,
+        3,
+    )
+    assert (first["score"], second["score"], first["percentile"], second["percentile"]) == (
+        -2.0,
+        None,
+        None,
+        10.0,
+    )
+    assert (first["latency_s"], second["reasons"]["recent_share"]) == (2.5, 0.5)
+    assert first["reasons"]["pair_age_s"] is None
+    assert (second["reasons"]["pair_events"], second["reasons"]["pair_age_s"]) == (3, 4.0)
+
+
+def test_a_start_resumes_with_the_newest_commit_of_the_topic() -> None:
+    newest = [{"commit": 4, "graph": "g"}, {"commit": 6, "graph": "g"}, {"other": 1}]
+    assert resumed(newest, "g", "t", 8) == 5
+    assert resumed([{"other": 1}], "g", "t", 8) is None
+    with pytest.raises(
+        Failure, match=r"topic t has scores of graph g, and the store is of h. Choose another topic"
+    ):
+        resumed(newest, "h", "t", 8)
+    with pytest.raises(Failure, match=r"topic t has scores of commit 6, and the log ends with 5"):
+        resumed(newest, "g", "t", 5)
