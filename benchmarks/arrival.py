@@ -50,7 +50,7 @@ def consume(bootstrap: str, events: int, found: Any) -> None:
     from confluent_kafka import Consumer
 
     consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "scores", "auto.offset.reset": "earliest"}
+        {"bootstrap.servers": bootstrap, "group.id": f"scores-{events}", "auto.offset.reset": "earliest"}
     )
     consumer.subscribe([SCORED])
     seen: dict[int, float] = {}

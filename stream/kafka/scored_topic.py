@@ -56,15 +56,15 @@ class ScoredTopic:
             if "has no messages" in str(error):
                 return []
             raise
-        found = []
+        contents = []
         for value in (value for poll in polls for value in poll.values.to_pylist() if value is not None):
             try:
                 content = json.loads(value)
             except ValueError:
                 continue
             if isinstance(content, dict):
-                found.append(content)
-        return found
+                contents.append(content)
+        return contents
 
     def send(self, messages: Sequence[tuple[bytes, bytes]]) -> bool:
         """Send a commit's keys and values until brokers have all of them; False: asked to stop before."""

@@ -29,7 +29,7 @@ log = structlog.get_logger()
 
 
 @dataclass(slots=True)
-class Known:
+class CheckpointMemory:
     """The memory under a checkpoint, and the arrivals that go into it.
 
     Attributes:
@@ -74,7 +74,7 @@ class Scorer:
         self._config, self._ranks = config, ranks
         self._checkpoints = Checkpoints(config.checkpoint, config.keep_checkpoints)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._next: Future[Known] | None = None
+        self._next: Future[CheckpointMemory] | None = None
         self._looked_s = 0.0
         self.takeovers = 0
         log_reader = LogReader(self._store)
@@ -138,12 +138,12 @@ class Scorer:
         if usable:
             self._next = self._thread.submit(self._prepared, usable[-1], done)
 
-    def _prepared(self, number: int | None, done: int) -> Known:
+    def _prepared(self, number: int | None, done: int) -> CheckpointMemory:
         """A checkpoint, or the newest one's weights alone, and the memory of all commits up to one."""
         lane = LaneReader(self._store, self._config.lane)
-        found = newest_checkpoint(self._config, lane, number)
-        assert found is not None, "the caller has seen one"
-        path, state = found
+        newest = newest_checkpoint(self._config, lane, number)
+        assert newest is not None, "the caller has seen one"
+        path, state = newest
         sequence = int(state["sequence"])
         with content_of(path):
             memory = ArrivalMemory(
@@ -158,4 +158,4 @@ class Scorer:
             "learned_until": lane.log.snapshots[sequence].max_t_us / US_PER_S,
         }
         arrivals = Arrivals(lane.log, -1 if number is None else sequence)
-        return Known(memory, arrivals, sequence, number is not None, said).catch_up(done)
+        return CheckpointMemory(memory, arrivals, sequence, number is not None, said).catch_up(done)

@@ -295,10 +295,10 @@ class History:
         self.pairs.reserve(len(src))
         nothing = np.empty(0, np.int64)
         nodes = (self.last_out, self.last_in, self.count_out, self.count_in)
-        asked = (nothing, nothing, nothing, nothing)
+        no_queries = (nothing, nothing, nothing, nothing)
         no_answers = np.empty((0, len(Encounter)), np.float32)
         self.pairs.size, _ = _replay(
-            self.pairs.columns, nodes, (src, dst, time_us), asked, _FOREVER, no_answers
+            self.pairs.columns, nodes, (src, dst, time_us), no_queries, _FOREVER, no_answers
         )
 
     def remember(self, events: Inserts, num_nodes: int) -> None:
