@@ -9,8 +9,10 @@ from typing import Any, Self
 
 import structlog
 
+from freshet_graph.schemas.errors import FreshetError, one_line
 from freshet_graph.schemas.events import US_PER_S
 from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.service.failure import Failure
 from freshet_graph.stream.store.lane.reader import LaneReader
 from freshet_graph.stream.store.log.arrivals import Arrivals, Arrived
 from freshet_graph.stream.store.log.reader import LogReader
@@ -119,8 +121,12 @@ class Scorer:
         """Let a newer checkpoint score from the next commit on, once it is prepared."""
         done = self.known.arrivals.done
         if self._next is not None and self._next.done():
-            prepared, self._next = self._next.result(), None
-            self.known = prepared.catch_up(done)
+            preparing, self._next = self._next, None
+            try:
+                self.known = preparing.result().catch_up(done)
+            except (OSError, FreshetError) as error:  # removed meanwhile, or damaged: a newer one comes
+                log.warning("a checkpoint cannot take over; the present one scores", reason=one_line(error))
+                return
             self.takeovers += 1
             log.info(
                 "checkpoint takes over", checkpoint=self.sequence, model=self.known.said["model_version"]
@@ -142,7 +148,10 @@ class Scorer:
         """A checkpoint, or the newest one's weights alone, and the memory of all commits up to one."""
         lane = LaneReader(self._store, self._config.lane)
         newest = newest_checkpoint(self._config, lane, number)
-        assert newest is not None, "the caller has seen one"
+        if newest is None:
+            raise Failure(
+                f"{self._config.checkpoint} has no checkpoint any more. Train with freshet-trainer run"
+            )
         path, state = newest
         sequence = int(state["sequence"])
         with content_of(path):

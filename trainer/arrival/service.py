@@ -7,6 +7,7 @@ import numpy as np
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from freshet_graph.schemas.errors import one_line
 from freshet_graph.schemas.events import US_PER_S
 from freshet_graph.schemas.trainer_config import TrainerConfig
 from freshet_graph.schemas.version import version
@@ -170,7 +171,15 @@ class _Service:
         self._obstacle, self._moved_s = None, time.monotonic()
         with FolderWatch(log_folder(str(self._config.store)) / COMMITS) as watch:
             while not self._over():
-                if scorer.new(lambda arrived, scored: self._emit(scorer, arrived, scored)):
+                try:
+                    events = scorer.new(lambda arrived, scored: self._emit(scorer, arrived, scored))
+                    self._obstacle = None
+                except (
+                    OSError
+                ) as error:  # a disk or a bucket that is away for a while: its content does not change
+                    self._waited(f"the store does not answer: {one_line(error)}")
+                    continue
+                if events:
                     self._moved_s = time.monotonic()
                 else:
                     watch.wait(WAIT_S)
