@@ -386,18 +386,11 @@ class SaslOAuth(Section):
         return self
 
 
-class Kafka(Section):
-    """Broker, topics and client limits."""
+class Brokers(Section):
+    """Addresses and logins of brokers."""
 
     bootstrap: Annotated[str, AfterValidator(require_addresses)] = Field(
         min_length=1, description="host:port of the brokers, comma-separated."
-    )
-    topics: list[Topic] = Field(min_length=1, description="Topics to read.")
-    dead_letters: TopicName | None = Field(
-        None, description="Topic for refused messages; null: kept in the log only."
-    )
-    group: str | None = Field(
-        None, description="Consumer group that lag monitors watch; default freshet-<graph>."
     )
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
         "PLAINTEXT", description="As in Kafka clients."
@@ -426,12 +419,83 @@ class Kafka(Section):
         None, description="Password of an encrypted key; better from a file or the environment."
     )
     ssl_password_file: str | None = Field(None, description="File with the password of the key.")
+    api_version: tuple[int, ...] | None = Field(
+        None, description="Protocol version to assume, such as [2, 1]; null: ask the broker."
+    )
+
+    @property
+    def servers(self) -> list[str]:
+        """host:port of each bootstrap broker."""
+        return [server.strip() for server in self.bootstrap.split(",")]
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.security_protocol.endswith("SSL")
+
+    @property
+    def uses_sasl(self) -> bool:
+        """Whether brokers require a login."""
+        return self.security_protocol.startswith("SASL")
+
+    @model_validator(mode="after")
+    def _secured_as_meant(self) -> Self:
+        for name in ("sasl_password", "ssl_password"):
+            if getattr(self, name) is not None and getattr(self, f"{name}_file") is not None:
+                raise ValueError(f"give {name} or {name}_file, not both")
+        if self.uses_sasl:
+            self._require_login_keys()
+        elif self.sasl_mechanism is not None:
+            raise ValueError(
+                f"sasl_mechanism is given, but security_protocol {self.security_protocol} has no login. "
+                f"Set it to SASL_{self.security_protocol}"
+            )
+        files = [name for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile") if getattr(self, name)]
+        if files and not self.uses_tls:
+            raise ValueError(
+                f"{', '.join(files)} given, but security_protocol {self.security_protocol} has no TLS. "
+                "Set it to SSL or SASL_SSL"
+            )
+        if self.ssl_keyfile is not None and self.ssl_certfile is None:
+            raise ValueError("ssl_keyfile is given without ssl_certfile. Give both")
+        return self
+
+    def _require_login_keys(self) -> None:
+        has_password = self.sasl_password is not None or self.sasl_password_file is not None
+        password = {
+            "sasl_username": bool(self.sasl_username),
+            "sasl_password or sasl_password_file": has_password,
+        }
+        oauth = {"sasl_oauth": self.sasl_oauth is not None}
+        if self.sasl_mechanism == "OAUTHBEARER":
+            needed, foreign = oauth, password
+        elif self.sasl_mechanism == "AWS_MSK_IAM":
+            needed, foreign = {}, password | oauth
+        else:
+            needed, foreign = {"sasl_mechanism": self.sasl_mechanism is not None, **password}, oauth
+        if missing := [name for name, value in needed.items() if not value]:
+            raise ValueError(f"security_protocol {self.security_protocol} needs {', '.join(missing)}")
+        if extra := [name for name, value in foreign.items() if value]:
+            raise ValueError(
+                f"sasl_mechanism {self.sasl_mechanism} takes no {', '.join(extra)}. Leave it out"
+            )
+        if self.sasl_mechanism == "AWS_MSK_IAM" and not self.uses_tls:
+            raise ValueError("sasl_mechanism AWS_MSK_IAM needs TLS. Set security_protocol to SASL_SSL")
+
+
+class Kafka(Brokers):
+    """Broker, topics and client limits."""
+
+    topics: list[Topic] = Field(min_length=1, description="Topics to read.")
+    dead_letters: TopicName | None = Field(
+        None, description="Topic for refused messages; null: kept in the log only."
+    )
+    group: str | None = Field(
+        None, description="Consumer group that lag monitors watch; default freshet-<graph>."
+    )
     schema_registry: SchemaRegistry | None = Field(
         None,
         description="For topics whose messages are Avro or Protobuf, such as {url: 'http://registry:8081'}.",
-    )
-    api_version: tuple[int, ...] | None = Field(
-        None, description="Protocol version to assume, such as [2, 1]; null: ask the broker."
     )
     max_poll_records: int = Field(
         20_000, ge=1, description="Most messages of a topic partition passed on at a time."
@@ -520,65 +584,6 @@ class Kafka(Section):
         """All names in the configuration, and those existing topics that match a pattern, in order of name."""
         names = [topic.name for topic in self.topics if topic.name is not None]
         return names + sorted(name for name in existing if self.by_pattern(name))
-
-    @property
-    def servers(self) -> list[str]:
-        """host:port of each bootstrap broker."""
-        return [server.strip() for server in self.bootstrap.split(",")]
-
-    @property
-    def uses_tls(self) -> bool:
-        """Whether connections are encrypted."""
-        return self.security_protocol.endswith("SSL")
-
-    @property
-    def uses_sasl(self) -> bool:
-        """Whether brokers require a login."""
-        return self.security_protocol.startswith("SASL")
-
-    @model_validator(mode="after")
-    def _secured_as_meant(self) -> Self:
-        for name in ("sasl_password", "ssl_password"):
-            if getattr(self, name) is not None and getattr(self, f"{name}_file") is not None:
-                raise ValueError(f"give {name} or {name}_file, not both")
-        if self.uses_sasl:
-            self._require_login_keys()
-        elif self.sasl_mechanism is not None:
-            raise ValueError(
-                f"sasl_mechanism is given, but security_protocol {self.security_protocol} has no login. "
-                f"Set it to SASL_{self.security_protocol}"
-            )
-        files = [name for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile") if getattr(self, name)]
-        if files and not self.uses_tls:
-            raise ValueError(
-                f"{', '.join(files)} given, but security_protocol {self.security_protocol} has no TLS. "
-                "Set it to SSL or SASL_SSL"
-            )
-        if self.ssl_keyfile is not None and self.ssl_certfile is None:
-            raise ValueError("ssl_keyfile is given without ssl_certfile. Give both")
-        return self
-
-    def _require_login_keys(self) -> None:
-        has_password = self.sasl_password is not None or self.sasl_password_file is not None
-        password = {
-            "sasl_username": bool(self.sasl_username),
-            "sasl_password or sasl_password_file": has_password,
-        }
-        oauth = {"sasl_oauth": self.sasl_oauth is not None}
-        if self.sasl_mechanism == "OAUTHBEARER":
-            needed, foreign = oauth, password
-        elif self.sasl_mechanism == "AWS_MSK_IAM":
-            needed, foreign = {}, password | oauth
-        else:
-            needed, foreign = {"sasl_mechanism": self.sasl_mechanism is not None, **password}, oauth
-        if missing := [name for name, value in needed.items() if not value]:
-            raise ValueError(f"security_protocol {self.security_protocol} needs {', '.join(missing)}")
-        if extra := [name for name, value in foreign.items() if value]:
-            raise ValueError(
-                f"sasl_mechanism {self.sasl_mechanism} takes no {', '.join(extra)}. Leave it out"
-            )
-        if self.sasl_mechanism == "AWS_MSK_IAM" and not self.uses_tls:
-            raise ValueError("sasl_mechanism AWS_MSK_IAM needs TLS. Set security_protocol to SASL_SSL")
 
     @model_validator(mode="after")
     def _keys_have_schemas(self) -> Self:

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from freshet_graph.schemas.config import Metrics, Name, Service
-from freshet_graph.schemas.kafka_config import Kafka, Topic, TopicName
+from freshet_graph.schemas.kafka_config import Brokers, TopicName
 from freshet_graph.schemas.section import Section
 from freshet_graph.schemas.store_address import Store
 
@@ -135,12 +135,6 @@ class Exports(Section):
         description="Newest exports kept, beside those not yet published to a topic; null: all.",
     )
     hold: Hold = Field(default_factory=Hold)
-
-
-class Brokers(Kafka):
-    """Brokers to write to, as in the stream's section kafka."""
-
-    topics: list[Topic] = Field(default_factory=list, description="Not used.")
 
 
 class Scoring(Section):

@@ -10,7 +10,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
 from freshet_graph.schemas.errors import one_line
-from freshet_graph.schemas.kafka_config import Kafka
+from freshet_graph.schemas.kafka_config import Brokers, Kafka, Topic
 from freshet_graph.stream.kafka.client import IN_ORDER, kafka_failures
 from freshet_graph.stream.kafka.topics import producer_to, send_all
 from freshet_graph.stream.kafka.trial import newest
@@ -28,7 +28,7 @@ class ScoredTopic:
     """A producer of scores, which are sent commit by commit: the next only once brokers have the one before.
 
     Args:
-        kafka: The brokers.
+        brokers: Where it is.
         topic: Made with one partition if it is missing.
         stop: Whether to give up when brokers are away.
 
@@ -39,8 +39,9 @@ class ScoredTopic:
         Failure: No broker answers, or the topic can't be made.
     """
 
-    def __init__(self, kafka: Kafka, topic: str, stop: Callable[[], bool]) -> None:
-        self._kafka, self._topic, self._stop = kafka, topic, stop
+    def __init__(self, brokers: Brokers, topic: str, stop: Callable[[], bool]) -> None:
+        self._kafka = Kafka(**dict(brokers), topics=[Topic(name=topic)])
+        self._topic, self._stop = topic, stop
         self.obstacle: str | None = None
         self._producer: KafkaProducer | None = self._open()
 

@@ -76,7 +76,7 @@ def leftovers(store: Path) -> list[str]:
     assert log.last is not None
     commits = log.last.n + 1
     named = {f"commits/{n:016d}.json" for n in range(commits)} | {"log.json", "lock"}
-    named |= {file.path for snapshot in log.snapshots for file in (snapshot.events, snapshot.nodes)}
+    named |= {file.path for snapshot in log.snapshots for file in snapshot.files}
     named |= {file.path for file in log.last.tail}
     files = {str(path.relative_to(store / "log")) for path in (store / "log").rglob("*") if path.is_file()}
     return sorted(name for name in files - named if not name.startswith("rejects/"))
