@@ -1,7 +1,7 @@
 """``freshet-trainer score``: signals, endpoint and topic around the scorer."""
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import structlog
@@ -12,7 +12,6 @@ from freshet_graph.schemas.events import US_PER_S
 from freshet_graph.schemas.trainer_config import TrainerConfig
 from freshet_graph.schemas.version import version
 from freshet_graph.stream.arrays.kinds import Float32
-from freshet_graph.stream.kafka.scored_topic import ScoredTopic
 from freshet_graph.stream.service.endpoint import Endpoint
 from freshet_graph.stream.service.failure import Failure
 from freshet_graph.stream.service.heartbeat import beat
@@ -28,6 +27,9 @@ from freshet_graph.trainer.session.checkpoint import lane_of_checkpoint
 from freshet_graph.trainer.session.session import join_ranks
 from freshet_graph.trainer.shutdown import Shutdown
 from freshet_graph.trainer.strategies.cost_model import AUTO
+
+if TYPE_CHECKING:
+    from freshet_graph.stream.kafka.scored_topic import ScoredTopic
 
 WAIT_S = 0.5
 LATENCY_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
@@ -78,8 +80,8 @@ class ScorerMetrics:
 class _Service:
     """One run of the command."""
 
-    def __init__(self, config: TrainerConfig, until_idle_s: float | None) -> None:
-        self._config, self._until_idle_s = config, until_idle_s
+    def __init__(self, config: TrainerConfig, until_idle_s: float | None, topic: type["ScoredTopic"]) -> None:
+        self._config, self._until_idle_s, self._make_topic = config, until_idle_s, topic
         self._shutdown = Shutdown()
         self._obstacle: str | None = "starting"
         self._graph = ""
@@ -146,7 +148,7 @@ class _Service:
         scoring, config = self._config.scoring, self._config
         assert scoring.topic is not None and scoring.kafka is not None
         self._graph = log_reader.header.graph
-        self._topic = ScoredTopic(scoring.kafka, scoring.topic, self._over)
+        self._topic = self._make_topic(scoring.kafka, scoring.topic, self._over)
         newest = self._topic.newest(scoring.among)
         self._percentiles = Percentiles(scoring.among)
         self._percentiles.of(_scores_of(newest))
@@ -199,8 +201,15 @@ class _Service:
         return not self._shutdown.wanted
 
 
-def follow(config: TrainerConfig, *, until_idle_s: float | None) -> dict[str, Any]:
+def follow(
+    config: TrainerConfig, topic: type["ScoredTopic"], *, until_idle_s: float | None
+) -> dict[str, Any]:
     """Score until SIGTERM, or until nothing new came for so many seconds.
+
+    Args:
+        config: Names store, checkpoints, brokers and topic.
+        topic: Sends the scores; given, because not every installation has a client of Kafka.
+        until_idle_s: Seconds; None: no limit.
 
     Returns:
         The keys of docs/cli.md.
@@ -208,7 +217,7 @@ def follow(config: TrainerConfig, *, until_idle_s: float | None) -> dict[str, An
     Raises:
         Failure: The topic has scores of another graph or store, the checkpoint cannot score, or no broker answers at the start.
     """
-    return _Service(config, until_idle_s).run()
+    return _Service(config, until_idle_s, topic).run()
 
 
 def resumed(newest: list[dict[str, Any]], graph: str, topic: str, last: int) -> int | None:

@@ -1,6 +1,6 @@
 """``freshet-trainer score``: score events as they are committed, beside ``run``."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,6 +19,9 @@ from freshet_graph.stream.service.output import (
     print_json,
 )
 from freshet_graph.trainer.commands.ranks import ConfigFile
+
+if TYPE_CHECKING:
+    from freshet_graph.stream.kafka.scored_topic import ScoredTopic
 
 
 def score(
@@ -47,6 +50,7 @@ def score(
     def body() -> None:
         from freshet_graph.trainer.validation import require_trainable
 
+        topics = _topics()
         configure_logs(level=log_level, form=log_format, debug=debug)
 
         def check(config: TrainerConfig) -> None:
@@ -60,15 +64,22 @@ def score(
             require_trainable(config)
 
         config = load_config(TrainerConfig, file, check)
-        result = _score(config, until_idle)
+        result = _score(config, topics, until_idle)
         print_json(result) if json else print_end(f"{config.model} on {config.store}", result)
 
     finish(body, debug=debug)
 
 
-def _score(config: TrainerConfig, until_idle_s: float | None) -> dict[str, Any]:
+def _topics() -> "type[ScoredTopic]":
+    """What sends scores, which needs a client of Kafka."""
     try:
-        from freshet_graph.trainer.arrival.service import follow
-    except ModuleNotFoundError as error:  # a client of Kafka
+        from freshet_graph.stream.kafka.scored_topic import ScoredTopic
+    except ModuleNotFoundError as error:
         raise missing_extra("freshet-trainer score", error, "stream,trainer") from error
-    return follow(config, until_idle_s=until_idle_s)
+    return ScoredTopic
+
+
+def _score(config: TrainerConfig, topics: "type[ScoredTopic]", until_idle_s: float | None) -> dict[str, Any]:
+    from freshet_graph.trainer.arrival.service import follow
+
+    return follow(config, topics, until_idle_s=until_idle_s)

@@ -34,7 +34,8 @@ COMMANDS = {
     "base": {"stream --help": NEEDS.format("stream", "typer", "stream"),
              "trainer --help": NEEDS.format("trainer", "typer", "trainer")},
     "stream": {"stream --help": HELP, "trainer models": NEEDS.format("trainer models", "torch", "trainer")},
-    "trainer": {"trainer --help": HELP, "stream warm": NEEDS.format("stream warm", "kafka-python", "stream")},
+    "trainer": {"trainer --help": HELP, "stream warm": NEEDS.format("stream warm", "fastavro", "stream"),
+                "trainer score --config x": '{"event": "freshet-trainer score needs kafka-python, which is not installed.'},
     "all": {"stream --help": HELP, "trainer --help": HELP},
 }  # fmt: skip
 IMPORTS = """
