@@ -12,7 +12,7 @@ import structlog
 from double_precision import double  # noqa: F401  a fixture for all tests
 from forked import commands, processes, warm  # noqa: F401  fixtures for all tests
 from hypothesis import HealthCheck, settings
-from kafka_broker import kafka  # noqa: F401  a fixture for all tests
+from kafka_broker import admin, kafka  # noqa: F401  fixtures for all tests
 from oauth_broker import oauth_broker  # noqa: F401  for all tests
 from once import trouble  # noqa: F401  for all tests
 from own_broker import own, pair  # noqa: F401  for all tests

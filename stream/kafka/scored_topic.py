@@ -13,7 +13,7 @@ from freshet_graph.schemas.errors import one_line
 from freshet_graph.schemas.kafka_config import Brokers, Kafka, Topic
 from freshet_graph.stream.kafka.client import IN_ORDER, kafka_failures
 from freshet_graph.stream.kafka.topics import producer_to, send_all
-from freshet_graph.stream.kafka.trial import newest
+from freshet_graph.stream.kafka.trial import NoMessagesError, newest
 from freshet_graph.stream.service.failure import Failure
 from freshet_graph.stream.service.heartbeat import beat
 
@@ -53,10 +53,13 @@ class ScoredTopic:
         """
         try:
             polls = newest(self._kafka, self._topic, messages)
-        except Failure as error:
-            if "has no messages" in str(error):
-                return []
-            raise
+        except NoMessagesError:
+            return []
+        if not polls:  # to take it for an empty topic would score all again, or leave events out
+            raise Failure(
+                f"topic {self._topic} at {self._kafka.bootstrap} has messages, but its brokers did not send them in time. "
+                "Start again"
+            )
         contents = []
         for value in (value for poll in polls for value in poll.values.to_pylist() if value is not None):
             try:

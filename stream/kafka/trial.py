@@ -18,11 +18,16 @@ WAIT_S = 10.0
 """How long the brokers have to send the messages."""
 
 
+class NoMessagesError(Failure):
+    """The topic is empty."""
+
+
 def newest(kafka: Kafka, topic: str, messages: int) -> list[RawBatch]:
     """The newest messages of a topic, as many of each partition as of the others, as polls with all that is beside them.
 
     Raises:
-        Failure: No broker answers, the topic doesn't exist, or has no messages.
+        NoMessagesError: The topic has no messages.
+        Failure: No broker answers, or the topic doesn't exist.
     """
     consumer = open_consumer(kafka)
     try:
@@ -36,7 +41,7 @@ def newest(kafka: Kafka, topic: str, messages: int) -> list[RawBatch]:
                 if one.end > one.log_start
             }
             if not wanted:
-                raise Failure(f"topic {topic} at {kafka.bootstrap} has no messages. Send some first")
+                raise NoMessagesError(f"topic {topic} at {kafka.bootstrap} has no messages. Send some first")
             consumer.assign(list(wanted))
             for tp, (start, _) in wanted.items():
                 consumer.seek(tp, start)

@@ -41,13 +41,6 @@ pytestmark = pytest.mark.integration
 LOOK = {"metadata_refresh_s": 0.3}
 
 
-@pytest.fixture
-def admin(kafka: str) -> Iterator[KafkaAdminClient]:
-    client = KafkaAdminClient(**settings(kafka))
-    yield client
-    client.close()
-
-
 def test_new_partitions_are_read_within_seconds_and_from_their_first_message_on(
     kafka: str, tmp_path: Path, admin: KafkaAdminClient
 ) -> None:

@@ -5,7 +5,6 @@ import threading
 import time
 import urllib.request
 import uuid
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -44,13 +43,6 @@ from freshet_graph.stream.store.log.reader import LogReader
 pytestmark = pytest.mark.integration
 
 LOOK = {"metadata_refresh_s": 0.3}
-
-
-@pytest.fixture
-def admin(kafka: str) -> Iterator[KafkaAdminClient]:
-    client = KafkaAdminClient(**settings(kafka))
-    yield client
-    client.close()
 
 
 @pytest.fixture

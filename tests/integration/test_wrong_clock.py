@@ -4,7 +4,6 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -54,13 +53,6 @@ def host(monkeypatch: pytest.MonkeyPatch) -> HostClock:
 def silent_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
     """As those before Kafka 3.4 are, or those that this user may not ask."""
     monkeypatch.setattr(BrokerClock, "ask", lambda self: None)
-
-
-@pytest.fixture
-def admin(kafka: str) -> Iterator[KafkaAdminClient]:
-    client = KafkaAdminClient(**settings(kafka))
-    yield client
-    client.close()
 
 
 def live(count: int, first: int = 0) -> list[bytes | None]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import pytest
 
@@ -81,3 +81,13 @@ def _nobody_else(users: TextIO) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+@pytest.fixture
+def admin(kafka: str) -> Iterator[Any]:
+    """An administrator's client of the broker, ``KafkaAdminClient``."""
+    from kafka import KafkaAdminClient  # which most tests do not need
+
+    client = KafkaAdminClient(bootstrap_servers=kafka)
+    yield client
+    client.close()

@@ -88,6 +88,7 @@ class _Service:
         self._metrics = ScorerMetrics()
         self._moved_s = time.monotonic()
         self._commits = 0
+        self._percentiles = Percentiles(config.scoring.among)
         self._topic: ScoredTopic | None = None
         self.events = 0
 
@@ -150,7 +151,6 @@ class _Service:
         self._graph = log_reader.header.graph
         self._topic = self._make_topic(scoring.kafka, scoring.topic, self._over)
         newest = self._topic.newest(scoring.among)
-        self._percentiles = Percentiles(scoring.among)
         self._percentiles.of(_scores_of(newest))
         while (lane := lane_of_checkpoint(config)) is None:
             if not self._waited(

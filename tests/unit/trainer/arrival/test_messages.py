@@ -1,11 +1,15 @@
 """Messages of scores on arrival, and what a start reads from their topic."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from freshet_graph.schemas.kafka_config import Brokers
+from freshet_graph.stream.kafka import scored_topic
+from freshet_graph.stream.kafka.trial import NoMessagesError
 from freshet_graph.stream.service.failure import Failure
 from freshet_graph.stream.store.log.arrivals import Arrived
 from freshet_graph.trainer.arrival.memory import Scored
@@ -62,3 +66,26 @@ def test_a_start_resumes_with_the_newest_commit_of_the_topic() -> None:
         resumed(newest, "h", "t", 8)
     with pytest.raises(Failure, match=r"topic t has scores of commit 6, and the log ends with 5"):
         resumed(newest, "g", "t", 5)
+
+
+@pytest.mark.parametrize(
+    ("polls", "refused"), [(NoMessagesError("empty"), None), ([], "did not send them in time. Start again")]
+)
+def test_only_an_empty_topic_counts_as_one(
+    polls: Any, refused: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers that are slow would otherwise have all events scored again, or some left out."""
+
+    def newest(*_: object) -> list[object]:
+        if isinstance(polls, Exception):
+            raise polls
+        return list(polls)
+
+    monkeypatch.setattr(scored_topic, "newest", newest)
+    monkeypatch.setattr(scored_topic, "producer_to", lambda *_, **__: None)
+    topic = scored_topic.ScoredTopic(Brokers(bootstrap="b:1"), "scored", lambda: True)
+    if refused is None:
+        assert topic.newest(10) == []
+        return
+    with pytest.raises(Failure, match=refused):
+        topic.newest(10)
