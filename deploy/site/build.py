@@ -104,8 +104,13 @@ def publish(site: Path, out: Path, version: str) -> None:
         {"version": name, "title": name, "aliases": ["latest"] * (name == versions[0])} for name in versions
     ]
     (out / "versions.json").write_text(json.dumps(listed), encoding="utf-8")
-    there = f"{versions[0]}/index.html"
-    text = f'<!doctype html><meta http-equiv="refresh" content="0; url={there}"><a href="{there}">Freshet {versions[0]}</a>'
+    newest = versions[0]
+    there = f"{newest}/index.html"
+    text = (
+        f'<!doctype html><meta http-equiv="refresh" content="0; url={there}">'
+        f'<link rel="icon" href="{newest}/assets/images/favicon.png">'  # otherwise a browser asks for /favicon.ico
+        f'<a href="{there}">Freshet {newest}</a>'
+    )
     (out / "index.html").write_text(text, encoding="utf-8")
 
 

@@ -3,6 +3,7 @@
 import functools
 import http.server
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -46,6 +47,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         check=False,
     )
     assert built.returncode == 0, built.stdout + built.stderr
+    icon = re.search(r'<link rel="icon" href="([^"]+)"', (out / "index.html").read_text(encoding="utf-8"))
+    assert icon and (out / icon[1]).is_file(), "a page without an icon makes browsers ask for /favicon.ico"
 
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
