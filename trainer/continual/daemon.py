@@ -264,7 +264,7 @@ class Trainer:
             return Forgotten()
         since_us = manifest.tau * self.lane.header.interval_us
         evicted = forget_beyond(self.config.budget, memory, history, session.names, since_us)
-        session.task.forgot(len(session.names))
+        session.task.forgot(len(session.names), evicted.kept_nodes)
         if self.ranks.rank == 0:
             left = {"node": len(session.names), "event": len(memory.event_times)}
             self.metrics.forgot(

@@ -21,6 +21,7 @@ class Forgotten:
     nodes: int = 0
     events: int = 0
     pairs: int = 0
+    kept_nodes: Int64 | None = None
 
 
 def longest_unseen(last_seen_us: Int64, most: int, since_us: int) -> Int64:
@@ -72,4 +73,4 @@ def forget_beyond(
     events = memory.forget(kept_nodes, first)
     pairs = history.forget(kept_nodes, oldest_us)
     names.keep(kept_nodes)
-    return Forgotten(nodes - len(kept_nodes), events, pairs)
+    return Forgotten(nodes - len(kept_nodes), events, pairs, kept_nodes)

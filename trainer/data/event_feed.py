@@ -17,6 +17,9 @@ CARRIED = 3
 """Columns of ``EventFeed.carried`` before the event's features: weight, label, whether there is a label."""
 
 
+MESSAGE = 2
+"""``op`` of an event that is a message to memories and neighbours only: it is neither learned nor an encounter."""
+
 _AT_ONCE = 1 << 16
 
 
@@ -71,8 +74,8 @@ class EventFeed:
         return self._carried[: self._size]
 
     def append(self, events: EventColumns, num_nodes: int) -> None:
-        """Take in a snapshot's inserts; deletes do not predict encounters."""
-        inserts = np.flatnonzero(events.op == int(Op.INSERT))
+        """Take in a snapshot's inserts and messages; deletes do not predict encounters."""
+        inserts = np.flatnonzero(events.op >= int(Op.INSERT))
         end = self._size + len(inserts)
         if end > len(self._src):
             room = max(end, len(self._src) * 3 // 2, 1024)

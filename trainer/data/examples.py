@@ -309,7 +309,7 @@ def prepare(
         num_candidates=stored.candidates.shape[1],
         excluded={
             "late": int(inserts.late.sum()),
-            "delete": len(events) - len(inserts),
+            "delete": int((events.op == int(Op.DELETE)).sum()),
             "no_negative": int((~opposed & ~inserts.late).sum()),
         },
     )

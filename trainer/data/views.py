@@ -4,8 +4,8 @@ Nodes are numbers of remembered nodes, which are the stream's dense ids until a 
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Protocol
+from dataclasses import fields, replace
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -175,6 +175,26 @@ class NamedEvents:
         return self._view.memory_bytes + self._names.memory_bytes
 
 
+class WithMessages:
+    """A view whose newest snapshot also has messages (``MESSAGE``) among its events.
+
+    Args:
+        view: The view.
+        messages: Between numbers of nodes, as the view's events.
+    """
+
+    def __init__(self, view: EventsView, messages: EventColumns) -> None:
+        self._view, self._messages = view, messages
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._view, name)
+
+    def events(self, tau: int) -> EventColumns:
+        """See ``EventsView.events``."""
+        events = self._view.events(tau)
+        return with_messages(events, self._messages) if tau == self._view.taus[-1] else events
+
+
 class NamedGraph(NamedEvents):
     """As ``NamedEvents``, over a view of graphs."""
 
@@ -238,6 +258,18 @@ def named(events: EventColumns, names: NodeNames) -> EventColumns:
     ends = np.stack([events.src, events.dst], axis=1).ravel()
     numbers = names.numbers(ends)
     return events if numbers is ends else replace(events, src=numbers[0::2], dst=numbers[1::2])
+
+
+def with_messages(events: EventColumns, messages: EventColumns) -> EventColumns:
+    """Events and messages of the same snapshot, in order of their visible times."""
+    order = np.argsort(np.concatenate([events.visible_t, messages.visible_t]), kind="stable")
+    columns: dict[str, Any] = {
+        field.name: np.concatenate([ours, getattr(messages, field.name)])[order]
+        for field in fields(events)
+        for ours in [getattr(events, field.name)]
+        if ours is not None
+    }
+    return replace(events, **columns)
 
 
 def without_labels(events: EventColumns) -> EventColumns:

@@ -16,8 +16,10 @@ from freshet_graph.trainer.data.views import (
     LogWindow,
     NamedEvents,
     NamedGraph,
+    WithMessages,
     edge_events,
     named,
+    with_messages,
     without_labels,
 )
 from freshet_graph.trainer.models.interface import MODELS, Model, ModelShape, create_model
@@ -29,7 +31,7 @@ from freshet_graph.trainer.strategies.interface import (
     Strategy,
     require_together,
 )
-from freshet_graph.trainer.tasks.interface import Task, create_task
+from freshet_graph.trainer.tasks.interface import Task, create_task, label_messages
 from freshet_graph.trainer.timeline.graph import TimelineView
 
 
@@ -94,7 +96,8 @@ class Session:
     def advance(self, manifest: LaneManifest) -> None:
         """Make a snapshot the newest; the strategy takes it in."""
         self.view.advance(manifest)
-        self.strategy.take_in(self.view)
+        messages = label_messages(self.task, manifest.tau, self.view.events(manifest.tau))
+        self.strategy.take_in(self.view if messages is None else WithMessages(self.view, messages))
 
     def pass_over(self, manifest: LaneManifest) -> int:
         """Take in a snapshot that is neither predicted nor learned; returns its insert events."""
@@ -102,7 +105,10 @@ class Session:
         events = named(edge_events(self.lane, manifest.tau), self.names)
         if not self.task.sees_labels:
             events = without_labels(events)
-        self.strategy.remember(manifest.tau, events, len(self.names))
+        messages = label_messages(self.task, manifest.tau, events)
+        self.strategy.remember(
+            manifest.tau, events if messages is None else with_messages(events, messages), len(self.names)
+        )
         self.task.remember(manifest.tau, events, len(self.names))
         return int((events.op == 1).sum())
 

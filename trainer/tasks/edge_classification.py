@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import structlog
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -15,42 +16,58 @@ from typing_extensions import override
 from freshet_graph.schemas.events import Op
 from freshet_graph.schemas.section import Section
 from freshet_graph.schemas.trainer_config import TrainerConfig
-from freshet_graph.stream.arrays.kinds import Float64, Int64
+from freshet_graph.stream.arrays.kinds import Bool, Float32, Float64, Int64
+from freshet_graph.stream.service.failure import Failure
 from freshet_graph.stream.store.lane.reader import LaneReader
-from freshet_graph.stream.store.log.event_columns import event_columns
-from freshet_graph.trainer.data.examples import Examples
+from freshet_graph.stream.store.log.event_columns import EventColumns, event_columns
+from freshet_graph.trainer.data.event_feed import LARGEST_FEATURE, MESSAGE
+from freshet_graph.trainer.data.examples import Examples, Queries
 from freshet_graph.trainer.data.history import Encounter
 from freshet_graph.trainer.data.views import EventsView
-from freshet_graph.trainer.models.interface import Model
+from freshet_graph.trainer.device import to_device
+from freshet_graph.trainer.labels.classifier import JudgedClassifier
+from freshet_graph.trainer.labels.label_memory import DAY_US, LabelMemory
+from freshet_graph.trainer.labels.waiting import Arrived, Events, Waiting
+from freshet_graph.trainer.models.interface import MODELS, Model
 from freshet_graph.trainer.models.link_decoder import EncounterEncoder
 from freshet_graph.trainer.ranks import Ranks
-from freshet_graph.trainer.scoring.metrics import Figures, auroc, cautions, warn_of
+from freshet_graph.trainer.scoring.metrics import Figures, auroc, average_precision, cautions, warn_of
 from freshet_graph.trainer.scoring.predictions import Predictions, join
 from freshet_graph.trainer.tasks.interface import TASKS, QueryAnswering
-from freshet_graph.trainer.tasks.link_prediction import LinkPrediction, Links, Splits, sees_encounters
+from freshet_graph.trainer.tasks.link_prediction import LinkPrediction, Links, Splits
 
 log = structlog.get_logger()
 
 
-SCORERS = ("model", "random", "activity")
-"""``random``: a classifier over a model with random weights. ``activity``: the fewer events a source has had, the likelier."""
+SCORERS = ("model", "random", "activity", "degree", "surprise", "label_share", "amount")
+"""``random``: a classifier over a model with random weights. ``activity``: the fewer events a source has had, the likelier.
+``degree``: the more events both ends have had. ``surprise``: how unlikely the model finds it that the pair meets.
+``label_share``: the larger of both ends' shares of class 1 among their labels, of the longest half-life. ``amount``: the
+event's first feature, or its weight."""
 
-AUROCS = ("auroc", "random_auroc", "activity_auroc")
+LEARNING = ("model", "random")
+"""Scorers with a classifier."""
+
+AUROCS = ("auroc", *(f"{scorer}_auroc" for scorer in SCORERS[1:]))
 
 
 @dataclass(frozen=True, slots=True)
 class LabelScores:
-    """Scores of labelled events by scorer, beside predictions of links.
+    """Scores of the events that were judged in a snapshot, by scorer, beside predictions of its links.
 
     Attributes:
         links: Predictions of the links that the model learns from.
-        scores: float64 (n, len(SCORERS)).
+        scores: float64 (n, len(SCORERS)); NaN: the scorer said nothing.
         label: int64 (n,), 0 or 1.
+        src: int64 (n,), sources; −1: forgotten.
+        time_us: int64 (n,), when the events were visible, microseconds.
     """
 
     links: Predictions
     scores: Float64
     label: Int64
+    src: Int64
+    time_us: Int64
 
     @property
     def scored(self) -> int:
@@ -60,16 +77,28 @@ class LabelScores:
     @property
     def cautions(self) -> list[dict[str, Any]]:
         """See ``Evaluation.cautions``."""
-        return cautions(self.label, *AUROCS)
+        return cautions(self.label[self._said], *AUROCS)
+
+    @property
+    def _said(self) -> Bool:
+        """Events that were scored after the classifier had begun: all figures are of them."""
+        return ~np.isnan(self.scores[:, 0])
 
     def figures(self) -> Figures:
-        """See ``Evaluation.figures``: those of links, and ``auroc`` of labels if both kinds occur."""
+        """See ``Evaluation.figures``: those of links, ``auroc`` and ``average_precision`` of labels if both occur."""
         figures = self.links.figures()
-        every = np.ones(len(self.label), np.bool_)
+        said = self._said
+        if not said.any():
+            return figures
+        label = self.label[said]
+        figures["base_rate", "all", "model"] = float(label.mean())
+        every, ones = np.ones(len(label), np.bool_), label == 1
         for column, scorer in enumerate(SCORERS):
-            value = auroc(self.scores[:, column], self.label, every)
+            scores = self.scores[said, column]
+            value = auroc(scores, label, every)
             if value is not None:
                 figures["auroc", "all", scorer] = value
+                figures["average_precision", "all", scorer] = average_precision(scores[ones], scores[~ones])
         return figures
 
 
@@ -132,26 +161,56 @@ class EventClassifier(nn.Module):
 
 
 class Classifier(Links):
-    """Options of ``edge-classification``: those of links, and the perceptron that learns labels from embeddings."""
+    """Options of ``edge-classification``: those of links, of the labels' arrival, and of the classifier of labels."""
 
-    epochs: int = Field(
-        30, ge=1, description="Passes over the labelled training events; run: over those of a snapshot."
+    delay_s: float = Field(
+        0, ge=0, description="Seconds after an event at which the label that came with it becomes visible."
     )
-    batch_size: int = Field(200, ge=1, description="Labelled events per step.")
-    learning_rate: float = Field(3e-4, gt=0, description="Of Adam.")
+    negative_after_s: float | None = Field(
+        None,
+        gt=0,
+        description="Seconds after which an event without a label counts as 0, such as 90 days for chargebacks. Null: never.",
+    )
+    half_lives_s: list[Annotated[float, Field(gt=0)]] = Field(
+        default=[86_400, 604_800, 2_592_000],
+        min_length=1,
+        max_length=8,
+        description="Half-lives of the counts of events and labels that are kept for each node, seconds.",
+    )
+    messages: bool = Field(
+        False,
+        description="Whether a label 1 that becomes visible is also a message to the memory of both ends; event models under "
+        "sequential.",
+    )
+    vectors: bool = Field(True, description="Whether the classifier sees the embeddings of both ends.")
+    waiting: int = Field(
+        1_000_000,
+        ge=1,
+        description="Most events that wait for a label, with the rows that they were scored with; beyond, the oldest are "
+        "forgotten.",
+    )
+    sample: int = Field(65_536, ge=1, description="Judged events that are kept to be learned again.")
+    first: int = Field(256, ge=1, description="Judged events before the first score.")
+    hidden: int = Field(64, ge=1, description="Width of the classifier's hidden layers.")
+    label_rate: float = Field(1e-3, gt=0, description="Of Adam, for the classifier in run.")
+    label_batch: int = Field(256, ge=1, description="Judged events per step of the classifier in run.")
+    epochs: int = Field(30, ge=1, description="evaluate: passes over the labelled training events.")
+    batch_size: int = Field(200, ge=1, description="evaluate: labelled events per step.")
+    learning_rate: float = Field(3e-4, gt=0, description="evaluate: of Adam.")
 
 
 @TASKS.register
 class EdgeClassification(LinkPrediction):
-    """A model learns links and never sees a label; a small perceptron learns the labels from its embeddings.
+    """A model learns links; a classifier learns labels of events when they come, from the rows that it scored them with.
 
-    The perceptron first predicts a snapshot's labelled events, and then learns them. It lives on rank 0; all ranks make
-    embeddings. Offline, ``evaluate`` uses TGN's protocol instead (docs/training.md).
+    A row has the event's values, the time of day and week, the pair's past, what ``LabelMemory`` knows of both ends, and
+    their embeddings just before the event. The classifier lives on rank 0; all ranks make embeddings. Offline, ``evaluate``
+    uses TGN's protocol instead (docs/training.md).
 
     Args:
         config: Of the trainer.
         lane: Has the labels.
-        options: Of the perceptron.
+        options: Of the labels and the classifier.
     """
 
     sees_labels: ClassVar[bool] = False
@@ -163,8 +222,13 @@ class EdgeClassification(LinkPrediction):
         super().__init__(config, lane, options)
         self._lane = lane
         self._settings = options
-        self._classifiers: dict[str, tuple[EventClassifier, torch.optim.Optimizer]] = {}
-        self._resumed: dict[str, Any] = {}
+        if options.messages and (
+            MODELS.find(config.model).kind != "event" or config.strategy != "sequential"
+        ):
+            raise Failure(
+                "key task_params: messages needs an event model under strategy sequential, found "
+                f"{config.model} under {config.strategy}. Choose one, or leave it out"
+            )
         self._warned_or_seen = False  # a label was seen, or a warning about missing labels given
         self._warned_of_wrong = self._warned_of_few = False
 
@@ -174,19 +238,68 @@ class EdgeClassification(LinkPrediction):
         links.loss, links.head, links.sees_labels = self.loss, self.head, self.sees_labels  # type: ignore[misc, method-assign]  # of this one
         return links.offline(splits)
 
+    @override
+    def rewind(self, model: Model) -> None:
+        super().rewind(model)
+        settings, features = self._settings, 1 + self._lane.header.edge_features
+        self._tau = BEFORE_ALL
+        self._labels = LabelMemory(settings.half_lives_s, features)
+        self._waiting = Waiting(settings.delay_s, settings.negative_after_s, settings.waiting)
+        self._columns = _TIMES + features + len(Encounter) + self._labels.columns
+        vectors = 2 * model.width if settings.vectors else 0
+        self._width = self._columns + vectors
+        self._classifiers = {
+            scorer: JudgedClassifier(
+                self._columns, vectors, self._config.seed, first=settings.first, last=2 * settings.sample,
+                sample=settings.sample, width=settings.hidden, learning_rate=settings.label_rate, batch=settings.label_batch,
+            )
+            for scorer in LEARNING
+        }  # fmt: skip
+
+    def label_messages(self, tau: int, events: EventColumns) -> EventColumns | None:
+        """See ``label_messages`` of the interface: take in a snapshot, and the labels that become visible in it."""
+        if tau <= self._tau:  # resumed after it
+            return None
+        self._tau, until_us = tau, (tau + 1) * self._lane.header.interval_us
+        inserts = np.flatnonzero(events.op == int(Op.INSERT))
+        own, _ = labels_of(self._lane, tau)
+        count = len(inserts)
+        self._first = self._waiting.add(
+            Events(
+                events.src[inserts].copy(),
+                events.dst[inserts].copy(),
+                events.visible_t[inserts],
+                own.astype(np.int8),
+                values_of(events, inserts),
+                np.full((count, len(LEARNING), self._width), np.nan, np.float16),
+                np.full((count, len(SCORERS)), np.nan),
+            )
+        )
+        self._arrived = self._waiting.arrive(until_us)
+        if not self._settings.messages or not (self._arrived.label == 1).any():
+            return None
+        return messages_of(self._arrived, self._waiting.of(self._arrived.number), events)
+
+    @override
+    def remember(self, tau: int, events: EventColumns, num_nodes: int) -> None:
+        super().remember(tau, events, num_nodes)
+        inserts = np.flatnonzero(events.op == int(Op.INSERT))
+        self._look(
+            events.src[inserts],
+            events.dst[inserts],
+            events.visible_t[inserts],
+            values_of(events, inserts),
+            num_nodes,
+        )
+        self._waiting.clear_judged()
+
     def examples(self, view: EventsView, strategy: QueryAnswering, *, epoch: int = 0) -> Examples:
         """See ``Task.examples``; ``excluded`` also counts the events whose label is neither 0 nor 1."""
         examples = super().examples(view, strategy, epoch=epoch)
-        wrong = len(labels_of(self._lane, examples.tau)[1])
-        return replace(examples, excluded={**examples.excluded, "wrong_label": wrong})
-
-    def evaluate(
-        self, strategy: QueryAnswering, model: Model, baseline: Model | None, examples: Examples, ranks: Ranks
-    ) -> LabelScores | None:
-        """See ``Task.evaluate``; the perceptron then learns the judged events."""
-        links = super().evaluate(strategy, model, baseline, examples, ranks)
-        label, wrong = labels_of(self._lane, examples.tau)
-        if ranks.rank == 0 and len(wrong) and not self._warned_of_wrong:
+        self._values = values_of(view.events(examples.tau), view.events(examples.tau).op == int(Op.INSERT))
+        self._num_nodes = view.num_nodes
+        wrong = labels_of(self._lane, examples.tau)[1]
+        if len(wrong) and not self._warned_of_wrong:
             self._warned_of_wrong = True
             log.warning(
                 "labels other than 0 and 1 are left out. Mend them at their source; later ones are only counted",
@@ -194,31 +307,64 @@ class EdgeClassification(LinkPrediction):
                 events=len(wrong),
                 label=int(wrong[0]),
             )
-        on_time = examples.positive.select(~examples.inserts.late[examples.positive.event])
-        queries = on_time.select(label[on_time.event] >= 0)
-        encounters = first_ranks(torch.from_numpy(queries.encounters), queries.event, ranks)
-        event = first_ranks(torch.from_numpy(queries.event), queries.event, ranks).numpy()
-        truth = label[event]
-        if ranks.rank == 0 and not self._warned_or_seen:
-            self._warned_or_seen = True
-            if not len(truth):
-                log.warning("no event has a label yet, so only links are learned", tau=examples.tau)
-        had = encounters[:, [Encounter.SRC_OUT_COUNT, Encounter.SRC_IN_COUNT]].sum(dim=1)
-        columns = {"activity": -had.numpy().astype(np.float64)}
-        for scorer, scorer_model in (("model", model), ("random", baseline)):
-            if scorer_model is None:
-                continue
-            z = first_ranks(strategy.embed_sources(scorer_model, queries), queries.event, ranks)
-            if ranks.rank == 0:
-                columns[scorer] = self._tested_then_learned(
-                    scorer, scorer_model, z, encounters, truth, examples.sequence
-                )
+        return replace(examples, excluded={**examples.excluded, "wrong_label": len(wrong)})
+
+    def evaluate(
+        self, strategy: QueryAnswering, model: Model, baseline: Model | None, examples: Examples, ranks: Ranks
+    ) -> LabelScores | None:
+        """See ``Task.evaluate``: all events are scored; then those judged within the snapshot are learned."""
+        links = super().evaluate(strategy, model, baseline, examples, ranks)
+        queries, inserts = examples.positive, examples.inserts
+        encounters = first_ranks(torch.from_numpy(queries.encounters), queries.event, ranks).numpy()
+        vectors = {
+            scorer: self._vectors_of(strategy, scorer_model, queries, ranks)
+            if self._settings.vectors
+            else np.empty((len(inserts), 0), np.float32)
+            for scorer, scorer_model in (("model", model), ("random", baseline))
+            if scorer_model is not None
+        }
+        known = self._look(inserts.src, inserts.dst, inserts.visible_us, self._values, self._num_nodes)
         if links is None:
+            self._waiting.clear_judged()
             return None
-        none = np.full(len(truth), np.nan)
-        label_scores = LabelScores(
-            links, np.stack([columns.get(scorer, none) for scorer in SCORERS], axis=1), truth
+        numbers = np.concatenate(
+            [times_of(inserts.visible_us), self._values, finite(encounters), known], axis=1
         )
+        rows = {
+            scorer: np.concatenate([numbers, z], axis=1).astype(np.float16) for scorer, z in vectors.items()
+        }
+        columns = {
+            **{
+                scorer: self._classifiers[scorer].scores(one.astype(np.float32))
+                for scorer, one in rows.items()
+            },
+            "activity": -encounters[:, [Encounter.SRC_OUT_COUNT, Encounter.SRC_IN_COUNT]].sum(axis=1),
+            "degree": encounters[:, Encounter.SRC_OUT_COUNT :].sum(axis=1),
+            "label_share": self._labels.shares(known)[:, :, -1].max(axis=1),
+            "amount": self._values[:, min(1, self._values.shape[1] - 1)],
+            "surprise": _surprise(links, len(inserts)),
+        }
+        unknown = np.full(len(inserts), np.nan)
+        scores = np.stack([columns.get(scorer, unknown) for scorer in SCORERS], axis=1).astype(np.float64)
+        none = np.full((len(inserts), self._width), np.nan, np.float16)
+        inputs = np.stack([rows.get(scorer, none) for scorer in LEARNING], axis=1)
+        self._waiting.scored(self._first, inputs, scores)
+        return self._judge(links, examples)
+
+    def _judge(self, links: Predictions, examples: Examples) -> LabelScores:
+        """Figures of the events judged within a snapshot, and their lesson."""
+        judged = self._waiting.of(self._arrived.number)
+        label_scores = LabelScores(links, judged.scores, self._arrived.label, judged.src, judged.time_us)
+        for scorer, rows in zip(LEARNING, judged.rows.swapaxes(0, 1), strict=True):
+            was_scored = ~np.isnan(rows[:, 0])
+            self._classifiers[scorer].learn(
+                rows[was_scored].astype(np.float32), self._arrived.label[was_scored]
+            )
+        self._waiting.clear_judged()
+        if not self._warned_or_seen:
+            self._warned_or_seen = True
+            if not len(judged) and self._settings.delay_s == 0:
+                log.warning("no event has a label yet, so only links are learned", tau=examples.tau)
         for caution in () if self._warned_of_few else label_scores.cautions:
             self._warned_of_few = True
             warn_of(caution, tau=examples.tau)
@@ -226,54 +372,121 @@ class EdgeClassification(LinkPrediction):
 
     @override
     def join(self, parts: Sequence[LabelScores]) -> LabelScores:
+        columns = ("scores", "label", "src", "time_us")
         return LabelScores(
             join([part.links for part in parts]),
-            np.concatenate([part.scores for part in parts]),
-            np.concatenate([part.label for part in parts]),
+            *(np.concatenate([getattr(part, name) for part in parts]) for name in columns),
         )
 
     @override
     def state(self) -> dict[str, Any]:
-        live = {
-            scorer: {"weights": classifier.state_dict(), "optimiser": optimiser.state_dict()}
-            for scorer, (classifier, optimiser) in self._classifiers.items()
-        }
-        return {**super().state(), "classifiers": {**self._resumed, **live}}
+        classifiers = {scorer: one.state() for scorer, one in self._classifiers.items()}
+        labels = {"memory": self._labels.state(), "waiting": self._waiting.state(), "tau": self._tau}
+        return {**super().state(), "classifiers": classifiers, "labels": labels}
 
     @override
     def restore(self, state: dict[str, Any]) -> None:
         super().restore(state)
-        self._resumed = dict(state.get("classifiers", {}))
+        for scorer, classifier in self._classifiers.items():
+            classifier.restore(state["classifiers"][scorer])
+        self._labels.restore(state["labels"]["memory"])
+        self._waiting.restore(state["labels"]["waiting"])
+        self._tau = int(state["labels"]["tau"])
 
-    def _tested_then_learned(
-        self, scorer: str, model: Model, z: Tensor, encounters: Tensor, truth: Int64, sequence: int
-    ) -> Float64:
-        """Logits of a snapshot's labelled events; then passes over them, in batches in the order of the log."""
-        with torch.random.fork_rng([]), torch.enable_grad():
-            torch.manual_seed(self._config.seed)
-            classifier, optimiser = self._classifier(scorer, model, z.shape[1])
-            # Dropout must not depend on whether the classifier was made just now or before.
-            draw = np.random.default_rng([self._config.seed, sequence])
-            torch.manual_seed(int(draw.integers(1 << 63)))
-            scores = classifier.scores(z, encounters)
-            target = torch.from_numpy(truth).float()
-            in_order = torch.split(torch.arange(len(truth)), self._settings.batch_size)
-            for _ in range(self._settings.epochs if len(truth) else 0):
-                classifier.learn(optimiser, z, encounters, target, in_order)
-        return scores
+    @override
+    def forgot(self, nodes: int, kept_nodes: Int64 | None = None) -> None:
+        super().forgot(nodes, kept_nodes)
+        if kept_nodes is not None:
+            self._labels.keep(kept_nodes)
+            self._waiting.keep(kept_nodes)
 
-    def _classifier(
-        self, scorer: str, model: Model, width: int
-    ) -> tuple[EventClassifier, torch.optim.Optimizer]:
-        if scorer not in self._classifiers:
-            classifier = EventClassifier(width, history=sees_encounters(model))
-            optimiser = torch.optim.Adam(classifier.parameters(), lr=self._settings.learning_rate)
-            if scorer in self._resumed:
-                resumed = self._resumed.pop(scorer)
-                classifier.load_state_dict(resumed["weights"])
-                optimiser.load_state_dict(resumed["optimiser"])
-            self._classifiers[scorer] = classifier, optimiser
-        return self._classifiers[scorer]
+    @property
+    @override
+    def memory_bytes(self) -> int:
+        learned = sum(classifier.memory_bytes for classifier in self._classifiers.values())
+        return super().memory_bytes + self._labels.memory_bytes + self._waiting.memory_bytes + learned
+
+    def _vectors_of(self, strategy: QueryAnswering, model: Model, queries: Queries, ranks: Ranks) -> Float32:
+        """Embeddings of both ends just before each event, (E, 2 · width), on rank 0 of all events."""
+        both = Queries.join([queries, replace(queries, src=queries.dst)])
+        order = np.argsort(both.before_us, kind="stable")
+        z = strategy.embed_sources(model, both.select(order))
+        by_end = torch.empty_like(z)
+        by_end[to_device(order, z.device)] = z
+        vectors = torch.cat(by_end.chunk(2), dim=1).float()
+        return first_ranks(vectors, queries.event, ranks).numpy()
+
+    def _look(self, src: Int64, dst: Int64, time_us: Int64, values: Float32, num_nodes: int) -> Float32:
+        """See ``LabelMemory.look``, beside the labels of this snapshot."""
+        judged = self._waiting.of(self._arrived.number)
+        change = np.stack([np.ones(len(judged)), self._arrived.label], axis=1)
+        label_ends = np.stack([judged.src, judged.dst], axis=1)
+        ends = np.stack([src, dst], axis=1)
+        return self._labels.look(
+            ends, time_us, values, label_ends, self._arrived.visible_us, change, num_nodes
+        )
+
+
+_TIMES = 4
+BEFORE_ALL = -(1 << 62)
+
+
+def times_of(time_us: Int64) -> Float32:
+    """Time of day and of week as points on circles, float32 (n, 4)."""
+    turns = [time_us % span / span * 2 * np.pi for span in (DAY_US, 7 * DAY_US)]
+    return np.stack([wave(turn) for turn in turns for wave in (np.sin, np.cos)], axis=1).astype(np.float32)
+
+
+def values_of(events: EventColumns, chosen: NDArray[Any]) -> Float32:
+    """Signed logarithms of the weight and the features of some events, float32 (n, 1 + features)."""
+    raw = [events.weight[chosen][:, None]]
+    if events.features is not None:
+        raw.append(events.features[chosen].clip(-LARGEST_FEATURE, LARGEST_FEATURE))
+    values = np.concatenate(raw, axis=1)
+    logarithms: Float32 = np.sign(values) * np.log1p(np.abs(values))
+    return logarithms
+
+
+def finite(encounters: Float32) -> Float32:
+    """Encounters (n, len(Encounter)) as logarithms, −1 for "never"."""
+    logarithms = np.log1p(encounters)
+    return np.where(np.isfinite(logarithms), logarithms, np.float32(-1))
+
+
+def _surprise(links: Predictions, events: int) -> Float64:
+    """Minus the link's logit of each event of a snapshot, NaN if it was not predicted."""
+    surprise = np.full(events, np.nan)
+    surprise[links.event] = -links.positive[:, 0]
+    return surprise
+
+
+def messages_of(arrived: Arrived, labelled: Events, events: EventColumns) -> EventColumns:
+    """The labels of class 1 as messages between the ends of their events, at the times at which they became visible.
+
+    A message has the values of its event, and as ``label`` 1 plus its age in hours.
+
+    Args:
+        arrived: The labels.
+        labelled: Their events.
+        events: Of the snapshot in which they became visible, for the shape of its columns.
+    """
+    chosen = np.flatnonzero((arrived.label == 1) & (labelled.src >= 0) & (labelled.dst >= 0))
+    values = labelled.values[chosen]
+    raw = np.sign(values) * np.expm1(np.abs(values))
+    age_h = (arrived.visible_us[chosen] - labelled.time_us[chosen]) // (DAY_US // 24)
+    visible_us = arrived.visible_us[chosen]
+    return EventColumns(
+        op=np.full(len(chosen), MESSAGE, np.int8),
+        src=labelled.src[chosen],
+        dst=labelled.dst[chosen],
+        t=visible_us,
+        visible_t=visible_us,
+        late=np.zeros(len(chosen), np.bool_),
+        weight=raw[:, 0],
+        label=(1 + age_h).astype(np.int32),
+        has_label=np.ones(len(chosen), np.bool_),
+        features=None if events.features is None else raw[:, 1:],
+    )
 
 
 def labels_of(lane: LaneReader, tau: int) -> tuple[Int64, Int64]:

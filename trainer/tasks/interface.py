@@ -124,6 +124,15 @@ def classifies(task: type[Any]) -> bool:
     return getattr(task, "classifies", False)
 
 
+def label_messages(task: Any, tau: int, events: EventColumns) -> EventColumns | None:
+    """Labels that become visible in a snapshot, as messages to the memories of event models; None: there are none.
+
+    A task with labels that come later has a method of this name, which is called before the snapshot is taken in anywhere.
+    """
+    made: EventColumns | None = task.label_messages(tau, events) if hasattr(task, "label_messages") else None
+    return made
+
+
 def learns_all(strategy: Shares) -> bool:
     """Whether under a strategy every rank learns from the items of all ranks, instead of those that it owns."""
     return getattr(strategy, "learns_all", False)
@@ -208,8 +217,11 @@ class Task(Protocol):
         """All events before the next snapshot, which forgets with the strategy's memory; None: it keeps none."""
         ...
 
-    def forgot(self, nodes: int) -> None:
-        """Some nodes were forgotten; ``nodes`` are left, numbered in their order."""
+    def forgot(self, nodes: int, kept_nodes: Int64 | None = None) -> None:
+        """Some nodes may have been forgotten; ``nodes`` are left, numbered in their order.
+
+        ``kept_nodes`` has the former numbers of those that are left, ascending; None: all are.
+        """
         ...
 
     def loss(self, answers: Tensor, truth: Tensor, reduction: Reduction = "sum") -> Tensor:

@@ -13,6 +13,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from freshet_graph.schemas.events import US_PER_S
 from freshet_graph.schemas.section import Section
 from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.arrays.kinds import Int64
 from freshet_graph.stream.service.failure import Failure
 from freshet_graph.stream.store.lane.reader import LaneReader
 from freshet_graph.stream.store.log.event_columns import EventColumns
@@ -168,7 +169,7 @@ class LinkPrediction:
         """See ``Task.join``."""
         return join(parts)
 
-    def forgot(self, nodes: int) -> None:
+    def forgot(self, nodes: int, kept_nodes: Int64 | None = None) -> None:
         """See ``Task.forgot``."""
         self.known_nodes = nodes
 

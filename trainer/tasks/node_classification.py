@@ -174,7 +174,7 @@ class NodeClassification:
         if self._labels is not None:
             self._labels.rewind()
 
-    def forgot(self, nodes: int) -> None:
+    def forgot(self, nodes: int, kept_nodes: Int64 | None = None) -> None:
         """See ``Task.forgot``: models of nodes look at windows, which forget by themselves."""
 
     def examples(self, view: EventsView, strategy: QueryAnswering, *, epoch: int = 0) -> NodeExamples:

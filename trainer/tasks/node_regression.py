@@ -14,7 +14,7 @@ from torch.nn.functional import mse_loss
 
 from freshet_graph.schemas.section import Section
 from freshet_graph.schemas.trainer_config import TrainerConfig
-from freshet_graph.stream.arrays.kinds import Float32, Float64
+from freshet_graph.stream.arrays.kinds import Float32, Float64, Int64
 from freshet_graph.stream.service.failure import Failure
 from freshet_graph.stream.snapshots.graph import LiveGraph
 from freshet_graph.stream.snapshots.pairs import Change
@@ -246,7 +246,7 @@ class NodeRegression:
         self._begun = False
         self._sum, self._count = 0.0, 0
 
-    def forgot(self, nodes: int) -> None:
+    def forgot(self, nodes: int, kept_nodes: Int64 | None = None) -> None:
         """See ``Task.forgot``: models of nodes look at windows, which forget by themselves."""
 
     def examples(self, view: EventsView, strategy: QueryAnswering, *, epoch: int = 0) -> NodeExamples:

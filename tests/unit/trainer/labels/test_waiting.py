@@ -1,0 +1,94 @@
+"""Events that wait for labels: each is judged once, when its label becomes visible, with its own row."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from freshet_graph.trainer.labels.waiting import Events, Waiting
+
+SECOND = 1_000_000
+
+
+def events(times_s, own, *, first: int = 0) -> Events:
+    count = len(times_s)
+    number = np.arange(first, first + count)
+    return Events(
+        src=number % 7, dst=number % 5, time_us=np.asarray(times_s, np.int64) * SECOND, own=np.asarray(own, np.int8),
+        values=np.zeros((count, 1), np.float32), rows=np.zeros((count, 1, 2), np.float16), scores=np.zeros((count, 1)),
+    )  # fmt: skip
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.sampled_from([-1, 0, 1])), max_size=30),
+    st.integers(0, 20),
+    st.one_of(st.none(), st.integers(1, 30)),
+    st.integers(1, 10),
+)
+def test_every_event_is_judged_once_when_its_label_is_visible(stream, delay_s, silent_s, interval_s) -> None:
+    stream.sort(key=lambda event: event[0])
+    waiting = Waiting(delay_s, silent_s, 1000)
+    judged = {}
+    for begin in range(0, 120, interval_s):
+        now = [event for event in stream if begin <= event[0] < begin + interval_s]
+        first = waiting.add(
+            events(*(zip(*now, strict=True) if now else ((), ())), first=waiting.first + len(waiting))
+        )
+        number = np.arange(first, first + len(now))
+        waiting.scored(
+            first,
+            np.stack([number, -number], axis=1)[:, None].astype(np.float16),
+            number[:, None].astype(float),
+        )
+        arrived = waiting.arrive((begin + interval_s) * SECOND)
+        assert (np.diff(arrived.visible_us) >= 0).all()
+        taken = waiting.of(arrived.number)
+        assert taken.rows[:, 0, 0].tolist() == arrived.number.tolist() == taken.scores[:, 0].tolist()
+        for one, label, visible_us in zip(
+            *(column.tolist() for column in (arrived.number, arrived.label, arrived.visible_us)), strict=True
+        ):
+            assert begin <= visible_us / SECOND < begin + interval_s
+            assert one not in judged
+            judged[one] = (label, visible_us // SECOND)
+        waiting.clear_judged()
+    expected = {}
+    for number, (t, own) in enumerate(stream):
+        silent = silent_s is not None and (own == -1 or silent_s < delay_s)
+        if silent or own != -1:
+            expected[number] = (0, t + silent_s) if silent else (own, t + delay_s)
+    assert judged == {number: what for number, what in expected.items() if what[1] < 120}
+    assert waiting.forgotten == 0
+
+
+def test_beyond_its_bound_the_oldest_are_forgotten_and_counted() -> None:
+    waiting = Waiting(100, None, 3)
+    waiting.add(events([1, 2, 3, 4, 5], [1, 1, -1, 0, 1]))
+    assert (len(waiting), waiting.first, waiting.forgotten) == (3, 2, 2)
+    waiting.scored(0, np.arange(10, dtype=np.float16).reshape(5, 1, 2), np.arange(5.0)[:, None])
+    arrived = waiting.arrive(1000 * SECOND)
+    assert arrived.number.tolist() == [3, 4]
+    assert waiting.of(arrived.number).rows[:, 0, 0].tolist() == [6, 8]
+
+
+def test_a_copy_made_from_its_state_goes_on_alike() -> None:
+    waiting, other = (Waiting(10, 50, 100) for _ in range(2))
+    waiting.add(events([1, 2, 3], [1, -1, 0]))
+    waiting.arrive(12 * SECOND)
+    other.restore(waiting.state())
+    for one in (waiting, other):
+        one.clear_judged()
+    ours, theirs = (one.arrive(99 * SECOND) for one in (waiting, other))
+    assert ours.number.tolist() == theirs.number.tolist() == [2, 1]
+    assert ours.label.tolist() == theirs.label.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("kept", [[0, 2, 4], [1], [0, 1, 2, 3, 4, 5, 6]])
+def test_ends_follow_nodes_that_were_renumbered(kept) -> None:
+    waiting = Waiting(10, None, 100)
+    waiting.add(replace(events([1, 2, 3], [1, 1, 1]), src=np.array([0, 2, 4]), dst=np.array([1, 1, -1])))
+    waiting.keep(np.array(kept))
+    ends = waiting.of(waiting.arrive(99 * SECOND).number)
+    assert ends.src.tolist() == [kept.index(node) if node in kept else -1 for node in (0, 2, 4)]
+    assert ends.dst.tolist() == [kept.index(node) if node in kept else -1 for node in (1, 1, -1)]

@@ -1,0 +1,175 @@
+"""The memory of events and labels at each node, decayed over several half-lives: what a classifier of events looks up."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from freshet_graph.schemas.events import US_PER_S
+from freshet_graph.stream.arrays.kinds import Float32, Float64, Int64
+from freshet_graph.stream.kernels import njit
+
+FEATURES = 8
+"""Features of an event, its weight included, that have a mean at each node."""
+
+DAY_US = 86_400 * US_PER_S
+
+
+class LabelMemory:
+    """Decayed counts at each node: its events, the means of their features, and its labels.
+
+    A count c with half-life h becomes c · 2^(−Δt / h) after Δt. An event counts at both ends, for events strictly later; a
+    label at both ends of its event, for events strictly later than it became visible.
+
+    Args:
+        half_lives_s: H of them, seconds.
+        features: Width of an event's values.
+
+    Attributes:
+        columns: Number of columns of a row.
+    """
+
+    def __init__(self, half_lives_s: Sequence[float], features: int) -> None:
+        self._half_us: Float64 = np.asarray(half_lives_s, np.float64) * US_PER_S
+        self._means = min(features, FEATURES)
+        halves = len(self._half_us)
+        self._seen_us: Int64 = np.zeros(0, np.int64)
+        self._seen: Float64 = np.zeros((0, halves, 1 + self._means))  # events, sums of their features
+        self._labelled_us: Int64 = np.zeros(0, np.int64)
+        self._labelled: Float64 = np.zeros((0, halves, 2))  # labels, labels of class 1
+        self.columns = 2 * halves * (1 + 2 * self._means + 3)
+
+    def look(
+        self,
+        ends: Int64,
+        time_us: Int64,
+        values: Float32,
+        label_ends: Int64,
+        label_us: Int64,
+        change: Float64,
+        num_nodes: int,
+    ) -> Float32:
+        """Look events up in order, and take in each after the look, and every label at its time.
+
+        Args:
+            ends: int64 (E, 2), source and destination.
+            time_us: int64 (E,), not decreasing, microseconds.
+            values: float32 (E, features), of a scale in which means say something, such as a logarithm.
+            label_ends: int64 (L, 2), the ends of the labelled events; −1: forgotten.
+            label_us: int64 (L,), when each became visible, not decreasing.
+            change: float64 (L, 2): what it adds to the labels and to those of class 1. A label that replaces another adds 0
+                to the first, and the difference to the second.
+            num_nodes: All nodes are below.
+
+        Returns:
+            float32 (E, columns). For each end and half-life log(1 + events), of each feature the mean and how far the event
+            lies above it, log(1 + labels), log(1 + labels of class 1) and their share.
+        """
+        self._grow(num_nodes)
+        rows = np.zeros((len(ends), self.columns), np.float32)
+        _look(
+            ends, time_us, np.ascontiguousarray(values[:, : self._means]), label_ends, label_us, change, self._half_us,
+            self._seen_us, self._seen, self._labelled_us, self._labelled, rows,
+        )  # fmt: skip
+        return rows
+
+    def shares(self, rows: Float32) -> Float32:
+        """From rows (E, columns) the share of class 1 at each end by half-life, float32 (E, 2, H)."""
+        halves = len(self._half_us)
+        by_half: Float32 = rows.reshape(len(rows), 2, halves, -1)[..., -1]
+        return by_half
+
+    def keep(self, kept_nodes: Int64) -> None:
+        """Forget all nodes except these, ascending, which are renumbered in their order."""
+        kept_nodes = kept_nodes[kept_nodes < len(self._seen_us)]
+        for name in ("_seen_us", "_seen", "_labelled_us", "_labelled"):
+            setattr(self, name, getattr(self, name)[kept_nodes])
+
+    def state(self) -> dict[str, Any]:
+        """The state that ``restore`` continues from."""
+        return {name: getattr(self, f"_{name}") for name in ("seen_us", "seen", "labelled_us", "labelled")}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a ``state()``."""
+        for name, column in state.items():
+            setattr(self, f"_{name}", np.asarray(column).copy())
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes held."""
+        return self._seen_us.nbytes + self._seen.nbytes + self._labelled_us.nbytes + self._labelled.nbytes
+
+    def _grow(self, num_nodes: int) -> None:
+        more = num_nodes - len(self._seen_us)
+        if more <= 0:
+            return
+        more = max(more, len(self._seen_us) // 4)
+        for name in ("_seen_us", "_seen", "_labelled_us", "_labelled"):
+            column = getattr(self, name)
+            setattr(self, name, np.concatenate([column, np.zeros((more, *column.shape[1:]), column.dtype)]))
+
+
+@njit(cache=True, nogil=True)
+def _look(  # type: ignore[no-untyped-def]  # compiled
+    ends, time_us, values, label_ends, label_us, change, half_us, seen_us, seen, labelled_us, labelled, rows
+):
+    """See ``LabelMemory.look``."""
+    means = values.shape[1]
+    label = 0
+    first = 0
+    while first < len(time_us):
+        last = first  # events of one time do not see each other
+        while last < len(time_us) and time_us[last] == time_us[first]:
+            last += 1
+        now = time_us[first]
+        while label < len(label_us) and label_us[label] < now:
+            _take_label(label_ends[label], label_us[label], change[label], half_us, labelled_us, labelled)
+            label += 1
+        for event in range(first, last):
+            column = 0
+            for end in ends[event]:
+                for half in range(len(half_us)):
+                    fade = 0.5 ** ((now - seen_us[end]) / half_us[half])
+                    events = seen[end, half, 0]
+                    rows[event, column] = np.log1p(events * fade)
+                    for feature in range(means):
+                        if events > 0:
+                            mean = seen[end, half, 1 + feature] / events
+                            rows[event, column + 1 + 2 * feature] = mean
+                            rows[event, column + 2 + 2 * feature] = values[event, feature] - mean
+                    column += 1 + 2 * means
+                    fade = 0.5 ** ((now - labelled_us[end]) / half_us[half])
+                    labels, ones = labelled[end, half, 0] * fade, labelled[end, half, 1] * fade
+                    rows[event, column] = np.log1p(labels)
+                    rows[event, column + 1] = np.log1p(max(ones, 0.0))
+                    rows[event, column + 2] = max(ones, 0.0) / labels if labels > 0 else 0.0
+                    column += 3
+        for event in range(first, last):
+            for place in range(2):
+                end = ends[event, place]
+                if place == 1 and end == ends[event, 0]:
+                    continue
+                for half in range(len(half_us)):
+                    fade = 0.5 ** ((now - seen_us[end]) / half_us[half])
+                    seen[end, half] *= fade
+                    seen[end, half, 0] += 1
+                    for feature in range(means):
+                        seen[end, half, 1 + feature] += values[event, feature]
+                seen_us[end] = now
+        first = last
+    while label < len(label_us):
+        _take_label(label_ends[label], label_us[label], change[label], half_us, labelled_us, labelled)
+        label += 1
+
+
+@njit(cache=True, nogil=True)
+def _take_label(ends, now, change, half_us, labelled_us, labelled):  # type: ignore[no-untyped-def]  # compiled
+    """Count a label at both ends."""
+    for place in range(2):
+        end = ends[place]
+        if end < 0 or (place == 1 and end == ends[0]):
+            continue
+        for half in range(len(half_us)):
+            fade = 0.5 ** ((now - labelled_us[end]) / half_us[half])
+            labelled[end, half] = labelled[end, half] * fade + change
+        labelled_us[end] = now
