@@ -339,7 +339,7 @@ def cells(matrix: Matrix, folder: Path = Path()) -> list[Cell]:
     for data, model, lane, ranks, seed in chain.from_iterable(
         product(
             block.data or matrix.data,
-            matrix.models,
+            block.models or matrix.models,
             block.lanes or matrix.lanes,
             block.ranks or matrix.ranks,
             block.seeds or matrix.seeds,

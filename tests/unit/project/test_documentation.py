@@ -8,6 +8,7 @@ import sys
 import textwrap
 import tomllib
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -167,8 +168,10 @@ def require_valid(kind: type[Service], content: dict[str, Any], *, known: bool) 
     if isinstance(config, StreamConfig):
         assert 60 <= config.snapshots.interval_s <= 900, "a model follows a stream within minutes"
     if isinstance(config, Matrix):
-        for model in config.models:
-            require_valid(TrainerConfig, {**config.config, **model.config}, known=known)
+        for block in config.blocks:
+            for data, model in product(block.data or config.data, block.models or config.models):
+                keys = {**config.config, **data.config, **model.config}
+                require_valid(TrainerConfig, keys, known=known)
     elif known:
         require_parts(config) if isinstance(config, StreamConfig) else require_trainable(config)
 
