@@ -163,6 +163,22 @@ def test_the_matrix_of_a_table_can_be_run_and_names_its_page_and_commit(file: Pa
     require_valid(Matrix, yaml.safe_load(text), known=True)
 
 
+def test_every_table_of_results_has_what_makes_it_in_its_section() -> None:
+    """A command, a program, a matrix or tests."""
+    makes = re.compile(
+        r"benchmarks/\w+\.py|freshet-(?:stream|trainer) [a-z]|tables/[\w-]+\.yaml|tests/\w+/|^```python", re.M
+    )
+    pages = sorted((ROOT / "docs" / "results").glob("*.md"))
+    assert pages
+    wrong = [
+        f"{page.name}: {section.splitlines()[0]}"
+        for page in pages
+        for section in re.split(r"^(?=## )", page.read_text(encoding="utf-8"), flags=re.M)
+        if re.search(r"^\|[ :|-]+\|$", section, re.M) and not makes.search(section)
+    ]
+    assert wrong == []
+
+
 def require_valid(kind: type[Service], content: dict[str, Any], *, known: bool) -> None:
     config = kind.model_validate(completed(SMALLEST[kind], content))
     if isinstance(config, StreamConfig):
