@@ -94,7 +94,7 @@ class Matrix(Service):
 
     @model_validator(mode="after")
     def _one_meaning(self) -> Self:
-        meanings: dict[tuple[str, str], MatrixData | MatrixModel | MatrixLane] = {}
+        meanings: dict[tuple[str, str], Section] = {}
         for block in self.blocks:
             _require_distinct("models", block.models or [])
             _require_distinct("lanes", block.lanes or [])
