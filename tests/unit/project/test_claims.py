@@ -33,7 +33,7 @@ def test_a_row_has_a_verdict_and_says_where_its_figure_is_from(name: str) -> Non
 
 
 def test_a_row_that_is_not_settled_has_its_price() -> None:
-    left = claims.PAGE.read_text(encoding="utf-8").split("## What is left")[1]
+    left = claims.PAGE.read_text(encoding="utf-8").split("## The price of the rest")[1]
     priced = {
         f"{system} {number}"
         for system, numbers in re.findall(r"^- \*\*(\w+) ([\d, ]+)\*\*: ", left, re.M)
