@@ -53,9 +53,10 @@ Numbers = Annotated[list[int], Field(min_length=1), AfterValidator(_distinct_num
 
 
 class MatrixMore(Section):
-    """Further cells of the same models. A list that is null is that of the matrix."""
+    """Further cells. A list that is null is that of the matrix."""
 
     data: list[MatrixData] | None = Field(None, min_length=1, description="Data sets.")
+    models: list[MatrixModel] | None = Field(None, min_length=1, description="Models.")
     lanes: list[MatrixLane] | None = Field(None, min_length=1, description="Lanes.")
     ranks: Numbers | None = Field(None, description="Numbers of ranks.")
     seeds: Numbers | None = Field(None, description="Seeds.")
@@ -93,21 +94,18 @@ class Matrix(Service):
 
     @model_validator(mode="after")
     def _one_meaning(self) -> Self:
-        _require_distinct("models", self.models)
-        lanes: dict[str, MatrixLane] = {}
-        data: dict[str, MatrixData] = {}
+        meanings: dict[tuple[str, str], Section] = {}
         for block in self.blocks:
+            _require_distinct("models", block.models or [])
             _require_distinct("lanes", block.lanes or [])
-            for one in block.data or []:
-                if data.setdefault(one.name or one.file, one) != one:
-                    raise ValueError(
-                        f"data {one.name or one.file} has two meanings. Give one of them another name"
-                    )
-            for lane in block.lanes or []:
-                if lanes.setdefault(lane.name or lane.lane, lane) != lane:
-                    raise ValueError(
-                        f"lane {lane.name or lane.lane} has two meanings. Give one of them another name"
-                    )
+            named = (
+                *(("data", one.name or one.file, one) for one in block.data or []),
+                *(("model", model.name, model) for model in block.models or []),
+                *(("lane", lane.name or lane.lane, lane) for lane in block.lanes or []),
+            )
+            for kind, name, one in named:
+                if meanings.setdefault((kind, name), one) != one:
+                    raise ValueError(f"{kind} {name} has two meanings. Give one of them another name")
         return self
 
 

@@ -92,6 +92,7 @@ def test_a_cell_tells_how_far_it_is_and_reads_columns_of_other_names(tmp_path: P
     row = evaluated(cells(matrix)[0], told.append)
     assert row["error"] is None
     assert 0 < row["ap"] <= 1
+    assert 0 < row["validation_ap"] <= 1
     choice = json.loads(row["choice"])
     assert (choice["strategy"], *choice["predicted_s"]) == ("sequential", "sequential")
     assert told

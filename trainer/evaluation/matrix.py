@@ -339,7 +339,7 @@ def cells(matrix: Matrix, folder: Path = Path()) -> list[Cell]:
     for data, model, lane, ranks, seed in chain.from_iterable(
         product(
             block.data or matrix.data,
-            matrix.models,
+            block.models or matrix.models,
             block.lanes or matrix.lanes,
             block.ranks or matrix.ranks,
             block.seeds or matrix.seeds,
@@ -503,7 +503,9 @@ def evaluated(cell: Cell, progress: Callable[[str], None]) -> dict[str, Any]:
     if AUTO in (cell.config.strategy, cell.config.lane):
         keys = ("strategy", "lane", "predicted_s", "reason")
         row["choice"] = json.dumps({key: result[key] for key in keys if key in result})
-    figures = {key: value for key, value in result.items() if key not in SETTLED}
+    (run,) = result["runs"]  # a cell has one seed
+    figures = {key: value for key, value in run.items() if key.startswith("validation_")}
+    figures |= {key: value for key, value in result.items() if key not in SETTLED}
     figures |= {key: max(value) for key, value in figures.items() if key.startswith("rank_")}
     if "sent_bytes" in figures:
         figures["sent_bytes"] = sum(figures["sent_bytes"].values())

@@ -32,6 +32,17 @@ def test_a_row_has_a_verdict_and_says_where_its_figure_is_from(name: str) -> Non
     assert ("**" in row.found) == (name in claims.CHECKS), "figures in bold are those that the script reads"
 
 
+def test_a_row_that_is_not_settled_has_its_price() -> None:
+    left = claims.PAGE.read_text(encoding="utf-8").split("## The price of the rest")[1]
+    priced = {
+        f"{system} {number}"
+        for system, numbers in re.findall(r"^- \*\*(\w+) ([\d, ]+)\*\*: ", left, re.M)
+        for number in numbers.split(", ")
+    }
+    open_rows = {name for name, row in ROWS.items() if not row.verdict.startswith(("reproduced", "refuted"))}
+    assert open_rows <= priced <= set(ROWS)
+
+
 @pytest.mark.parametrize("name", claims.CHECKS)
 def test_a_row_that_is_tried_again_has_a_figure_and_a_command_that_can_be_run(
     name: str,

@@ -8,6 +8,7 @@ import sys
 import textwrap
 import tomllib
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -162,13 +163,31 @@ def test_the_matrix_of_a_table_can_be_run_and_names_its_page_and_commit(file: Pa
     require_valid(Matrix, yaml.safe_load(text), known=True)
 
 
+def test_every_table_of_results_has_what_makes_it_in_its_section() -> None:
+    """A command, a program, a matrix or tests."""
+    makes = re.compile(
+        r"benchmarks/\w+\.py|freshet-(?:stream|trainer) [a-z]|tables/[\w-]+\.yaml|tests/\w+/|^```python", re.M
+    )
+    pages = sorted((ROOT / "docs" / "results").glob("*.md"))
+    assert pages
+    wrong = [
+        f"{page.name}: {section.splitlines()[0]}"
+        for page in pages
+        for section in re.split(r"^(?=## )", page.read_text(encoding="utf-8"), flags=re.M)
+        if re.search(r"^\|[ :|-]+\|$", section, re.M) and not makes.search(section)
+    ]
+    assert wrong == []
+
+
 def require_valid(kind: type[Service], content: dict[str, Any], *, known: bool) -> None:
     config = kind.model_validate(completed(SMALLEST[kind], content))
     if isinstance(config, StreamConfig):
         assert 60 <= config.snapshots.interval_s <= 900, "a model follows a stream within minutes"
     if isinstance(config, Matrix):
-        for model in config.models:
-            require_valid(TrainerConfig, {**config.config, **model.config}, known=known)
+        for block in config.blocks:
+            for data, model in product(block.data or config.data, block.models or config.models):
+                keys = {**config.config, **data.config, **model.config}
+                require_valid(TrainerConfig, keys, known=known)
     elif known:
         require_parts(config) if isinstance(config, StreamConfig) else require_trainable(config)
 

@@ -195,6 +195,25 @@ def test_further_cells_name_what_differs_and_no_cell_comes_twice(
         matrix_for(tmp_path, lanes=[{"lane": "sep"}, {"lane": "sep", "config": {"parts": 2}}])
 
 
+def test_further_cells_may_have_models_of_their_own(tmp_path: Path, evaluations: Evaluations) -> None:
+    (tmp_path / "b_1.csv").write_text("src,dst,t\n1,2,9\n")
+    slow = {
+        "name": "slow",
+        "config": {"model": "tgn", "strategy": "sequential", "optimisation": {"epochs": 9}},
+    }
+    more = [{"data": [{"file": str(tmp_path / "b_1.csv")}], "models": [OVER_RANKS[0], slow], "seeds": [1]}]
+    matrix = matrix_for(tmp_path, models=OVER_RANKS[:1], lanes=[{"lane": "hash"}], seeds=[0], more=more)
+    places = [(Path(cell.data).stem, cell.model, cell.config.seed) for cell in cells(matrix)]
+    assert places == [("a", "plain", 0), ("b_1", "plain", 1), ("b_1", "slow", 1)]
+    assert [cell.config.optimisation.epochs for cell in cells(matrix)] == [None, None, 9]
+    lines = render(
+        [Entry(**entry) for entry in run(matrix, tmp_path / "r")["results"]], "markdown"
+    ).splitlines()
+    assert lines[2:] == ["| plain | 0.9000 | 0.9100 |", "| slow | – | 0.9100 |"]
+    with pytest.raises(Failure, match=r"model plain has two meanings\. Give one of them another name"):
+        matrix_for(tmp_path, more=[{"models": [{**slow, "name": "plain"}]}])
+
+
 def test_what_is_wrong_is_told_before_anything_runs(tmp_path: Path, evaluations: Evaluations) -> None:
     out = tmp_path / "r.parquet"
     with pytest.raises(Failure, match=r"model plain on lane hash of .*a.csv: unknown key modell"):
