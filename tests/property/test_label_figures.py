@@ -115,8 +115,7 @@ def most_found(positives, k, left_out=frozenset()):
     )
 
 
-@given(columns(scores, labels, sources, days), st.integers(1, 3), st.booleans())
-def test_precision_at_k_looks_at_the_highest_sources_of_each_day(events, k, leave_found):
+def check_precision_at_k(events, k, leave_found):
     score, label, source, day = events
     rows = list(zip(*(column.tolist() for column in events), strict=True))
     figure = precision_at_k(score, label, source, day, k, leave_found=leave_found)
@@ -142,6 +141,34 @@ def test_precision_at_k_looks_at_the_highest_sources_of_each_day(events, k, leav
     assert figure.ceiling == pytest.approx(most / k / len(numbers))
     assert figure.days == len(numbers)
     assert figure.value <= figure.ceiling
+
+
+@given(columns(scores, labels, sources, days), st.integers(1, 3), st.booleans())
+def test_precision_at_k_looks_at_the_highest_sources_of_each_day(events, k, leave_found):
+    check_precision_at_k(events, k, leave_found)
+
+
+@pytest.mark.parametrize("leave_found", [True, False])
+@pytest.mark.parametrize("seed", range(10))
+def test_precision_at_k_of_busy_days(seed, leave_found):
+    """Many ties, and sources that are right on several days, which short lists rarely have."""
+    rng = np.random.default_rng(seed)
+    events = (
+        rng.integers(0, 3, 40) / 2,
+        rng.integers(0, 2, 40),
+        rng.integers(0, 6, 40),
+        rng.integers(0, 3, 40),
+    )
+    check_precision_at_k(events, 1 + seed % 3, leave_found)
+
+
+def test_a_source_that_was_found_makes_room_for_the_next():
+    score, label = np.array([9.0, 5, 1, 9, 5, 1, 9]), np.array([1, 0, 1, 1, 1, 1, 1])
+    source, day = np.array([0, 1, 2, 0, 1, 2, 0]), np.array([3, 3, 3, 4, 4, 4, 6])
+    figure = precision_at_k(score, label, source, day, 1)  # 0, then 1, then nothing is left
+    assert (figure.value, figure.ceiling, figure.days) == pytest.approx((2 / 3, 1, 3))
+    always = precision_at_k(score, label, source, day, 1, leave_found=False)
+    assert (always.value, always.ceiling) == (1, 1)
 
 
 @given(columns(scores, labels, days, weights), st.sampled_from([0.5, 1.0, 2.0, 3.5, 100.0]))

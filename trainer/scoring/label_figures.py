@@ -95,7 +95,7 @@ def expected_calibration_error(
     mass = np.bincount(group, every)
     excess = np.bincount(group, every * (probability - (label == 1)))
     total = np.cumsum(mass)
-    place = np.minimum((bins * (total - mass / 2) / total[-1]).astype(np.int64), bins - 1)
+    place = (bins * (total - mass / 2) / total[-1]).astype(np.int64)
     return float(np.abs(np.bincount(place, excess)).sum() / total[-1])
 
 
@@ -191,9 +191,8 @@ def recall_at_budget(
     share = np.clip(np.divide(budget - before, mass, out=np.zeros_like(mass), where=mass > 0), 0, 1)
     most = np.minimum(np.add.reduceat(true, starts), budget)
     ceiling = float(most.sum() / true.sum())
-    return DailyFigure(
-        min(float(share @ positives / true.sum()), ceiling), ceiling, len(days)
-    )  # min: rounding
+    value = min(float(share @ positives / true.sum()), ceiling)  # above it by rounding only
+    return DailyFigure(value, ceiling, len(days))
 
 
 @dataclass(frozen=True, slots=True)
