@@ -171,6 +171,14 @@ def test_a_source_that_was_found_makes_room_for_the_next():
     assert (always.value, always.ceiling) == (1, 1)
 
 
+def test_the_ceiling_moves_sources_to_their_other_days():
+    source = np.array([0, 1, 2, 3, 2, 4])  # two places a day: 2 makes room, 3 finds none, 4 still does
+    day = np.array([0, 0, 0, 0, 1, 1])
+    assert precision_at_k(np.ones(6), np.ones(6), source, day, 2).ceiling == 1
+    chain = np.array([0, 1, 1, 2, 2, 0]), np.array([0, 0, 1, 1, 2, 2])
+    assert precision_at_k(np.ones(6), np.ones(6), *chain, 1).ceiling == 1
+
+
 @given(columns(scores, labels, days, weights), st.sampled_from([0.5, 1.0, 2.0, 3.5, 100.0]))
 def test_recall_at_budget_pours_the_budget_over_equal_scores(events, budget):
     score, label, day, weight = events
