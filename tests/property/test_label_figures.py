@@ -353,3 +353,22 @@ def test_a_window_resumes_with_fewer_events():
     smaller = SlidingLabelFigures(3)
     smaller.restore(window.state())
     assert smaller.counted().t_us.tolist() == [7 * HOUR_US, 8 * HOUR_US, 9 * HOUR_US]
+
+
+@pytest.mark.parametrize(("until", "days_of_window"), [(2 * DAY_US - 1, 2), (2 * DAY_US - 2, 1), (0, 0)])
+def test_a_day_counts_once_all_of_it_is_judged(until, days_of_window):
+    window = SlidingLabelFigures(10)
+    window.add(judged([(t_us, 0, 1, 0.0) for t_us in (0, DAY_US - 1, DAY_US, 2 * DAY_US - 1)]), until)
+    assert window.figures(1, 1).get("days", 0) == days_of_window
+
+
+def test_a_day_of_which_an_event_was_dropped_does_not_count():
+    window = SlidingLabelFigures(2)
+    window.add(judged([(t_us, 0, 1, 0.0) for t_us in (DAY_US, DAY_US, DAY_US + 1)]), 2 * DAY_US - 1)
+    assert "days" not in window.figures(1, 1)
+    window.add(judged([(5, 0, 1, 0.0)]), 0)  # late, and dropped at once
+    assert "days" not in window.figures(1, 1)
+    resumed = SlidingLabelFigures(2)
+    resumed.restore(window.state())
+    assert "days" not in resumed.figures(1, 1)
+    assert resumed.figures(1, 1)["base_rate"] == 1
