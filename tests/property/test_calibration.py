@@ -138,3 +138,19 @@ def test_scores_worse_than_chance_keep_their_order():
     assert brier(calibration.probability(score), label) == pytest.approx(
         label.mean() * (1 - label.mean()), abs=0.01
     )
+
+
+def test_a_slope_between_0_and_the_least_is_the_least():
+    score = np.tile([10.0, -10.0], 1000)
+    label = np.concatenate([np.tile([1, 0], 510), np.tile([0, 1], 490)])  # a slope of .004 fits best
+    calibration = Calibration(NEVER)
+    calibration.learn(score, label)
+    assert calibration.slope == LEAST_SLOPE
+
+
+def test_events_that_say_nothing_of_the_slope_leave_it_as_it_was():
+    calibration = Calibration(8)
+    calibration.learn(np.zeros(1600), np.tile([0, 0, 0, 1], 400))  # 200 half-lives
+    assert calibration.slope == pytest.approx(1)
+    calibration.learn(np.array([0.1]), np.array([0]))
+    assert 0.5 < calibration.slope < 1
