@@ -37,12 +37,15 @@ RANKINGS = ("ap", "auc")
 """Figures of scores of what happened and what did not, in the order of the columns of ``rankings``."""
 
 
-def rankings(positive: Scores, negative: Scores) -> Float64:
+def rankings(
+    positive: Scores, negative: Scores, *, weights: tuple[Float64, Float64] | None = None
+) -> Float64:
     """AP and AUC of several rankings; see ``average_precision`` and ``area_under_roc``.
 
     Args:
         positive: (r, P) scores of events.
         negative: (r, N) scores of negatives.
+        weights: How many events each of them stands for, (r, P) and (r, N), positive; None: one.
 
     Returns:
         float64 (r, len(RANKINGS)).
@@ -50,18 +53,29 @@ def rankings(positive: Scores, negative: Scores) -> Float64:
     scores, count = np.concatenate([positive, negative], axis=1), positive.shape[1]
     order = np.argsort(-scores, axis=1)
     scores = np.take_along_axis(scores, order, axis=1)
-    true = np.cumsum(order < count, axis=1)
-    every = np.arange(1, scores.shape[1] + 1)
+    is_positive = order < count
+    true: NDArray[Any]
+    every: NDArray[Any]
+    positives: NDArray[Any] | int
+    negatives: NDArray[Any] | int
+    if weights is None:
+        true = np.cumsum(is_positive, axis=1)
+        every = np.broadcast_to(np.arange(1, scores.shape[1] + 1), scores.shape)
+        positives, negatives = count, negative.shape[1]
+    else:
+        weight = np.take_along_axis(np.concatenate(weights, axis=1), order, axis=1)
+        true, every = np.cumsum(np.where(is_positive, weight, 0), axis=1), np.cumsum(weight, axis=1)
+        positives, negatives = (of_some.sum(axis=1) for of_some in weights)
     # equal scores are one threshold, which counts where the last of them is
     is_last = np.ones(scores.shape, np.bool_)
     is_last[:, :-1] = scores[:, 1:] != scores[:, :-1]
-    row, place = np.nonzero(is_last)
-    true, every = true[is_last], every[place]
+    row, _ = np.nonzero(is_last)
+    true, every = true[is_last], every[is_last]
     is_first = np.append(True, row[1:] != row[:-1])
     true_before, every_before = (np.where(is_first, 0, np.append(0, seen[:-1])) for seen in (true, every))
     gained, false_gained = true - true_before, every - every_before - (true - true_before)
-    ap = np.bincount(row, gained * (true / every)) / count
-    auc = np.bincount(row, false_gained * (true_before + true) / 2) / (count * negative.shape[1])
+    ap = np.bincount(row, gained * (true / every)) / positives
+    auc = np.bincount(row, false_gained * (true_before + true) / 2) / (positives * negatives)
     return np.stack([ap, auc], axis=1)
 
 
