@@ -348,8 +348,8 @@ def _takeovers(world: _World, target: float, plain: int, span_s: float, rng: np.
     share = _LOYALTY * usual + (1 - _LOYALTY) * column[:_USUAL_MERCHANTS].sum() * stray
     order = world.accounts + rng.permutation(world.nodes - world.accounts)
     length_s = rng.uniform(14 * _DAY_S, 42 * _DAY_S, len(order))
-    at = rng.uniform(-length_s, span_s)
-    begin_s, end_s = np.maximum(at, 0), np.minimum(at + length_s, span_s)
+    first_s = rng.uniform(-length_s, span_s)
+    begin_s, end_s = np.maximum(first_s, 0), np.minimum(first_s + length_s, span_s)
     expected = plain * share[order] * (end_s - begin_s) / span_s
     fitting = np.minimum(1.0, _LARGEST_TAKEOVER * target / np.maximum(expected, 1e-9))
     end_s = begin_s + (end_s - begin_s) * fitting
