@@ -26,6 +26,7 @@ from freshet_graph.stream.cli import app as stream_app
 from freshet_graph.stream.commands.config import require_parts
 from freshet_graph.stream.partition.interface import algorithms
 from freshet_graph.stream.service.failure import Failure
+from freshet_graph.stream.synthetic import FraudOptions
 from freshet_graph.trainer.cli import app as trainer_app
 from freshet_graph.trainer.models.interface import MODELS, SnapshotModelOptions
 from freshet_graph.trainer.models.layered import LayeredModel
@@ -286,6 +287,10 @@ def test_the_tables_of_parameters_are_those_of_the_sections() -> None:
         name: {key: field.default for key, field in found.Options.model_fields.items()}
         for name, found in ours.items()
     }
+    section = pages["fraud-stream.md"].split("\n## Parameters\n")[1].split("\n## ")[0]
+    rows_of = re.findall(r"^\| `(\w+)` \| (.*?) \| .* \|$", section, re.MULTILINE)
+    defaults_of = {key: field.default for key, field in FraudOptions.model_fields.items()}
+    assert {name: yaml.safe_load(default) for name, default in rows_of} == defaults_of
     rows = pages["models.md"].split("| `model_params` | of |")[1].split("\n\n")[0]
     of_all = set(SnapshotModelOptions.model_fields)
     named: dict[str, set[str]] = {}
