@@ -89,6 +89,16 @@ class Scorer:
         """Number of the snapshot of the checkpoint that scores."""
         return self.known.sequence
 
+    def behind_s(self, now_s: float) -> float:
+        """Age of the newest known commit while it has no scores, seconds; 0 once it has.
+
+        For an older commit that came with it, this is the least that its scores can be late.
+        """
+        last = self.known.arrivals.last
+        if last is None or last.n <= self.known.arrivals.done:
+            return 0.0
+        return max(0.0, now_s - last.wall_time_us / US_PER_S)
+
     def new(self, emit: Callable[[Arrived, Scored], bool]) -> int:
         """Score the commits that came since the last call.
 
