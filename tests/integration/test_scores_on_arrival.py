@@ -5,19 +5,36 @@ import os
 import signal
 import time
 import uuid
+from io import BytesIO
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
+import small_trainers
 import yaml
+from fastavro import schemaless_reader
 from kafka import KafkaConsumer, TopicPartition
+from registry_server import serving
 from running_job import ended_by, endpoint, get, reached
-from streaming import T0, configuration, edge, fresh_topic, send, settings, started, written
+from streaming import (
+    T0,
+    configuration,
+    edge,
+    fresh_topic,
+    read_topic,
+    send,
+    settings,
+    started,
+    written,
+)
 from trainer_invoked import invoke
+from trainer_streams import make_lane, meetings
 from warm_popen import WarmPopen
 
 from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.store import from_file
 from freshet_graph.stream.store.lane.reader import LaneReader
 from freshet_graph.stream.store.log.arrivals import Arrivals
 from freshet_graph.stream.store.log.reader import LogReader
@@ -103,6 +120,9 @@ def test_every_event_has_a_score_that_can_be_computed_again(kafka: str, tmp_path
     lanes = [{"name": "hash", "algorithm": "hash", "parts": 2}]
     content = configuration(tmp_path / "store", kafka, topic, snapshots=snapshots, lanes=lanes)
     config = file_of(tmp_path, keys(tmp_path, kafka, scored_topic))
+    newer_topic, newer = fresh_topic(kafka, stem="newer"), None
+    (tmp_path / "newer").mkdir()
+    from_now = file_of(tmp_path / "newer", keys(tmp_path, kafka, newer_topic, scoring={"start": "latest"}))
     stream = started("run", "--config", written(tmp_path, content), log=tmp_path / "stream.log")
     trainer = start("run", config, tmp_path / "trainer.log")
     scorer = start("score", config, tmp_path / "score0.log")
@@ -124,10 +144,15 @@ def test_every_event_has_a_score_that_can_be_computed_again(kafka: str, tmp_path
         series = f"{endpoint(tmp_path / 'score8.log')}/metrics"
         assert 'freshet_scorer_events_total{graph="test"} 0.0' not in get(series)
         reached(lambda: 'freshet_scorer_takeovers{graph="test"} 0.0' not in get(series))
+        newer = start("score", from_now, tmp_path / "newer.log")
+        reached(lambda: '"after_commit"' in (tmp_path / "newer.log").read_text())
         last = [edge(1, 2, T0 + CHUNKS + 5, event_id="last")]
         send(kafka, topic, last)
         reached(lambda: messages(kafka, scored_topic)[-1]["event_id"] == "last")
+        reached(lambda: [row["event_id"] for row in messages(kafka, newer_topic)] == ["last"])
     finally:
+        if newer is not None:
+            ended_by(newer, tmp_path / "newer.log")
         ended_by(scorer, tmp_path / "score8.log")
         ended_by(trainer, tmp_path / "trainer.log")
         ended_by(stream, tmp_path / "stream.log")
@@ -146,6 +171,43 @@ def test_every_event_has_a_score_that_can_be_computed_again(kafka: str, tmp_path
     assert all(
         row["learned_until"] < row["t"] or row["memory"] == "log" or row["t"] < T0 + CHUNKS for row in rows
     )
+
+
+def test_a_start_resumes_with_a_topic_of_any_format(kafka: str, tmp_path: Path) -> None:
+    """Each of three starts sends in another format, and sends the newest commit of the one before again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(from_file, "SNAPSHOTS_A_COMMIT", 1)
+        make_lane(tmp_path / "store", events=meetings(nodes=60, features=False))
+    topic = fresh_topic(kafka, stem="scored")
+    every, scores = list[bytes](), list[list[float]]()
+    with serving() as registry:
+        registered = {"bootstrap": kafka, "schema_registry": {"url": registry.url}}
+        for form in ("avro", "arrow", "json"):
+            scoring = {"kafka": registered, "format": form, "vectors": form != "json"}
+            values = keys(tmp_path, kafka, topic, scoring=scoring, strategy="sequential")
+            file = file_of(tmp_path, values)
+            if form == "avro":
+                small_trainers.run(TrainerConfig.model_validate(values))
+            status, _, errors = invoke("score", "--config", str(file), "--until-idle", "0.5")
+            assert status == 0, errors
+            before, every = len(every), [value for _, value in read_topic(kafka, topic)]
+            sent = every[before:]
+            if form == "avro":
+                _, content = registry.answer(f"/subjects/{topic}-value/versions/1", None)
+                schema = json.loads(content["schema"])
+                rows = [schemaless_reader(BytesIO(value[5:]), schema, None) for value in sent]
+                assert {row["commit"] for row in rows} == set(range(6))
+                newest = [(row["commit"], row["row"]) for row in rows if row["commit"] == 5]
+                continue
+            rows = (
+                pa.ipc.open_stream(sent[0]).read_all().to_pylist()
+                if form == "arrow"
+                else [json.loads(value) for value in sent]
+            )
+            assert [(row["commit"], row["row"]) for row in rows] == newest
+            assert {row["vector"] is None for row in rows} == {form == "json"}
+            scores.append([row["score"] for row in rows])
+    assert scores[0] == scores[1]
 
 
 def test_bad_topics_are_refused_by_name(kafka: str, tmp_path: Path) -> None:

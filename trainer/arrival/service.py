@@ -62,7 +62,10 @@ class ScorerMetrics:
             "scorer_takeovers", "Checkpoints that took over since the start", labels, **prefix
         )
         self._behind = Gauge(
-            "scorer_behind_seconds", "Age of the newest known commit without scores; 0: all have them", labels, **prefix
+            "scorer_behind_seconds",
+            "Age of the newest known commit without scores; 0: all have them",
+            labels,
+            **prefix,
         )
 
     def begin(self, graph: str, scorer: Scorer) -> None:
@@ -153,7 +156,9 @@ class _Service:
         scoring, config = self._config.scoring, self._config
         assert scoring.topic is not None and scoring.kafka is not None
         self._graph = log_reader.header.graph
-        self._topic = self._make_topic(scoring.kafka, scoring.topic, self._over)
+        self._topic = self._make_topic(
+            scoring.kafka, scoring.topic, scoring.format, log_reader.header.ids, self._over
+        )
         newest = self._topic.newest(scoring.among)
         self._percentiles.of(_scores_of(newest))
         while (lane := lane_of_checkpoint(config)) is None:
@@ -199,7 +204,9 @@ class _Service:
             return False
         self.events += len(content)
         self._commits += 1
-        self._metrics.scored(len(content), scorer.behind_s(time.time()) if arrived.commit > self._began else None)
+        self._metrics.scored(
+            len(content), scorer.behind_s(time.time()) if arrived.commit > self._began else None
+        )
         return not self._shutdown.wanted
 
 
