@@ -70,6 +70,7 @@ class Scorer:
 
     Attributes:
         takeovers: Checkpoints that took over from another.
+        dropped: Snapshots that retention dropped before their events were looked at.
     """
 
     def __init__(self, config: TrainerConfig, ranks: Ranks, done: int) -> None:
@@ -78,7 +79,7 @@ class Scorer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._next: Future[CheckpointMemory] | None = None
         self._looked_s = 0.0
-        self.takeovers = 0
+        self.takeovers = self.dropped = 0
         log_reader = LogReader(self._store)
         first = Arrivals(log_reader, done=done)
         usable = [number for number in self._checkpoints.sequences() if first.covers(number)]
@@ -116,6 +117,13 @@ class Scorer:
             if not emit(arrived, scored):
                 break
             events += len(scored.rows)
+        if self.known.arrivals.dropped:
+            log.warning(
+                "retention dropped snapshots before scores had their events; they are missing in the memory, and those that "
+                "came with unscored commits have no score. Keep more snapshots, or checkpoint more often",
+                snapshots=self.known.arrivals.dropped, checkpoint=self.sequence,
+            )  # fmt: skip
+            self.dropped, self.known.arrivals.dropped = self.dropped + self.known.arrivals.dropped, 0
         return events
 
     def close(self) -> None:

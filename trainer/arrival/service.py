@@ -61,6 +61,12 @@ class ScorerMetrics:
         self._takeovers = Gauge(
             "scorer_takeovers", "Checkpoints that took over since the start", labels, **prefix
         )
+        self._dropped = Gauge(
+            "scorer_dropped_snapshots",
+            "Snapshots since the start that retention dropped before their events were looked at",
+            labels,
+            **prefix,
+        )
         self._behind = Gauge(
             "scorer_behind_seconds",
             "Age of the newest known commit without scores; 0: all have them",
@@ -74,6 +80,7 @@ class ScorerMetrics:
         self._events.labels(graph)
         self._checkpoint.labels(graph).set_function(lambda: scorer.sequence)
         self._takeovers.labels(graph).set_function(lambda: scorer.takeovers)
+        self._dropped.labels(graph).set_function(lambda: scorer.dropped)
         self._behind.labels(graph).set_function(lambda: scorer.behind_s(time.time()))
 
     def scored(self, events: int, latency_s: float | None) -> None:
