@@ -139,6 +139,10 @@ FIELDS: dict[Written, dict[str, WrittenField]] = {
             "checkpoint: it continues from that of the checkpoint; log: it was made from the log's beginning."
         ),
         "learned_until": _time("Newest event time that the weights learned: in JSON in seconds."),
+        "snapshot": _whole(
+            "Snapshot models: number of the snapshot after which the embeddings are; null otherwise.",
+            nullable=True,
+        ),
         "scored_at": _time("Wall time of the score: in JSON in seconds."),
         "latency_s": _seconds("Seconds from the event time to the score."),
         "reasons": _record("Reasons", _REASONS, "What the past of the pair and its ends is."),

@@ -71,6 +71,7 @@ def messages(
             "score": _number(scored.score[place]),
             "percentile": _number(percentiles[place]),
             **said,
+            "snapshot": scored.snapshot,
             "scored_at": now_s,
             "latency_s": now_s - t,
             "reasons": reasons,

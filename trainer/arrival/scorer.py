@@ -18,7 +18,9 @@ from freshet_graph.stream.store.log.arrivals import Arrivals, Arrived
 from freshet_graph.stream.store.log.reader import LogReader
 from freshet_graph.stream.store.log.sealed import UNKNOWN
 from freshet_graph.trainer.arrival.memory import ArrivalMemory, Scored
+from freshet_graph.trainer.arrival.snapshots import SnapshotMemory
 from freshet_graph.trainer.exports.exporter import version_of
+from freshet_graph.trainer.models.interface import MODELS
 from freshet_graph.trainer.ranks import Ranks
 from freshet_graph.trainer.session.checkpoint import Checkpoints, chosen, content_of, newest_checkpoint
 
@@ -42,7 +44,7 @@ class CheckpointMemory:
         said: What messages say of it.
     """
 
-    memory: ArrivalMemory
+    memory: ArrivalMemory | SnapshotMemory
     arrivals: Arrivals
     sequence: int
     learned: bool
@@ -52,7 +54,13 @@ class CheckpointMemory:
         """Take in the commits up to one without scores."""
         for arrived in self.arrivals.new(until=done):
             self.memory.take(arrived.events, scored=False)
+        self.before(done + 1)
         return self
+
+    def before(self, commit: int) -> None:
+        """Get ready for a commit."""
+        if isinstance(self.memory, SnapshotMemory):
+            self.memory.before(commit)
 
 
 class Scorer:
@@ -112,6 +120,7 @@ class Scorer:
         self._take_over()
         events = 0
         for arrived in self.known.arrivals.new():
+            self.known.before(arrived.commit)
             scored = self.known.memory.take(arrived.events)
             assert scored is not None
             if not emit(arrived, scored):
@@ -173,7 +182,8 @@ class Scorer:
         path, state = newest
         sequence = int(state["sequence"])
         with content_of(path):
-            memory = ArrivalMemory(
+            of_kind = ArrivalMemory if MODELS.find(self._config.model).kind == "event" else SnapshotMemory
+            memory = of_kind(
                 chosen(self._config, state), lane, self._ranks, state, learned=number is not None,
                 vectors=self._config.scoring.vectors,
             )  # fmt: skip
