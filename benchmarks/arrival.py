@@ -5,9 +5,9 @@ All on this machine, as processes that their users start: a real broker, ``fresh
 the producer's call of send to the consumer's receipt. The first ``SETTLE_S`` of each rate are left out. Asserted: every event has
 a score, and checkpoints took over meanwhile.
 
-A second table has the parts of this time: until the record of the event's commit is made (the producer's linger, the stream's
+The parts of this time (p50 / p99) are: until the record of the event's commit is made (the producer's linger, the stream's
 poll, the wait for the commit and its files), until the score is made (the record's fsync, the scorer's notice, its turn, the
-model), and until the receipt. Commits' phases are means by the stream's own series.
+model), and until the receipt. What a commit takes is a mean by the stream's own series.
 
 Then the scorer alone: events per second over the whole log, from an empty memory, without broker and trainer. Beside it a full
 recomputation: for each of some commits the memory of the checkpoint before the log's last part is loaded, all events since
@@ -76,13 +76,8 @@ def main() -> None:
     chosen = harness.options(__doc__, rates=[100, 1_000, 5_000], seconds=60.0)
     with harness.scratch() as folder, harness.broker(folder / "kafka") as bootstrap:
         harness.topics(bootstrap, 1, TOPIC, SCORED)
-        rows, parts = measured(Path(folder), bootstrap, chosen.rates, chosen.seconds)
         print(f"Snapshots of {INTERVAL_S:g} s, commits every {COMMIT_S:g} s, training beside it")
-        harness.table("events/s | scored | p50, s | p99, s | longest, s | takeovers so far", rows)
-        harness.table(
-            "events/s | send to commit, p50 / p99 s | commit to score | score to receipt | a commit's files and record, mean s",
-            parts,
-        )
+        harness.table(TITLES, measured(Path(folder), bootstrap, chosen.rates, chosen.seconds))
         events, seconds = alone(Path(folder))
         print(
             f"The scorer alone, from an empty memory: {events:,} events at {events / seconds:,.0f} per second"
@@ -94,13 +89,14 @@ def main() -> None:
 
 
 COMMIT_S = 0.1
+TITLES = (
+    "events/s | scored | p50 / p99, s | longest, s | send to commit | commit to score | score to receipt | "
+    "a commit takes, s | takeovers so far"
+)
 
 
-Rows = list[list[object]]
-
-
-def measured(folder: Path, bootstrap: str, rates: list[int], seconds: float) -> tuple[Rows, Rows]:
-    """A row of each table for each rate."""
+def measured(folder: Path, bootstrap: str, rates: list[int], seconds: float) -> Iterator[list[object]]:
+    """A row for each rate."""
     stream = harness.stream_keys(
         folder / "store", bootstrap, {"name": TOPIC}, {"name": "hash", "algorithm": "hash", "parts": 1},
         snapshots={"interval_s": INTERVAL_S, "commit_every_s": COMMIT_S, "idle_timeout_s": 1.0},
@@ -111,7 +107,6 @@ def measured(folder: Path, bootstrap: str, rates: list[int], seconds: float) -> 
         "scoring": {"topic": SCORED, "kafka": {"bootstrap": bootstrap}},
     }  # fmt: skip
     context, first = multiprocessing.get_context("spawn"), 0
-    rows, parts = Rows(), Rows()
     services = [
         harness.service(folder, "stream", stream),
         harness.service(folder, "trainer", trainer),
@@ -127,7 +122,7 @@ def measured(folder: Path, bootstrap: str, rates: list[int], seconds: float) -> 
             before = scraped_commits(of_stream) if first else (0.0, 0.0)
             consumer.start()
             producer.start()
-            seen = received(found, seconds + 60, folder)
+            seen = received(found, seconds + harness.PATIENCE_S, folder)
             times = np.array([seen[number] for number in range(first + int(SETTLE_S * rate), first + events)])
             sent, scored_at, commit, receipt = times.T
             late = receipt - sent
@@ -136,26 +131,26 @@ def measured(folder: Path, bootstrap: str, rates: list[int], seconds: float) -> 
             took, commits = (
                 after - earlier for after, earlier in zip(scraped_commits(of_stream), before, strict=True)
             )
-            parts.append(
-                [
-                    f"{rate:,}",
-                    *(
-                        " / ".join(f"{value:.2f}" for value in np.percentile(part, [50, 99]))
-                        for part in (committed - sent, scored_at - committed, receipt - scored_at)
-                    ),
-                    f"{took / max(commits, 1):.3f}",
-                ]
-            )
             takeovers = harness.scraped(address)["freshet_scorer_takeovers"]
-            p50, p99 = np.percentile(late, [50, 99])
-            rows.append(
-                [f"{rate:,}", f"{events:,}", f"{p50:.2f}", f"{p99:.2f}", f"{late.max():.2f}", int(takeovers)]
+            whole, *parts = (
+                " / ".join(f"{value:.2f}" for value in np.percentile(part, [50, 99]))
+                for part in (late, committed - sent, scored_at - committed, receipt - scored_at)
             )
+            if first:
+                commit_mean_s = f"{took / max(commits, 1):.3f}"
+                yield [
+                    f"{rate:,}",
+                    f"{events:,}",
+                    whole,
+                    f"{late.max():.2f}",
+                    *parts,
+                    commit_mean_s,
+                    int(takeovers),
+                ]
             first += events
         require(takeovers > 0, "no checkpoint took over")
     finally:
         harness.kill(*services)
-    return rows[1:], parts[1:]
 
 
 def commit_s(store: Path, number: int) -> float:

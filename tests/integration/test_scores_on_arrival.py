@@ -189,7 +189,7 @@ def test_every_event_has_a_score_that_can_be_computed_again(kafka: str, tmp_path
             row["score"] for row in some if row["score"] is not None
         ]
     if model != "tgn-history":
-        assert len({row["snapshot"] for row in rows}) > 3, "snapshots were sealed meanwhile"
+        assert len({row["snapshot"] for row in rows}) > 1, "snapshots were sealed meanwhile"
     assert verify(tmp_path / "store").problems == []
     assert all(
         row["learned_until"] < row["t"] or row["memory"] == "log" or row["t"] < T0 + CHUNKS for row in rows
