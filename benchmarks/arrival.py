@@ -10,8 +10,8 @@ poll, the wait for the commit and its files), until the score is made (the recor
 model), and until the receipt. What a commit takes is a mean by the stream's own series.
 
 Then the scorer alone: events per second over the whole log, from an empty memory, without broker and trainer. Beside it a full
-recomputation: for each of some commits the memory of the checkpoint before the log's last part is loaded, all events since
-are replayed, and the commit is scored.
+recomputation: for each of the newest commits the memory of a checkpoint is loaded, all events since are replayed, and the
+commit is scored.
 """
 
 import json
@@ -198,7 +198,7 @@ def alone(folder: Path) -> tuple[int, float]:
     return sum(map(len, commits)), time.process_time() - began
 
 
-def recomputed(folder: Path, commits: int = 10) -> Iterator[tuple[int, float]]:
+def recomputed(folder: Path, commits: int = 3) -> Iterator[tuple[int, float]]:
     """Events since the checkpoint, and scores per second of processor time when each commit of some replays all of them."""
     from freshet_graph.schemas.trainer_config import TrainerConfig
     from freshet_graph.stream.store.lane.reader import LaneReader

@@ -18,7 +18,7 @@ from freshet_graph.stream.snapshots.dictionary import new_dictionary
 from freshet_graph.stream.store.lane.reader import LaneReader
 from freshet_graph.stream.store.log.event_columns import event_columns
 from freshet_graph.trainer.data.examples import Queries
-from freshet_graph.trainer.data.history import Encounter
+from freshet_graph.trainer.data.history import Encounter, History
 from freshet_graph.trainer.data.temporal_sampler import sample_before
 from freshet_graph.trainer.models.event_model import EventModel, Question
 from freshet_graph.trainer.models.tgn import MemoryModel
@@ -94,7 +94,7 @@ class ArrivalMemory:
         session = Session(config.model_copy(update={"compile": False}), lane, ranks)
         model = session.model
         assert isinstance(model, EventModel), "others have a SnapshotMemory"
-        require_links(config, session)
+        self._history = require_history(config, session)
         self.model, self._session, self._vectors = model, session, vectors
         self._header = lane.log.header
         self._ids = new_dictionary(self._header.ids)
@@ -104,7 +104,6 @@ class ArrivalMemory:
         else:
             model.load_state_dict(state["model"])
         model.eval()
-        self._history = session.task.history
         memories: Memories = session.strategy.memories  # type: ignore[attr-defined]  # all strategies of event models
         self._feed, self._stream = memories.feed, memories.trained.stream
         self._reach = max(model.layers, model.mail_layers if isinstance(model, MemoryModel) else 0)
@@ -214,14 +213,15 @@ class ArrivalMemory:
             self._stream.deliver_before(int(self._feed.time_us[-1]) + 1)
 
 
-def require_links(config: TrainerConfig, session: Session) -> None:
-    """Refuse tasks without encounters of pairs.
+def require_history(config: TrainerConfig, session: Session) -> History:
+    """The task's encounters of pairs.
 
     Raises:
-        Failure: It is one.
+        Failure: It is another task than ``link-prediction``.
     """
     if session.task.history is None or config.task != "link-prediction":
         raise Failure(f"key task: scores on arrival are of task link-prediction, found {config.task}")
+    return session.task.history
 
 
 def arrival_times(inserts: pa.Table, newest_us: int, interval_us: int) -> Int64:

@@ -13,7 +13,7 @@ from freshet_graph.schemas.trainer_config import TrainerConfig
 from freshet_graph.stream.arrays.kinds import Int64
 from freshet_graph.stream.snapshots.dictionary import new_dictionary
 from freshet_graph.stream.store.lane.reader import LaneReader
-from freshet_graph.trainer.arrival.memory import Scored, arrival_times, require_links
+from freshet_graph.trainer.arrival.memory import Scored, arrival_times, require_history
 from freshet_graph.trainer.data.examples import Queries
 from freshet_graph.trainer.data.history import History, Inserts
 from freshet_graph.trainer.device import to_device
@@ -53,7 +53,7 @@ class SnapshotMemory:
         vectors: bool = False,
     ) -> None:
         self._session = Session(config.model_copy(update={"compile": False}), lane, ranks)
-        require_links(config, self._session)
+        require_history(config, self._session)
         self.model = self._session.model
         self._lane, self._vectors = lane, vectors
         self._ids = new_dictionary(lane.log.header.ids)
@@ -95,8 +95,8 @@ class SnapshotMemory:
         self._newest_us = int(time_us[-1]) if len(rows) else self._newest_us
         src, dst = self._ids.encode(inserts["src"], inserts["dst"])
         happened = Inserts(src, dst, time_us, np.zeros(len(rows), np.bool_))
-        asked = np.arange(len(rows) if scored else 0)
-        seen = self._history.replay(happened, self._ids.size, asked, src[asked], dst[asked])
+        queried = np.arange(len(rows) if scored else 0)
+        seen = self._history.replay(happened, self._ids.size, queried, src[queried], dst[queried])
         if not scored:
             return None
         recent = np.full(len(rows), np.nan, np.float32)
@@ -104,7 +104,7 @@ class SnapshotMemory:
             none = np.full((len(rows), 2 * self.model.width), np.nan, np.float32) if self._vectors else None
             return Scored(rows, np.full(len(rows), np.nan, np.float32), seen, recent, none, self.snapshot)
         z_src, z_dst = self._rows(src), self._rows(dst)
-        queries = Queries(asked, src, dst, seen, time_us, time_us)
+        queries = Queries(queried, src, dst, seen, time_us, time_us)
         with torch.no_grad():
             score = queries.read(self.model.decoder, [z_src, z_dst]).float().cpu().numpy()
         vectors = torch.cat([z_src, z_dst], dim=1).cpu().numpy() if self._vectors else None
