@@ -168,7 +168,9 @@ FIELDS: dict[Written, dict[str, WrittenField]] = {
 
 def json_schema(kind: Written, ids: IdKind | None) -> dict[str, Any]:
     """JSON Schema of a message; without a kind of ids, either is valid. Further fields are valid: later releases may add some."""
-    either: str | list[str] = ["integer", "string"] if ids is None else "integer" if ids == "int" else "string"
+    either: str | list[str] = (
+        ["integer", "string"] if ids is None else "integer" if ids == "int" else "string"
+    )
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": kind} | _json_object(
         FIELDS[kind], either
     )
