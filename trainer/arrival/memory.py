@@ -18,7 +18,7 @@ from freshet_graph.stream.snapshots.dictionary import new_dictionary
 from freshet_graph.stream.store.lane.reader import LaneReader
 from freshet_graph.stream.store.log.event_columns import event_columns
 from freshet_graph.trainer.data.examples import Queries
-from freshet_graph.trainer.data.history import Encounter
+from freshet_graph.trainer.data.history import Encounter, History
 from freshet_graph.trainer.data.temporal_sampler import sample_before
 from freshet_graph.trainer.models.event_model import EventModel, Question
 from freshet_graph.trainer.models.tgn import MemoryModel
@@ -44,6 +44,7 @@ class Scored:
         encounters: float32 (E, len(Encounter)), the past of each pair and its ends.
         recent: float32 (E,), share of the source's last ``RECENT`` events that were with this destination; NaN without any.
         vectors: float32 (E, 2 · width), the embeddings of both ends just before the event; None unless wanted.
+        snapshot: Number of the snapshot after which the embeddings are; None: just before the event.
     """
 
     rows: Int64
@@ -51,6 +52,7 @@ class Scored:
     encounters: Float32
     recent: Float32
     vectors: Float32 | None
+    snapshot: int | None = None
 
 
 class ArrivalMemory:
@@ -76,7 +78,7 @@ class ArrivalMemory:
         model: With the checkpoint's weights.
 
     Raises:
-        Failure: The model has no memory of events, or another task.
+        Failure: The model has another task.
     """
 
     def __init__(
@@ -91,13 +93,8 @@ class ArrivalMemory:
     ) -> None:
         session = Session(config.model_copy(update={"compile": False}), lane, ranks)
         model = session.model
-        if not isinstance(model, EventModel):
-            raise Failure(
-                f"key model: {config.model} is a snapshot model, and scores on arrival need an event model, such as "
-                "tgn-history. Choose one"
-            )
-        if session.task.history is None or config.task != "link-prediction":
-            raise Failure(f"key task: scores on arrival are of task link-prediction, found {config.task}")
+        assert isinstance(model, EventModel), "others have a SnapshotMemory"
+        self._history = require_history(config, session)
         self.model, self._session, self._vectors = model, session, vectors
         self._header = lane.log.header
         self._ids = new_dictionary(self._header.ids)
@@ -107,7 +104,6 @@ class ArrivalMemory:
         else:
             model.load_state_dict(state["model"])
         model.eval()
-        self._history = session.task.history
         memories: Memories = session.strategy.memories  # type: ignore[attr-defined]  # all strategies of event models
         self._feed, self._stream = memories.feed, memories.trained.stream
         self._reach = max(model.layers, model.mail_layers if isinstance(model, MemoryModel) else 0)
@@ -186,10 +182,7 @@ class ArrivalMemory:
         dense = self._ids.encode(inserts["src"], inserts["dst"])
         names.meet(self._ids.size)
         src, dst = (names.numbers(ends) for ends in dense)
-        visible_us = np.maximum(inserts["t"].to_numpy(), inserts["tau"].to_numpy() * interval_us)
-        step = np.arange(1, len(inserts) + 1)
-        newest_us = int(self._feed.time_us[-1]) if len(self._feed) else int(visible_us[0]) - 1
-        time_us = np.maximum.accumulate(np.append(newest_us, visible_us - step))[1:] + step
+        time_us = arrival_times(inserts, int(self._feed.time_us[-1]) if len(self._feed) else -1, interval_us)
         for name, column in (("src_node", src), ("dst_node", dst)):
             inserts = inserts.append_column(name, pa.array(column))
         columns = event_columns(
@@ -218,6 +211,34 @@ class ArrivalMemory:
         """Deliver the checkpoint's last events, as its trainer would."""
         if len(self._feed):
             self._stream.deliver_before(int(self._feed.time_us[-1]) + 1)
+
+
+def require_history(config: TrainerConfig, session: Session) -> History:
+    """The task's encounters of pairs.
+
+    Raises:
+        Failure: It is another task than ``link-prediction``.
+    """
+    if session.task.history is None or config.task != "link-prediction":
+        raise Failure(f"key task: scores on arrival are of task link-prediction, found {config.task}")
+    return session.task.history
+
+
+def arrival_times(inserts: pa.Table, newest_us: int, interval_us: int) -> Int64:
+    """Times of events in order of arrival: visible times, but at least a microsecond after the event before.
+
+    Args:
+        inserts: Rows as ``Arrived.events``.
+        newest_us: Time of the event before the first; −1: there is none.
+        interval_us: Length of a snapshot.
+
+    Returns:
+        int64 (E,), microseconds.
+    """
+    visible_us = np.maximum(inserts["t"].to_numpy(), inserts["tau"].to_numpy() * interval_us)
+    step = np.arange(1, len(inserts) + 1)
+    times: Int64 = np.maximum.accumulate(np.append(newest_us, visible_us - step))[1:] + step
+    return times
 
 
 @njit(cache=True, nogil=True)

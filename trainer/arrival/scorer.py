@@ -18,7 +18,9 @@ from freshet_graph.stream.store.log.arrivals import Arrivals, Arrived
 from freshet_graph.stream.store.log.reader import LogReader
 from freshet_graph.stream.store.log.sealed import UNKNOWN
 from freshet_graph.trainer.arrival.memory import ArrivalMemory, Scored
+from freshet_graph.trainer.arrival.snapshots import SnapshotMemory
 from freshet_graph.trainer.exports.exporter import version_of
+from freshet_graph.trainer.models.interface import MODELS
 from freshet_graph.trainer.ranks import Ranks
 from freshet_graph.trainer.session.checkpoint import Checkpoints, chosen, content_of, newest_checkpoint
 
@@ -42,7 +44,7 @@ class CheckpointMemory:
         said: What messages say of it.
     """
 
-    memory: ArrivalMemory
+    memory: ArrivalMemory | SnapshotMemory
     arrivals: Arrivals
     sequence: int
     learned: bool
@@ -52,7 +54,13 @@ class CheckpointMemory:
         """Take in the commits up to one without scores."""
         for arrived in self.arrivals.new(until=done):
             self.memory.take(arrived.events, scored=False)
+        self.before(done + 1)
         return self
+
+    def before(self, commit: int) -> None:
+        """Get ready for a commit."""
+        if isinstance(self.memory, SnapshotMemory):
+            self.memory.before(commit)
 
 
 class Scorer:
@@ -70,6 +78,7 @@ class Scorer:
 
     Attributes:
         takeovers: Checkpoints that took over from another.
+        dropped: Snapshots that retention dropped before their events were looked at.
     """
 
     def __init__(self, config: TrainerConfig, ranks: Ranks, done: int) -> None:
@@ -78,7 +87,7 @@ class Scorer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._next: Future[CheckpointMemory] | None = None
         self._looked_s = 0.0
-        self.takeovers = 0
+        self.takeovers = self.dropped = 0
         log_reader = LogReader(self._store)
         first = Arrivals(log_reader, done=done)
         usable = [number for number in self._checkpoints.sequences() if first.covers(number)]
@@ -88,6 +97,16 @@ class Scorer:
     def sequence(self) -> int:
         """Number of the snapshot of the checkpoint that scores."""
         return self.known.sequence
+
+    def behind_s(self, now_s: float) -> float:
+        """Age of the newest known commit while it has no scores, seconds; 0 once it has.
+
+        For an older commit that came with it, this is the least that its scores can be late.
+        """
+        last = self.known.arrivals.last
+        if last is None or last.n <= self.known.arrivals.done:
+            return 0.0
+        return max(0.0, now_s - last.wall_time_us / US_PER_S)
 
     def new(self, emit: Callable[[Arrived, Scored], bool]) -> int:
         """Score the commits that came since the last call.
@@ -101,11 +120,19 @@ class Scorer:
         self._take_over()
         events = 0
         for arrived in self.known.arrivals.new():
+            self.known.before(arrived.commit)
             scored = self.known.memory.take(arrived.events)
             assert scored is not None
             if not emit(arrived, scored):
                 break
             events += len(scored.rows)
+        if self.known.arrivals.dropped:
+            log.warning(
+                "retention dropped snapshots before scores had their events; they are missing in the memory, and those that "
+                "came with unscored commits have no score. Keep more snapshots, or checkpoint more often",
+                snapshots=self.known.arrivals.dropped, checkpoint=self.sequence,
+            )  # fmt: skip
+            self.dropped, self.known.arrivals.dropped = self.dropped + self.known.arrivals.dropped, 0
         return events
 
     def close(self) -> None:
@@ -155,7 +182,8 @@ class Scorer:
         path, state = newest
         sequence = int(state["sequence"])
         with content_of(path):
-            memory = ArrivalMemory(
+            of_kind = ArrivalMemory if MODELS.find(self._config.model).kind == "event" else SnapshotMemory
+            memory = of_kind(
                 chosen(self._config, state), lane, self._ranks, state, learned=number is not None,
                 vectors=self._config.scoring.vectors,
             )  # fmt: skip
