@@ -102,9 +102,7 @@ class HttpServer:
             )
             reason = str(error.strerror).partition(" (")[0]  # Python repeats the address there
             what = "metrics" if section == "metrics" else "questions"
-            raise Failure(
-                f"{what} cannot be served on {_origin(host, port)}: {reason}. {remedy}"
-            ) from error
+            raise Failure(f"{what} cannot be served on {_origin(host, port)}: {reason}. {remedy}") from error
         # Busy threads and a full house are no news, and neither is a client that goes away.
         for name in ("waitress", "waitress.queue"):
             logging.getLogger(name).setLevel(logging.ERROR)

@@ -36,12 +36,17 @@ class Percentiles:
 
     def of(self, scores: Float32) -> Float32:
         """Percentiles 0 … 100 of scores, float32 (E,), among those before them; NaN while those are few. Then they count."""
-        ordered = np.sort(self._newest)
-        places = np.searchsorted(ordered, scores, side="right") * (100 / max(len(ordered), 1))
+        percentiles = self.standing(scores)
         self._newest = np.concatenate([self._newest, scores])[-self._among :]
-        return (
-            places.astype(np.float32) if len(ordered) >= FEWEST else np.full(len(scores), np.nan, np.float32)
-        )
+        return percentiles
+
+    def standing(self, scores: Float32) -> Float32:
+        """As ``of``, but they do not count."""
+        ordered = np.sort(self._newest)
+        if len(ordered) < FEWEST:
+            return np.full(len(scores), np.nan, np.float32)
+        places = np.searchsorted(ordered, scores, side="right") * (100 / len(ordered))
+        return places.astype(np.float32)
 
 
 def messages(
@@ -59,27 +64,33 @@ def messages(
         now_s: Wall time, seconds.
     """
     columns = arrived.events.select(["src", "dst", "t", "event_id"]).take(scored.rows)
-    counted = {name: scored.encounters[:, column] for name, column in REASONS.items()}
     for place, (row, event) in enumerate(zip(scored.rows.tolist(), columns.to_pylist(), strict=True)):
         t = event.pop("t") / US_PER_S
-        reasons = {name: _number(column[place]) for name, column in counted.items()}
         content = {
             **event,
             "t": t,
             "commit": arrived.commit,
             "row": row,
-            "score": _number(scored.score[place]),
-            "percentile": _number(percentiles[place]),
+            "score": number(scored.score[place]),
+            "percentile": number(percentiles[place]),
             **said,
             "scored_at": now_s,
             "latency_s": now_s - t,
-            "reasons": {**reasons, "recent_share": _number(scored.recent[place])},
+            "reasons": reasons(scored, place),
         }
         if scored.vectors is not None:
-            content["vector"] = [_number(value) for value in scored.vectors[place]]
+            content["vector"] = [number(value) for value in scored.vectors[place]]
         key = event["event_id"] if event["event_id"] is not None else f"{arrived.commit}/{row}"
         yield key.encode(), json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
 
 
-def _number(value: np.floating[Any]) -> float | None:
+def reasons(scored: Scored, place: int) -> dict[str, float | None]:
+    """The reasons of one score."""
+    row = scored.encounters[place]
+    counted = {name: number(row[column]) for name, column in REASONS.items()}
+    return {**counted, "recent_share": number(scored.recent[place])}
+
+
+def number(value: np.floating[Any]) -> float | None:
+    """A number as JSON has it; None if it is not finite."""
     return float(value) if np.isfinite(value) else None
