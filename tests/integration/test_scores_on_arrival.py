@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import signal
 import socket
+import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -194,6 +196,13 @@ def test_a_question_has_the_score_that_the_topic_gets(kafka: str, tmp_path: Path
         assert question(url, "/version", None, "another")[0] == 401
         status, version = question(url, "/version", None)
         assert (status, version["graph"], version["known_rows"]) == (200, "test", None)
+        page = (Path(__file__).parents[2] / "docs/arrival.md").read_text(encoding="utf-8")
+        ((command, example),) = re.findall(r"```sh\n(curl .*?)```\s+```json\n(.*?)```", page, re.DOTALL)
+        command = command.replace("http://127.0.0.1:9120", url)
+        shown = subprocess.run(
+            ["bash", "-c", command], env={**os.environ, "TOKEN": "a-token"}, check=True, capture_output=True
+        )
+        assert shape(json.loads(shown.stdout)) == shape(json.loads(example))
         same = 0
         for number in range(12):
             for request in HOSTILE:
@@ -208,7 +217,10 @@ def test_a_question_has_the_score_that_the_topic_gets(kafka: str, tmp_path: Path
             send(kafka, topic, [edge(src, dst, event["t"], event_id=event["event_id"])])
             reached(lambda event=event: messages(kafka, scored_topic)[-1]["event_id"] == event["event_id"])  # type: ignore[misc]
             message = messages(kafka, scored_topic)[-1]
-            assert answer["known_commit"] < message["commit"] and answer["known_until"] < T0 + CHUNKS + number / 4 + 1
+            assert (
+                answer["known_commit"] < message["commit"]
+                and answer["known_until"] < T0 + CHUNKS + number / 4 + 1
+            )
             if message["checkpoint"] == answer["checkpoint"]:
                 same += 1
                 (scored,) = answer["scores"]
@@ -220,7 +232,7 @@ def test_a_question_has_the_score_that_the_topic_gets(kafka: str, tmp_path: Path
                 token.write_text("a-token")
         assert same > 6
         series = get(f"{endpoint(log)}/metrics")
-        assert 'freshet_scorer_requests_total{graph="test",path="/score",status="200"} 12.0' in series
+        assert 'freshet_scorer_requests_total{graph="test",path="/score",status="200"} 13.0' in series
         assert get(f"{endpoint(log)}/readyz") == "ready\n"
         token.unlink()
         assert get(f"{endpoint(log)}/readyz").startswith("questions are not answered: key serve.token_file")
@@ -239,6 +251,13 @@ def test_a_question_has_the_score_that_the_topic_gets(kafka: str, tmp_path: Path
     }
     for row in rows:
         assert again[row["checkpoint"], row["memory"]][row["commit"], row["row"]] == row["score"]
+
+
+def shape(content: Any) -> Any:
+    """The keys of a JSON object, those inside it included."""
+    if isinstance(content, dict):
+        return {key: shape(value) for key, value in content.items()}
+    return [shape(value) for value in content] if isinstance(content, list) else None
 
 
 def reached_line(log: Path, event: str) -> dict[str, Any]:

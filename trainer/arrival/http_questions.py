@@ -55,7 +55,7 @@ class QuestionMetrics:
 
     Args:
         registry: Of the scorer.
-        graph: Says the graph's name; empty until it is known.
+        graph: Says the graph's name; empty until the log is open.
     """
 
     def __init__(self, registry: CollectorRegistry, graph: Callable[[], str]) -> None:
@@ -71,6 +71,12 @@ class QuestionMetrics:
             buckets=SECONDS,
             **prefix,
         )
+
+    def begin(self) -> None:
+        """Show the counts that are known to come, as zeros."""
+        for path in METHODS:
+            for status in (200, 401, 429) if path not in OPEN else (200,):
+                self._requests.labels(self._graph(), path, str(status))
 
     def answered(self, path: str, status: int, seconds: float) -> None:
         """A request has its answer."""
@@ -133,12 +139,17 @@ class Questions:
         obstacle: Says why nothing can be answered yet.
 
     Attributes:
-        desk: Answers; None until there is a scorer.
+        desk: Answers; None until there is a scorer, see ``open``.
     """
 
     def __init__(self, tokens: Tokens, metrics: QuestionMetrics, obstacle: Callable[[], str | None]) -> None:
         self._tokens, self._metrics, self._obstacle = tokens, metrics, obstacle
         self.desk: Desk | None = None
+
+    def open(self, desk: Desk) -> None:
+        """Answer from now on."""
+        self._metrics.begin()
+        self.desk = desk
 
     @property
     def not_ready(self) -> str | None:
@@ -159,7 +170,7 @@ class Questions:
         headers: list[tuple[str, str]] = []
         try:
             status, content = self._answer(path, environ, headers)
-        except Exception:  # noqa: BLE001  a defect must not end the scores
+        except Exception:
             log.exception("a question could not be answered", path=path if path in METHODS else "other")
             status, content = 500, _error("this question met a defect, which the log shows. Report it")
         body = json.dumps(content, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
@@ -266,8 +277,7 @@ class QuestionServer(HttpServer):
 
     Args:
         serve: The key.
-        registry: Gets the series.
-        graph: Says the graph's name; empty until it is known.
+        metrics: Counts.
         obstacle: Says why nothing can be answered yet.
 
     Attributes:
@@ -277,15 +287,8 @@ class QuestionServer(HttpServer):
         Failure: The address cannot be bound, or there is no token in the file.
     """
 
-    def __init__(
-        self,
-        serve: Serve,
-        registry: CollectorRegistry,
-        graph: Callable[[], str],
-        obstacle: Callable[[], str | None],
-    ) -> None:
-        tokens = Tokens(serve.token_file)
-        self.questions = Questions(tokens, QuestionMetrics(registry, graph), obstacle)
+    def __init__(self, serve: Serve, metrics: QuestionMetrics, obstacle: Callable[[], str | None]) -> None:
+        self.questions = Questions(Tokens(serve.token_file), metrics, obstacle)
         channel = type("CountedChannel", (_Channel,), {"refused": staticmethod(self.questions.refused)})
         super().__init__(
             self.questions, serve.host, serve.port, "serve",

@@ -20,7 +20,7 @@ from freshet_graph.stream.store.files.follow import FolderWatch
 from freshet_graph.stream.store.log.arrivals import Arrived
 from freshet_graph.stream.store.log.layout import COMMITS, log_folder
 from freshet_graph.stream.store.log.reader import LogReader
-from freshet_graph.trainer.arrival.http_questions import QuestionServer
+from freshet_graph.trainer.arrival.http_questions import QuestionMetrics, QuestionServer
 from freshet_graph.trainer.arrival.memory import Scored
 from freshet_graph.trainer.arrival.messages import Percentiles, messages
 from freshet_graph.trainer.arrival.questions import Desk
@@ -40,13 +40,18 @@ log = structlog.get_logger()
 
 
 class ScorerMetrics:
-    """The scorer's Prometheus series, listed in docs/metrics.md."""
+    """The scorer's Prometheus series, listed in docs/metrics.md.
+
+    Attributes:
+        questions: Those of questions over HTTP.
+    """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         prefix: dict[str, Any] = {"namespace": "freshet", "registry": self.registry}
         labels = ("graph",)
         self._graph = ""  # until the log is open
+        self.questions = QuestionMetrics(self.registry, lambda: self._graph)
         self._events = Counter("scorer_events", "Events scored", labels, **prefix)
         self._latency = Histogram(
             "scorer_latency_seconds",
@@ -126,10 +131,7 @@ class _Service:
 
     def _serve(self) -> None:
         if self._config.serve is not None:
-            registry = self._metrics.registry
-            self._server = QuestionServer(
-                self._config.serve, registry, lambda: self._graph, lambda: self._obstacle
-            )
+            self._server = QuestionServer(self._config.serve, self._metrics.questions, lambda: self._obstacle)
             log.info("questions", url=self._server.url)
 
     def _not_ready(self) -> str | None:
@@ -187,7 +189,7 @@ class _Service:
         scorer = Scorer(config, join_ranks(config), done)
         self._metrics.begin(self._graph, scorer)
         if self._server is not None:
-            self._server.questions.desk = Desk(scorer, self._percentiles, config.model)
+            self._server.questions.open(Desk(scorer, self._percentiles, config.model))
         log.info("scoring", topic=scoring.topic, after_commit=done, **scorer.known.said)
         return scorer
 

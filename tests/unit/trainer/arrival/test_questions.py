@@ -86,7 +86,9 @@ def test_an_answer_is_the_score_of_the_next_commit_bit_for_bit(name: str, tmp_pa
     newest_us = int(max(first["t"].to_pylist()))
     for of in (asked, never):
         of.take(first)
-    for place, (src, dst) in enumerate([(1, 2), (1, NEW), (NEW + 1, NEW + 2), (NEW + 3, NEW + 3), (NEW + 4, 2)]):
+    for place, (src, dst) in enumerate(
+        [(1, 2), (1, NEW), (NEW + 1, NEW + 2), (NEW + 3, NEW + 3), (NEW + 4, 2)]
+    ):
         t = newest_us + 10**7 * place - 10**6  # the first one is late
         others = [(place, 7, t + other) for other in range(3)]
         answers = [ask(asked, (src, dst, t)), ask(asked, (src, dst, t))]
@@ -136,7 +138,10 @@ def test_within_a_commit_answers_know_the_rows_before(name: str, tmp_path: Path)
             cut.take(first.slice(0, rows))
         wanted = ask(cut, (1, 2, t), (5, NEW, t))
         np.testing.assert_array_equal(answer.encounters[:, 6:], wanted.encounters[:, 6:])
-        if name not in ("two-layers", "by event"):  # of which second hops, or all, are seen at the row's moment
+        if name not in (
+            "two-layers",
+            "by event",
+        ):  # of which second hops, or all, are seen at the row's moment
             np.testing.assert_allclose(answer.score, wanted.score, rtol=2e-3, atol=2e-4)
     assert asked.rows is None
     assert bits(asked.take(second)) == bits(quiet.take(second))
@@ -172,10 +177,12 @@ def test_known_destinations_are_near_or_met_often(tmp_path: Path) -> None:
         of.take(events)
     met = of._history.count_in
     every, known = of.destinations(pa.array([1]), 1000, unmet=False)
-    assert known == np.count_nonzero(met) and set(every.to_pylist()) == set(np.flatnonzero(met).tolist()) - {1}
+    assert known == np.count_nonzero(met) and set(every.to_pylist()) == set(np.flatnonzero(met).tolist()) - {
+        1
+    }
     some, _ = of.destinations(pa.array([1]), 10, unmet=False)
     assert len(some) <= 10 and set(some.to_pylist()) <= set(every.to_pylist())
-    assert int(np.argmax(met)) in some.to_pylist() + [1]
+    assert int(np.argmax(met)) in [*some.to_pylist(), 1]
     fresh, _ = of.destinations(pa.array([1]), 1000, unmet=True)
     pairs = of._history.look(np.ones(len(fresh), np.int64), np.array(fresh.to_pylist()), 0)
     assert 0 < len(fresh) < len(every) and not pairs[:, 6].any()
@@ -223,7 +230,10 @@ def test_a_ranking_is_by_score(desk: Desk) -> None:
     assert {one["dst"] for one in given["destinations"]} == {5, 2, 10**9}
     assert (given["ranked"], given["of"]) == (3, 3)
     assert len(desk.rank({"src": 1, "t": 100.0, "candidates": [5, 2], "k": 1})["destinations"]) == 1
-    assert {one["reasons"]["pair_events"] for one in desk.rank({"src": 1, "t": 1, "only_new": True})["destinations"]} == {0}
+    assert {
+        one["reasons"]["pair_events"]
+        for one in desk.rank({"src": 1, "t": 1, "only_new": True})["destinations"]
+    } == {0}
 
 
 WRONG = {
@@ -233,7 +243,10 @@ WRONG = {
     "a list in a list": ([EVENT, [EVENT]], "event 1 must be a JSON object, found a list"),
     "no src": ({"dst": 1, "t": 1}, "the event: key src is missing"),
     "a misspelt key": ({**EVENT, "wieght": 1}, "the event: unknown key wieght. Did you mean weight?"),
-    "a text as id": ([EVENT, {**EVENT, "dst": "abc"}], "dst: ids of this graph are whole numbers, found the text 'abc'"),
+    "a text as id": (
+        [EVENT, {**EVENT, "dst": "abc"}],
+        "dst: ids of this graph are whole numbers, found the text 'abc'",
+    ),
     "a huge id": ({**EVENT, "src": 2**63}, "src: ids are whole numbers of 64 bits, found a longer one"),
     "a truth as id": ({**EVENT, "src": True}, "the event: src: must be a whole number or text"),
     "a text as time": ({**EVENT, "t": "2026"}, "the event: t: must be a number"),
@@ -257,7 +270,7 @@ def test_a_ranking_is_bounded(desk: Desk) -> None:
     }.items():  # fmt: skip
         with pytest.raises(WrongQuestionError, match=sentence[1]):
             desk.rank({**asked, more: sentence[0]})
-    with pytest.raises(WrongQuestionError, match="only_new goes without candidates. Leave one of them out"):
+    with pytest.raises(WrongQuestionError, match="only_new goes without candidates"):
         desk.rank({**asked, "candidates": [1], "only_new": True})
 
 
