@@ -71,7 +71,7 @@ class IntDictionary:
     def encode(self, src: pa.ChunkedArray, dst: pa.ChunkedArray) -> tuple[Int64, Int64]:
         """See ``IdDictionary.encode``."""
         sources = _int64(src)
-        targets = _int64(dst.fill_null(0))
+        targets = _int64(dst.fill_null(0) if dst.null_count else dst)
         valid = _valid(dst)
         dense_src = np.empty(len(sources), np.int64)
         dense_dst = np.full(len(sources), -1, np.int64)

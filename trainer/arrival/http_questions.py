@@ -176,7 +176,7 @@ class Questions:
         body = json.dumps(content, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
         start_response(f"{status} {REASONS[status]}", [*_JSON, *headers])
         self._metrics.answered(path if path in METHODS else "other", status, time.perf_counter() - began_s)
-        return [body]
+        return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body]
 
     def _answer(
         self, path: str, environ: "WSGIEnvironment", headers: list[tuple[str, str]]

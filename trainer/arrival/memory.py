@@ -192,19 +192,22 @@ class ArrivalMemory:
         groups = [np.arange(len(event))]
         if self.model.layers > 1:  # second hops have one time
             groups = [np.flatnonzero(event == moment) for moment in range(len(moments))]
-        for here in groups:
-            earliest_us = int(time_us[here].min())
-            before_us = earliest_us if self.rows is None or seen_us is None else seen_us
-            ends = src_number[here], dst_number[here]
-            recent[here] = self._recent(*ends, before_us)
-            before = np.full(len(here), before_us)
-            # a model that sees all before its own time would see the rest of the commit
-            time = before if self._stream.by_event and before_us < earliest_us else time_us[here]
-            queries = Queries(event[here], *ends, encounters[here], time, before)
-            questions.append(looked(self._stream, queries, slice(0, len(here)), before_us, own_times=True))
-        question, asked = Question.join(questions), np.argsort(np.concatenate(groups))
-        score = on_host([self.model.answer(question)])  # without a beat, which is the main thread's
-        vectors = on_host([torch.cat(self.model.ends(question), dim=1)])[asked] if self._vectors else None
+        with torch.inference_mode():  # a quarter less than without gradients; nothing of it stays
+            for here in groups:
+                earliest_us = int(time_us[here].min())
+                before_us = earliest_us if self.rows is None or seen_us is None else seen_us
+                ends = src_number[here], dst_number[here]
+                recent[here] = self._recent(*ends, before_us)
+                before = np.full(len(here), before_us)
+                # a model that sees all before its own time would see the rest of the commit
+                time = before if self._stream.by_event and before_us < earliest_us else time_us[here]
+                queries = Queries(event[here], *ends, encounters[here], time, before)
+                questions.append(
+                    looked(self._stream, queries, slice(0, len(here)), before_us, own_times=True)
+                )
+            question, asked = Question.join(questions), np.argsort(np.concatenate(groups))
+            score = on_host([self.model.answer(question)])  # without a beat, which is the main thread's
+            vectors = on_host([torch.cat(self.model.ends(question), dim=1)])[asked] if self._vectors else None
         return Scored(np.arange(len(event)), score[asked], encounters, recent, vectors)
 
     def destinations(self, src: pa.Array, most: int, *, unmet: bool) -> tuple[pa.Array, int]:
