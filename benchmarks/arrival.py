@@ -5,12 +5,19 @@ All on this machine, as processes that their users start: a real broker, ``fresh
 the producer's call of send to the consumer's receipt. The first ``SETTLE_S`` of each rate are left out. Asserted: every event has
 a score, and checkpoints took over meanwhile.
 
-Then the scorer alone: events per second over the whole log, from an empty memory, without broker and trainer.
+The parts of this time (p50 / p99) are: until the record of the event's commit is made (the producer's linger, the stream's
+poll, the wait for the commit and its files), until the score is made (the record's fsync, the scorer's notice, its turn, the
+model), and until the receipt. What a commit takes is a mean by the stream's own series.
+
+Then the scorer alone: events per second over the whole log, from an empty memory, without broker and trainer. Beside it a full
+recomputation: for each of some commits the memory of the checkpoint before the log's last part is loaded, all events since
+are replayed, and the commit is scored.
 """
 
 import json
 import multiprocessing
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from queue import Empty
 from typing import Any
@@ -46,19 +53,20 @@ def produce(bootstrap: str, rate: int, seconds: float, first: int) -> None:
 
 
 def consume(bootstrap: str, events: int, found: Any) -> None:
-    """Receive scores until so many came; puts (number, seconds since its send) of each."""
+    """Receive scores until so many came; puts send, score, commit and receipt of each number."""
     from confluent_kafka import Consumer
 
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": f"scores-{events}", "auto.offset.reset": "earliest"}
     )
     consumer.subscribe([SCORED])
-    seen: dict[int, float] = {}
+    seen: dict[int, tuple[float, float, int, float]] = {}
     while len(seen) < events:
         for message in consumer.consume(1000, 0.05):
             if message.error() is None:
                 content = json.loads(message.value())
-                seen.setdefault(int(content["event_id"]), time.time() - content["t"])
+                times = (content["t"], content["scored_at"], content["commit"], time.time())
+                seen.setdefault(int(content["event_id"]), times)
     found.put(seen)
 
 
@@ -68,17 +76,26 @@ def main() -> None:
     chosen = harness.options(__doc__, rates=[100, 1_000, 5_000], seconds=60.0)
     with harness.scratch() as folder, harness.broker(folder / "kafka") as bootstrap:
         harness.topics(bootstrap, 1, TOPIC, SCORED)
-        rows = measured(Path(folder), bootstrap, chosen.rates, chosen.seconds)
         print(f"Snapshots of {INTERVAL_S:g} s, commits every {COMMIT_S:g} s, training beside it")
-        harness.table("events/s | scored | p50, s | p99, s | longest, s | takeovers so far", rows)
+        harness.table(TITLES, measured(Path(folder), bootstrap, chosen.rates, chosen.seconds))
         events, seconds = alone(Path(folder))
-    print(f"The scorer alone, from an empty memory: {events:,} events at {events / seconds:,.0f} per second")
+        print(
+            f"The scorer alone, from an empty memory: {events:,} events at {events / seconds:,.0f} per second"
+        )
+        for since, rate in recomputed(Path(folder)):
+            print(
+                f"Recomputed from {since:,} events before on, commit by commit: {rate:,.1f} events per second"
+            )
 
 
 COMMIT_S = 0.1
+TITLES = (
+    "events/s | scored | p50 / p99, s | longest, s | send to commit | commit to score | score to receipt | "
+    "a commit takes, s | takeovers so far"
+)
 
 
-def measured(folder: Path, bootstrap: str, rates: list[int], seconds: float) -> list[list[object]]:
+def measured(folder: Path, bootstrap: str, rates: list[int], seconds: float) -> Iterator[list[object]]:
     """A row for each rate."""
     stream = harness.stream_keys(
         folder / "store", bootstrap, {"name": TOPIC}, {"name": "hash", "algorithm": "hash", "parts": 1},
@@ -89,7 +106,7 @@ def measured(folder: Path, bootstrap: str, rates: list[int], seconds: float) -> 
         "overload": "subsample", "optimisation": {"epochs": 1},
         "scoring": {"topic": SCORED, "kafka": {"bootstrap": bootstrap}},
     }  # fmt: skip
-    context, rows, first = multiprocessing.get_context("spawn"), [], 0
+    context, first = multiprocessing.get_context("spawn"), 0
     services = [
         harness.service(folder, "stream", stream),
         harness.service(folder, "trainer", trainer),
@@ -97,27 +114,60 @@ def measured(folder: Path, bootstrap: str, rates: list[int], seconds: float) -> 
     ]
     try:
         address = harness.address_of(services[2], folder / "scorer.log")
+        of_stream = harness.address_of(services[0], folder / "stream.log")
         for rate in [rates[0], *rates]:  # the first one again: before it everything was loaded
             found, events = context.Queue(), int(rate * seconds)
             consumer = context.Process(target=consume, args=(bootstrap, first + events, found), daemon=True)
             producer = context.Process(target=produce, args=(bootstrap, rate, seconds, first), daemon=True)
+            before = scraped_commits(of_stream) if first else (0.0, 0.0)
             consumer.start()
             producer.start()
-            seen = received(found, seconds + 60, folder)
-            late = np.array([seen[number] for number in range(first + int(SETTLE_S * rate), first + events)])
-            takeovers = harness.scraped(address)["freshet_scorer_takeovers"]
-            p50, p99 = np.percentile(late, [50, 99])
-            rows.append(
-                [f"{rate:,}", f"{events:,}", f"{p50:.2f}", f"{p99:.2f}", f"{late.max():.2f}", int(takeovers)]
+            seen = received(found, seconds + harness.PATIENCE_S, folder)
+            times = np.array([seen[number] for number in range(first + int(SETTLE_S * rate), first + events)])
+            sent, scored_at, commit, receipt = times.T
+            late = receipt - sent
+            committed = np.array([commit_s(folder / "store", int(number)) for number in np.unique(commit)])
+            committed = committed[np.unique(commit, return_inverse=True)[1]]
+            took, commits = (
+                after - earlier for after, earlier in zip(scraped_commits(of_stream), before, strict=True)
             )
+            takeovers = harness.scraped(address)["freshet_scorer_takeovers"]
+            whole, *parts = (
+                " / ".join(f"{value:.2f}" for value in np.percentile(part, [50, 99]))
+                for part in (late, committed - sent, scored_at - committed, receipt - scored_at)
+            )
+            if first:
+                commit_mean_s = f"{took / max(commits, 1):.3f}"
+                yield [
+                    f"{rate:,}",
+                    f"{events:,}",
+                    whole,
+                    f"{late.max():.2f}",
+                    *parts,
+                    commit_mean_s,
+                    int(takeovers),
+                ]
             first += events
         require(takeovers > 0, "no checkpoint took over")
     finally:
         harness.kill(*services)
-    return rows[1:]
 
 
-def received(found: Any, timeout_s: float, folder: Path) -> dict[int, float]:
+def commit_s(store: Path, number: int) -> float:
+    """When the record of a commit was made."""
+    record = json.loads((store / "log" / "commits" / f"{number:016d}.json").read_text())
+    return float(record["wall_time_us"]) / 1e6
+
+
+def scraped_commits(address: str) -> tuple[float, float]:
+    """Seconds of all phases of commits so far, and how many there were."""
+    series = harness.scraped(address)
+    phases = 4  # each commit is observed in each
+    name = "freshet_stream_commit_seconds"
+    return series.get(f"{name}_sum", 0.0), series.get(f"{name}_count", 0.0) / phases
+
+
+def received(found: Any, timeout_s: float, folder: Path) -> dict[int, tuple[float, float, int, float]]:
     """What the consumer puts, or the services' logs."""
     try:
         return dict(found.get(timeout=timeout_s))
@@ -146,6 +196,32 @@ def alone(folder: Path) -> tuple[int, float]:
     for events in commits:
         memory.take(events)
     return sum(map(len, commits)), time.process_time() - began
+
+
+def recomputed(folder: Path, commits: int = 10) -> Iterator[tuple[int, float]]:
+    """Events since the checkpoint, and scores per second of processor time when each commit of some replays all of them."""
+    from freshet_graph.schemas.trainer_config import TrainerConfig
+    from freshet_graph.stream.store.lane.reader import LaneReader
+    from freshet_graph.stream.store.log.arrivals import Arrivals
+    from freshet_graph.trainer.arrival.memory import ArrivalMemory
+    from freshet_graph.trainer.session.checkpoint import Checkpoints, newest_checkpoint
+    from freshet_graph.trainer.session.session import join_ranks
+
+    config = TrainerConfig(store=str(folder / "store"), lane="hash", checkpoint=str(folder / "checkpoints"))
+    lane = LaneReader(config.store, "hash")
+    for number in Checkpoints(config.checkpoint, config.keep_checkpoints).sequences():
+        newest = newest_checkpoint(config, lane, number)
+        require(newest is not None, "a checkpoint is gone")
+        later = [arrived.events for arrived in Arrivals(lane.log, number).new()]
+        if len(later) < commits:
+            continue
+        scores, began = 0, time.process_time()
+        for last in range(len(later) - commits, len(later)):
+            memory = ArrivalMemory(config, lane, join_ranks(config), newest[1])
+            for events in later[:last]:
+                memory.take(events, scored=False)
+            scores += len(memory.take(later[last]).rows)
+        yield sum(map(len, later)), scores / (time.process_time() - began)
 
 
 if __name__ == "__main__":

@@ -387,7 +387,7 @@ class SaslOAuth(Section):
 
 
 class Brokers(Section):
-    """Addresses and logins of brokers."""
+    """Addresses and logins of brokers, and the registry beside them."""
 
     bootstrap: Annotated[str, AfterValidator(require_addresses)] = Field(
         min_length=1, description="host:port of the brokers, comma-separated."
@@ -421,6 +421,10 @@ class Brokers(Section):
     ssl_password_file: str | None = Field(None, description="File with the password of the key.")
     api_version: tuple[int, ...] | None = Field(
         None, description="Protocol version to assume, such as [2, 1]; null: ask the broker."
+    )
+    schema_registry: SchemaRegistry | None = Field(
+        None,
+        description="For topics whose messages are Avro or Protobuf, such as {url: 'http://registry:8081'}.",
     )
 
     @property
@@ -492,10 +496,6 @@ class Kafka(Brokers):
     )
     group: str | None = Field(
         None, description="Consumer group that lag monitors watch; default freshet-<graph>."
-    )
-    schema_registry: SchemaRegistry | None = Field(
-        None,
-        description="For topics whose messages are Avro or Protobuf, such as {url: 'http://registry:8081'}.",
     )
     max_poll_records: int = Field(
         20_000, ge=1, description="Most messages of a topic partition passed on at a time."

@@ -150,6 +150,11 @@ class Scoring(Section):
         None, description="score: topic that gets a message for every event; it is made if it is missing."
     )
     kafka: Brokers | None = Field(None, description="score: the brokers of that topic.")
+    format: Literal["json", "avro", "arrow"] = Field(
+        "json",
+        description="score: json, avro: a message per event; arrow: one per commit, of up to 4,096 events. avro needs "
+        "scoring.kafka.schema_registry.",
+    )
     start: Literal["earliest", "latest"] = Field(
         "earliest",
         description="score: the first event of a topic without scores: the first that the log keeps, or the next to arrive.",
@@ -160,6 +165,15 @@ class Scoring(Section):
     vectors: bool = Field(
         False, description="score: whether messages have the embeddings of both ends just before the event."
     )
+
+    @model_validator(mode="after")
+    def _avro_has_a_registry(self) -> Self:
+        registry = None if self.kafka is None else self.kafka.schema_registry
+        if self.format == "avro" and (registry is None or registry.url is None):
+            raise ValueError(
+                "format avro needs a registry. Give its address in scoring.kafka.schema_registry.url"
+            )
+        return self
 
 
 class Serve(Section):

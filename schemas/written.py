@@ -1,11 +1,13 @@
-"""Messages of the topics that Freshet writes, described for others: exports and dead letters, as JSON Schema and as Avro."""
+"""Messages of the topics that Freshet writes, described for others, as JSON Schema, as Avro, and the columns of some in Arrow."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import pyarrow as pa
+
 from freshet_graph.schemas.events import IdKind
 
-Written = Literal["embeddings", "scores", "dead-letters"]
+Written = Literal["embeddings", "scores", "arrival-scores", "dead-letters"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +43,38 @@ def _id(about: str) -> WrittenField:
     return WrittenField(None, None, about)
 
 
-_TIME = WrittenField(
-    {"type": "number"}, {"type": "long", "logicalType": "timestamp-micros"}, "Event time: in JSON in seconds."
-)
+def _json_object(fields: dict[str, WrittenField], an_id: str | list[str] = "string") -> dict[str, Any]:
+    properties = {}
+    for name, field in fields.items():
+        described = {"type": an_id} if field.json is None else field.json
+        if field.nullable:
+            described = {**described, "type": [described["type"], "null"]}
+        properties[name] = {**described, "description": field.about}
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def _avro_record(name: str, fields: dict[str, WrittenField], an_id: str = "string") -> dict[str, Any]:
+    described = []
+    for key, field in fields.items():
+        kind = an_id if field.avro is None else field.avro
+        more = {"type": ["null", kind], "default": None} if field.nullable else {"type": kind}
+        described.append({"name": key, "doc": field.about, **more})
+    return {"type": "record", "name": name, "fields": described}
+
+
+def _record(name: str, fields: dict[str, WrittenField], about: str) -> WrittenField:
+    return WrittenField(_json_object(fields), _avro_record(name, fields), about)
+
+
+def _seconds(about: str) -> WrittenField:
+    return WrittenField({"type": "number"}, "double", about)
+
+
+def _time(about: str) -> WrittenField:
+    return WrittenField({"type": "number"}, {"type": "long", "logicalType": "timestamp-micros"}, about)
+
+
+_TIME = _time("Event time: in JSON in seconds.")
 _VERSION = _text("The model's name and the xxh64 of its weights.")
 _EXPORT = {
     "tau": _whole("Number of the snapshot."),
@@ -59,6 +90,17 @@ _RAW = WrittenField(
     "First bytes of the message, base64; null: it had no value.",
     True,
 )
+
+_REASONS = {
+    "pair_events": _whole("How often the pair met before."),
+    "pair_age_s": _number("Seconds since it met; null: never.", nullable=True),
+    "source_events": _whole("Events that the source was a source of."),
+    "destination_events": _whole("Events that the destination was a destination of."),
+    "recent_share": _number(
+        "Share of the source's last 10 events that were with this destination; null: it had none.",
+        nullable=True,
+    ),
+}
 
 FIELDS: dict[Written, dict[str, WrittenField]] = {
     "embeddings": {
@@ -79,6 +121,38 @@ FIELDS: dict[Written, dict[str, WrittenField]] = {
         "negative_score": _number("Score of the same source with a random destination.", nullable=True),
         **_EXPORT,
     },
+    "arrival-scores": {
+        "event_id": _text("The event's own id.", nullable=True),
+        "src": _id("Id of the source."),
+        "dst": _id("Id of the destination."),
+        "t": _TIME,
+        "commit": _whole(
+            "Commit of the log that the event came with; −1: it came before commits were recorded."
+        ),
+        "row": _whole("Its row there; with the commit it identifies a message."),
+        "score": _number("Log-odds against a random destination.", nullable=True),
+        "percentile": _number("Share of the newest scores that are not higher, in percent.", nullable=True),
+        "graph": _text("Name of the graph."),
+        "model_version": _VERSION,
+        "checkpoint": _whole("Number of the snapshot that the weights were saved after."),
+        "memory": _text(
+            "checkpoint: it continues from that of the checkpoint; log: it was made from the log's beginning."
+        ),
+        "learned_until": _time("Newest event time that the weights learned: in JSON in seconds."),
+        "snapshot": _whole(
+            "Snapshot models: number of the snapshot after which the embeddings are; null otherwise.",
+            nullable=True,
+        ),
+        "scored_at": _time("Wall time of the score: in JSON in seconds."),
+        "latency_s": _seconds("Seconds from the event time to the score."),
+        "reasons": _record("Reasons", _REASONS, "What the past of the pair and its ends is."),
+        "vector": WrittenField(
+            {"type": "array", "items": {"type": "number"}},
+            {"type": "array", "items": "float"},
+            "Embeddings of both ends just before the event, source first; null: not wanted.",
+            nullable=True,
+        ),
+    },
     "dead-letters": {
         "topic": _text("Where the message was."),
         "partition": _whole("Its partition."),
@@ -95,25 +169,35 @@ FIELDS: dict[Written, dict[str, WrittenField]] = {
 def json_schema(kind: Written, ids: IdKind | None) -> dict[str, Any]:
     """JSON Schema of a message; without a kind of ids, either is valid. Further fields are valid: later releases may add some."""
     either = {"int": "integer", "string": "string", None: ["integer", "string"]}[ids]
-    properties = {}
-    for name, field in FIELDS[kind].items():
-        described = {"type": either} if field.json is None else field.json
-        if field.nullable:
-            described = {**described, "type": [described["type"], "null"]}
-        properties[name] = {**described, "description": field.about}
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema", "title": kind, "type": "object",
-        "properties": properties, "required": list(properties),
-    }  # fmt: skip
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": kind} | _json_object(
+        FIELDS[kind], either
+    )
 
 
 def avro_schema(kind: Written, ids: IdKind) -> dict[str, Any]:
     """Avro schema of a message."""
-    an_id = "long" if ids == "int" else "string"
-    fields = []
-    for name, field in FIELDS[kind].items():
-        described = an_id if field.avro is None else field.avro
-        more = {"type": ["null", described], "default": None} if field.nullable else {"type": described}
-        fields.append({"name": name, "doc": field.about, **more})
     name = "".join(word.capitalize() for word in kind.removesuffix("s").split("-"))
-    return {"type": "record", "name": name, "namespace": "freshet", "fields": fields}
+    return _avro_record(name, FIELDS[kind], "long" if ids == "int" else "string") | {"namespace": "freshet"}
+
+
+_ARROW = {"float": pa.float32(), "double": pa.float64(), "long": pa.int64(), "string": pa.string()}
+
+
+def arrow_schema(kind: Written, ids: IdKind) -> pa.Schema:
+    """Columns of an Arrow message, in the types of the Avro schema."""
+    return pa.schema([_arrow_field(field) for field in avro_schema(kind, ids)["fields"]])
+
+
+def _arrow_field(field: dict[str, Any]) -> pa.Field:
+    nullable = isinstance(field["type"], list)
+    return pa.field(field["name"], _arrow_type(field["type"][1] if nullable else field["type"]), nullable)
+
+
+def _arrow_type(avro: Any) -> pa.DataType:
+    if isinstance(avro, str):
+        return _ARROW[avro]
+    if avro["type"] == "record":
+        return pa.struct([_arrow_field(field) for field in avro["fields"]])
+    if avro["type"] == "array":
+        return pa.list_(_arrow_type(avro["items"]))
+    return pa.timestamp("us", "UTC")

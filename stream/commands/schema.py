@@ -39,7 +39,7 @@ Format = Annotated[
 def schema(
     format_: Format = DEFAULT,
     of: Annotated[
-        Literal["events", "embeddings", "scores", "dead-letters"],
+        Literal["events", "embeddings", "scores", "arrival-scores", "dead-letters"],
         typer.Option(
             "--of",
             help="Content of the messages: events of a producer, or what Freshet writes (json or avro).",

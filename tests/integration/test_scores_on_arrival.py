@@ -10,24 +10,42 @@ import time
 import urllib.error
 import urllib.request
 import uuid
+from io import BytesIO
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
+import small_trainers
 import yaml
+from fastavro import schemaless_reader
 from kafka import KafkaConsumer, TopicPartition
+from registry_server import serving
 from running_job import ended_by, endpoint, get, reached
-from streaming import T0, configuration, edge, fresh_topic, send, settings, started, written
+from streaming import (
+    T0,
+    configuration,
+    edge,
+    fresh_topic,
+    read_topic,
+    send,
+    settings,
+    started,
+    written,
+)
 from trainer_invoked import invoke
+from trainer_streams import make_lane, meetings
 from warm_popen import WarmPopen
 
 from freshet_graph.schemas.trainer_config import TrainerConfig
+from freshet_graph.stream.store import from_file
 from freshet_graph.stream.store.lane.reader import LaneReader
 from freshet_graph.stream.store.log.arrivals import Arrivals
 from freshet_graph.stream.store.log.reader import LogReader
 from freshet_graph.stream.store.verify.store import verify
 from freshet_graph.trainer.arrival.memory import ArrivalMemory
+from freshet_graph.trainer.arrival.snapshots import SnapshotMemory
 from freshet_graph.trainer.ranks import Ranks
 from freshet_graph.trainer.session.checkpoint import newest_checkpoint
 
@@ -85,15 +103,20 @@ def sent(random: Random, chunk: int) -> list[bytes]:
     return rows
 
 
-def computed_again(config: TrainerConfig, message: dict[str, Any]) -> dict[tuple[int, int], float]:
-    """All scores that a message's checkpoint gives, by commit and row."""
-    lane = LaneReader(config.store, config.lane)
+def computed_again(config: TrainerConfig, messages: list[dict[str, Any]]) -> dict[tuple[int, int], float]:
+    """All scores by commit and row that the checkpoint and the memory of some messages give, by what these say."""
+    lane, message = LaneReader(config.store, config.lane), messages[0]
     found = newest_checkpoint(config, lane, message["checkpoint"])
     assert found is not None and int(found[1]["sequence"]) == message["checkpoint"]
     own = message["memory"] == "checkpoint"
-    memory = ArrivalMemory(config, lane, Ranks(), found[1], learned=own)
+    event_model = config.model == "tgn-history"
+    memory = (ArrivalMemory if event_model else SnapshotMemory)(config, lane, Ranks(), found[1], learned=own)
+    snapshots = {message["commit"]: message["snapshot"] for message in messages}
     scores = {}
     for arrived in Arrivals(LogReader(config.store), message["checkpoint"] if own else -1).new():
+        if isinstance(memory, SnapshotMemory) and arrived.commit in snapshots:
+            until = snapshots[arrived.commit]
+            memory.before(arrived.commit, -1 if until is None else until)
         scored = memory.take(arrived.events)
         assert scored is not None
         for row, score in zip(scored.rows.tolist(), scored.score.tolist(), strict=True):
@@ -101,13 +124,28 @@ def computed_again(config: TrainerConfig, message: dict[str, Any]) -> dict[tuple
     return scores
 
 
-def test_every_event_has_a_score_that_can_be_computed_again(kafka: str, tmp_path: Path) -> None:
+MODELS: dict[str, dict[str, Any]] = {
+    "tgn-history": {},
+    "sage-linear": {
+        "model": "sage-linear",
+        "strategy": "vertex",
+        "model_params": {"hidden": 8, "signature": 8},
+    },
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_event_has_a_score_that_can_be_computed_again(kafka: str, tmp_path: Path, model: str) -> None:
     """Through two kills of the scorer, out of order events, sealing and new checkpoints."""
     topic, scored_topic, random = fresh_topic(kafka), f"scored-{uuid.uuid4().hex[:8]}", Random(3)
     snapshots = {"interval_s": 1.0, "commit_every_s": 0.2, "lateness_s": 1.0, "idle_timeout_s": 0.5}
     lanes = [{"name": "hash", "algorithm": "hash", "parts": 2}]
     content = configuration(tmp_path / "store", kafka, topic, snapshots=snapshots, lanes=lanes)
-    config = file_of(tmp_path, keys(tmp_path, kafka, scored_topic))
+    config = file_of(tmp_path, {**keys(tmp_path, kafka, scored_topic), **MODELS[model]})
+    newer_topic, newer = fresh_topic(kafka, stem="newer"), None
+    (tmp_path / "newer").mkdir()
+    latest = keys(tmp_path, kafka, newer_topic, scoring={"start": "latest"})
+    from_now = file_of(tmp_path / "newer", {**latest, **MODELS[model]})
     stream = started("run", "--config", written(tmp_path, content), log=tmp_path / "stream.log")
     trainer = start("run", config, tmp_path / "trainer.log")
     scorer = start("score", config, tmp_path / "score0.log")
@@ -129,10 +167,15 @@ def test_every_event_has_a_score_that_can_be_computed_again(kafka: str, tmp_path
         series = f"{endpoint(tmp_path / 'score8.log')}/metrics"
         assert 'freshet_scorer_events_total{graph="test"} 0.0' not in get(series)
         reached(lambda: 'freshet_scorer_takeovers{graph="test"} 0.0' not in get(series))
+        newer = start("score", from_now, tmp_path / "newer.log")
+        reached(lambda: '"after_commit"' in (tmp_path / "newer.log").read_text())
         last = [edge(1, 2, T0 + CHUNKS + 5, event_id="last")]
         send(kafka, topic, last)
         reached(lambda: messages(kafka, scored_topic)[-1]["event_id"] == "last")
+        reached(lambda: [row["event_id"] for row in messages(kafka, newer_topic)] == ["last"])
     finally:
+        if newer is not None:
+            ended_by(newer, tmp_path / "newer.log")
         ended_by(scorer, tmp_path / "score8.log")
         ended_by(trainer, tmp_path / "trainer.log")
         ended_by(stream, tmp_path / "stream.log")
@@ -141,12 +184,17 @@ def test_every_event_has_a_score_that_can_be_computed_again(kafka: str, tmp_path
     assert 0 <= repeated <= 2 * max(sum(one["commit"] == row["commit"] for one in rows) for row in rows)
     assert len({row["checkpoint"] for row in rows}) > 1, "checkpoints took over"
     loaded = TrainerConfig.model_validate(yaml.safe_load(config.read_text()))
-    again = {
-        (row["checkpoint"], row["memory"]): computed_again(loaded, row)
-        for row in {(row["checkpoint"], row["memory"]): row for row in rows}.values()
-    }
-    for row in rows:
-        assert again[row["checkpoint"], row["memory"]][row["commit"], row["row"]] == row["score"]
+    last_sent = {(row["commit"], row["row"]): row for row in rows}
+    by_memory: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    for row in last_sent.values():
+        by_memory.setdefault((row["checkpoint"], row["memory"]), []).append(row)
+    for some in by_memory.values():
+        again = computed_again(loaded, some)
+        assert [again[row["commit"], row["row"]] for row in some if row["score"] is not None] == [
+            row["score"] for row in some if row["score"] is not None
+        ]
+    if model != "tgn-history":
+        assert len({row["snapshot"] for row in rows}) > 1, "snapshots were sealed meanwhile"
     assert verify(tmp_path / "store").problems == []
     assert all(
         row["learned_until"] < row["t"] or row["memory"] == "log" or row["t"] < T0 + CHUNKS for row in rows
@@ -269,6 +317,43 @@ def reached_line(log: Path, event: str) -> dict[str, Any]:
     found = line()
     assert found is not None
     return found
+
+
+def test_a_start_resumes_with_a_topic_of_any_format(kafka: str, tmp_path: Path) -> None:
+    """Each of three starts sends in another format, and sends the newest commit of the one before again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(from_file, "SNAPSHOTS_A_COMMIT", 1)
+        make_lane(tmp_path / "store", events=meetings(nodes=60, features=False))
+    topic = fresh_topic(kafka, stem="scored")
+    every, scores = list[bytes](), list[list[float]]()
+    with serving() as registry:
+        registered = {"bootstrap": kafka, "schema_registry": {"url": registry.url}}
+        for form in ("avro", "arrow", "json"):
+            scoring = {"kafka": registered, "format": form, "vectors": form != "json"}
+            values = keys(tmp_path, kafka, topic, scoring=scoring, strategy="sequential")
+            file = file_of(tmp_path, values)
+            if form == "avro":
+                small_trainers.run(TrainerConfig.model_validate(values))
+            status, _, errors = invoke("score", "--config", str(file), "--until-idle", "0.5")
+            assert status == 0, errors
+            before, every = len(every), [value for _, value in read_topic(kafka, topic)]
+            sent = every[before:]
+            if form == "avro":
+                _, content = registry.answer(f"/subjects/{topic}-value/versions/1", None)
+                schema = json.loads(content["schema"])
+                rows = [schemaless_reader(BytesIO(value[5:]), schema, None) for value in sent]
+                assert {row["commit"] for row in rows} == set(range(6))
+                newest = [(row["commit"], row["row"]) for row in rows if row["commit"] == 5]
+                continue
+            rows = (
+                pa.ipc.open_stream(sent[0]).read_all().to_pylist()
+                if form == "arrow"
+                else [json.loads(value) for value in sent]
+            )
+            assert [(row["commit"], row["row"]) for row in rows] == newest
+            assert {row["vector"] is None for row in rows} == {form == "json"}
+            scores.append([row["score"] for row in rows])
+    assert scores[0] == scores[1]
 
 
 def test_bad_topics_are_refused_by_name(kafka: str, tmp_path: Path) -> None:

@@ -48,10 +48,11 @@ TICK_S = 60
 MESSAGES = 30
 """In a poll."""
 GOOD = {("ap", "all", "model"): 0.9, ("ap", "all", "recency"): 0.6}
-STREAM, RANK_0, RANK_1 = (
+STREAM, RANK_0, RANK_1, SCORER = (
     ("freshet-stream", "stream:9108"),
     ("freshet-trainer", "trainer:9109"),
     ("freshet-trainer", "trainer:9110"),
+    ("freshet-scorer", "scorer:9119"),
 )
 DOWN, GONE = "down", "gone"
 FIRING = 'ALERTS{alertstate="firing"'
@@ -115,6 +116,7 @@ class World:
         free: Share of the disk's bytes that are free now.
         obstacle: What the job says at ``/readyz``.
         targets: Instead of a registry: ``DOWN`` or ``GONE``.
+        scorer: Series of ``freshet-trainer score``, once there is one.
         every_minute: Called at the end of each.
     """
 
@@ -152,6 +154,7 @@ class World:
         self.learns = 1_000.0
         self.obstacle: str | None = None
         self.targets: dict[Target, str] = {}
+        self.scorer: CollectorRegistry | None = None
         self.every_minute: list[Callable[[], None]] = []
         self.scrapes = Scrapes()
         self._random = np.random.default_rng(0)
@@ -223,9 +226,8 @@ class World:
             registries = zip(
                 (STREAM, RANK_0, RANK_1), (self.stream, self.ranks[0], self.ranks[1]), strict=True
             )
-            self.scrapes.take(
-                {target: self.targets.get(target, metrics.registry) for target, metrics in registries}
-            )
+            seen = {target: self.targets.get(target, metrics.registry) for target, metrics in registries}
+            self.scrapes.take(seen if self.scorer is None else {**seen, SCORER: self.scorer})
 
     def _memory(self) -> SimpleNamespace:
         return SimpleNamespace(rss=round(self.rss()))

@@ -48,6 +48,7 @@ class Scored:
         encounters: float32 (E, len(Encounter)), the past of each pair and its ends.
         recent: float32 (E,), share of the source's last ``RECENT`` events that were with this destination; NaN without any.
         vectors: float32 (E, 2 · width), the embeddings of both ends just before the event; None unless wanted.
+        snapshot: Number of the snapshot after which the embeddings are; None: just before the event.
     """
 
     rows: Int64
@@ -55,6 +56,7 @@ class Scored:
     encounters: Float32
     recent: Float32
     vectors: Float32 | None
+    snapshot: int | None = None
 
 
 class ArrivalMemory:
@@ -82,7 +84,7 @@ class ArrivalMemory:
         rows: Within ``take``: rows of the commit that are in the memory; None outside, where all are.
 
     Raises:
-        Failure: The model has no memory of events, or another task.
+        Failure: The model has another task.
     """
 
     def __init__(
@@ -97,13 +99,8 @@ class ArrivalMemory:
     ) -> None:
         session = Session(config.model_copy(update={"compile": False}), lane, ranks)
         model = session.model
-        if not isinstance(model, EventModel):
-            raise Failure(
-                f"key model: {config.model} is a snapshot model, and scores on arrival need an event model, such as "
-                "tgn-history. Choose one"
-            )
-        if session.task.history is None or config.task != "link-prediction":
-            raise Failure(f"key task: scores on arrival are of task link-prediction, found {config.task}")
+        assert isinstance(model, EventModel), "others have a SnapshotMemory"
+        require_links(config, session)
         self.model, self._session, self._vectors = model, session, vectors
         self._header = lane.log.header
         self._ids = new_dictionary(self._header.ids)
@@ -301,10 +298,7 @@ class ArrivalMemory:
         dense = self._ids.encode(inserts["src"], inserts["dst"])
         names.meet(self._ids.size)
         src, dst = (names.numbers(ends) for ends in dense)
-        visible_us = np.maximum(inserts["t"].to_numpy(), inserts["tau"].to_numpy() * interval_us)
-        step = np.arange(1, len(inserts) + 1)
-        newest_us = int(self._feed.time_us[-1]) if len(self._feed) else int(visible_us[0]) - 1
-        time_us = np.maximum.accumulate(np.append(newest_us, visible_us - step))[1:] + step
+        time_us = arrival_times(inserts, int(self._feed.time_us[-1]) if len(self._feed) else -1, interval_us)
         for name, column in (("src_node", src), ("dst_node", dst)):
             inserts = inserts.append_column(name, pa.array(column))
         columns = event_columns(
@@ -340,6 +334,33 @@ def _largest(counts: Int32, most: int) -> Int64:
     places = np.argpartition(-counts, most - 1)[:most]
     ordered: Int64 = places[np.lexsort((places, -counts[places]))]
     return ordered
+
+
+def require_links(config: TrainerConfig, session: Session) -> None:
+    """Refuse tasks without encounters of pairs.
+
+    Raises:
+        Failure: It is one.
+    """
+    if session.task.history is None or config.task != "link-prediction":
+        raise Failure(f"key task: scores on arrival are of task link-prediction, found {config.task}")
+
+
+def arrival_times(inserts: pa.Table, newest_us: int, interval_us: int) -> Int64:
+    """Times of events in order of arrival: visible times, but at least a microsecond after the event before.
+
+    Args:
+        inserts: Rows as ``Arrived.events``.
+        newest_us: Time of the event before the first; −1: there is none.
+        interval_us: Length of a snapshot.
+
+    Returns:
+        int64 (E,), microseconds.
+    """
+    visible_us = np.maximum(inserts["t"].to_numpy(), inserts["tau"].to_numpy() * interval_us)
+    step = np.arange(1, len(inserts) + 1)
+    times: Int64 = np.maximum.accumulate(np.append(newest_us, visible_us - step))[1:] + step
+    return times
 
 
 @njit(cache=True, nogil=True)

@@ -1,6 +1,5 @@
 """Messages of scores on arrival."""
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,9 +14,8 @@ from freshet_graph.trainer.data.history import Encounter
 FEWEST = 100
 """Scores that there must be before a percentile means something."""
 
-REASONS = {
+COUNTS = {
     "pair_events": Encounter.PAIR_COUNT,
-    "pair_age_s": Encounter.PAIR_AGE,
     "source_events": Encounter.SRC_OUT_COUNT,
     "destination_events": Encounter.DST_IN_COUNT,
 }
@@ -51,8 +49,8 @@ class Percentiles:
 
 def messages(
     arrived: Arrived, scored: Scored, percentiles: Float32, said: dict[str, Any], now_s: float
-) -> Iterator[tuple[bytes, bytes]]:
-    """Key and JSON of each scored event.
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Key and fields (``schemas.written``) of each scored event, times in seconds.
 
     The key is the event's id, or ``commit/row`` without one; both identify a message: the same twice is a repetition.
 
@@ -63,7 +61,7 @@ def messages(
         said: Fields of all messages: the weights and what they know.
         now_s: Wall time, seconds.
     """
-    columns = arrived.events.select(["src", "dst", "t", "event_id"]).take(scored.rows)
+    columns = arrived.events.select(["event_id", "src", "dst", "t"]).take(scored.rows)
     for place, (row, event) in enumerate(zip(scored.rows.tolist(), columns.to_pylist(), strict=True)):
         t = event.pop("t") / US_PER_S
         content = {
@@ -74,21 +72,23 @@ def messages(
             "score": number(scored.score[place]),
             "percentile": number(percentiles[place]),
             **said,
+            "snapshot": scored.snapshot,
             "scored_at": now_s,
             "latency_s": now_s - t,
             "reasons": reasons(scored, place),
+            "vector": None if scored.vectors is None else scored.vectors[place].tolist(),
         }
-        if scored.vectors is not None:
-            content["vector"] = [number(value) for value in scored.vectors[place]]
-        key = event["event_id"] if event["event_id"] is not None else f"{arrived.commit}/{row}"
-        yield key.encode(), json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
+        yield event["event_id"] if event["event_id"] is not None else f"{arrived.commit}/{row}", content
 
 
-def reasons(scored: Scored, place: int) -> dict[str, float | None]:
+def reasons(scored: Scored, place: int) -> dict[str, Any]:
     """The reasons of one score."""
     row = scored.encounters[place]
-    counted = {name: number(row[column]) for name, column in REASONS.items()}
-    return {**counted, "recent_share": number(scored.recent[place])}
+    counted: dict[str, Any] = {name: int(row[column]) for name, column in COUNTS.items()}
+    return counted | {
+        "pair_age_s": number(row[Encounter.PAIR_AGE]),
+        "recent_share": number(scored.recent[place]),
+    }
 
 
 def number(value: np.floating[Any]) -> float | None:

@@ -68,10 +68,10 @@ class RankAsked(Section):
 class Reasons(BaseModel):
     """What the past says, as in the topic."""
 
-    pair_events: float
+    pair_events: int
     pair_age_s: float | None
-    source_events: float
-    destination_events: float
+    source_events: int
+    destination_events: int
     recent_share: float | None
 
 
@@ -187,7 +187,7 @@ class Desk:
         src, dst = (_ids([getattr(one, name) for one in events], name, kind) for name in ("src", "dst"))
         with self._scorer.turns.question(TURN_S):
             known = self._scorer.known  # another takes over at any time
-            scored = known.memory.ask(src, dst, _visible(known, [one.t for one in events]))
+            scored = known.asked.ask(src, dst, _visible(known, [one.t for one in events]))
             said = {**known.said, **known.position}
         entries = [
             {"src": event.src, "t": event.t, "event_id": event.event_id, **entry}
@@ -205,11 +205,11 @@ class Desk:
             known = self._scorer.known
             if given is None:
                 most = most or 10
-                dst, of = known.memory.destinations(src, CANDIDATES, unmet=asked.only_new)
+                dst, of = known.asked.destinations(src, CANDIDATES, unmet=asked.only_new)
             else:
                 dst, of = given, len(given)
             every = pa.array(np.repeat(src.to_numpy(zero_copy_only=False), len(dst)), src.type)
-            scored = known.memory.ask(every, dst, _visible(known, [asked.t] * len(dst))) if len(dst) else None
+            scored = known.asked.ask(every, dst, _visible(known, [asked.t] * len(dst))) if len(dst) else None
             said = {**known.said, **known.position}
         entries = [] if scored is None else self._entries(dst, scored)
         best = [] if scored is None else np.argsort(-scored.score, kind="stable")[:most].tolist()

@@ -19,8 +19,10 @@ from freshet_graph.stream.store.log.arrivals import Arrivals, Arrived
 from freshet_graph.stream.store.log.reader import LogReader
 from freshet_graph.stream.store.log.sealed import UNKNOWN
 from freshet_graph.trainer.arrival.memory import ArrivalMemory, Scored
+from freshet_graph.trainer.arrival.snapshots import SnapshotMemory
 from freshet_graph.trainer.arrival.turns import Turns
 from freshet_graph.trainer.exports.exporter import version_of
+from freshet_graph.trainer.models.interface import MODELS
 from freshet_graph.trainer.ranks import Ranks
 from freshet_graph.trainer.session.checkpoint import Checkpoints, chosen, content_of, newest_checkpoint
 
@@ -49,7 +51,7 @@ class CheckpointMemory:
         commit: The newest commit of which events are in the memory.
     """
 
-    memory: ArrivalMemory
+    memory: ArrivalMemory | SnapshotMemory
     arrivals: Arrivals
     sequence: int
     learned: bool
@@ -59,9 +61,15 @@ class CheckpointMemory:
     commit: int = UNKNOWN
 
     @property
+    def asked(self) -> ArrivalMemory:
+        """The memory, of which questions may be asked."""
+        assert isinstance(self.memory, ArrivalMemory), "serve is refused with snapshot models"
+        return self.memory
+
+    @property
     def position(self) -> dict[str, Any]:
         """The events that the memory knows, as answers say it."""
-        rows, until_us = self.memory.rows, self.memory.known_us
+        rows, until_us = self.asked.rows, self.asked.known_us
         commit = self.commit if rows is not None else max(self.commit, self.arrivals.done)
         return {
             "known_commit": commit if commit > UNKNOWN else None,
@@ -80,8 +88,14 @@ class CheckpointMemory:
         """Take in the commits up to one without scores."""
         for arrived in self.arrivals.new(until=done):
             self.memory.take(arrived.events, scored=False)
+        self.before(done + 1)
         self.commit = done
         return self
+
+    def before(self, commit: int) -> None:
+        """Get ready for a commit."""
+        if isinstance(self.memory, SnapshotMemory):
+            self.memory.before(commit)
 
 
 class Scorer:
@@ -100,6 +114,7 @@ class Scorer:
     Attributes:
         takeovers: Checkpoints that took over from another.
         turns: Whose turn it is to use the memory. Within a commit questions have theirs at each run.
+        dropped: Snapshots that retention dropped before their events were looked at.
     """
 
     def __init__(self, config: TrainerConfig, ranks: Ranks, done: int) -> None:
@@ -108,7 +123,7 @@ class Scorer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._next: Future[CheckpointMemory] | None = None
         self._looked_s = 0.0
-        self.takeovers = 0
+        self.takeovers = self.dropped = 0
         self.turns = Turns(WAITING)
         log_reader = LogReader(self._store)
         first = Arrivals(log_reader, done=done)
@@ -119,6 +134,16 @@ class Scorer:
     def sequence(self) -> int:
         """Number of the snapshot of the checkpoint that scores."""
         return self.known.sequence
+
+    def behind_s(self, now_s: float) -> float:
+        """Age of the newest known commit while it has no scores, seconds; 0 once it has.
+
+        For an older commit that came with it, this is the least that its scores can be late.
+        """
+        last = self.known.arrivals.last
+        if last is None or last.n <= self.known.arrivals.done:
+            return 0.0
+        return max(0.0, now_s - last.wall_time_us / US_PER_S)
 
     def new(self, emit: Callable[[Arrived, Scored], bool]) -> int:
         """Score the commits that came since the last call.
@@ -133,12 +158,20 @@ class Scorer:
         events = 0
         for arrived in self.known.arrivals.new():
             with self.turns.scorer():
+                self.known.before(arrived.commit)
                 self.known.commit = arrived.commit
                 scored = self.known.memory.take(arrived.events)
             assert scored is not None
             if not emit(arrived, scored):
                 break
             events += len(scored.rows)
+        if self.known.arrivals.dropped:
+            log.warning(
+                "retention dropped snapshots before scores had their events; they are missing in the memory, and those that "
+                "came with unscored commits have no score. Keep more snapshots, or checkpoint more often",
+                snapshots=self.known.arrivals.dropped, checkpoint=self.sequence,
+            )  # fmt: skip
+            self.dropped, self.known.arrivals.dropped = self.dropped + self.known.arrivals.dropped, 0
         return events
 
     def close(self) -> None:
@@ -188,11 +221,13 @@ class Scorer:
         path, state = newest
         sequence = int(state["sequence"])
         with content_of(path):
-            memory = ArrivalMemory(
+            of_kind = ArrivalMemory if MODELS.find(self._config.model).kind == "event" else SnapshotMemory
+            memory = of_kind(
                 chosen(self._config, state), lane, self._ranks, state, learned=number is not None,
                 vectors=self._config.scoring.vectors,
             )  # fmt: skip
-        memory.between = self.turns.between
+        if isinstance(memory, ArrivalMemory):
+            memory.between = self.turns.between
         said = {
             "graph": lane.log.header.graph,
             "model_version": version_of(memory.model),

@@ -8,7 +8,6 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from freshet_graph.schemas.errors import one_line
-from freshet_graph.schemas.events import US_PER_S
 from freshet_graph.schemas.trainer_config import TrainerConfig
 from freshet_graph.schemas.version import version
 from freshet_graph.stream.arrays.kinds import Float32
@@ -69,6 +68,18 @@ class ScorerMetrics:
         self._takeovers = Gauge(
             "scorer_takeovers", "Checkpoints that took over since the start", labels, **prefix
         )
+        self._dropped = Gauge(
+            "scorer_dropped_snapshots",
+            "Snapshots since the start that retention dropped before their events were looked at",
+            labels,
+            **prefix,
+        )
+        self._behind = Gauge(
+            "scorer_behind_seconds",
+            "Age of the newest known commit without scores; 0: all have them",
+            labels,
+            **prefix,
+        )
 
     def begin(self, graph: str, scorer: Scorer) -> None:
         """Show a scorer."""
@@ -76,9 +87,11 @@ class ScorerMetrics:
         self._events.labels(graph)
         self._checkpoint.labels(graph).set_function(lambda: scorer.sequence)
         self._takeovers.labels(graph).set_function(lambda: scorer.takeovers)
+        self._dropped.labels(graph).set_function(lambda: scorer.dropped)
+        self._behind.labels(graph).set_function(lambda: scorer.behind_s(time.time()))
 
     def scored(self, events: int, latency_s: float | None) -> None:
-        """A commit's scores are in the topic; its latency is None if the commit was not the newest."""
+        """A commit's scores are in the topic; its latency is None if the commit is older than this process."""
         self._events.labels(self._graph).inc(events)
         if latency_s is not None and events:
             self._latency.labels(self._graph).observe(latency_s)
@@ -95,6 +108,7 @@ class _Service:
         self._metrics = ScorerMetrics()
         self._moved_s = time.monotonic()
         self._commits = 0
+        self._began = NOTHING  # newest commit when scoring began
         self._percentiles = Percentiles(config.scoring.among)
         self._topic: ScoredTopic | None = None
         self._server: QuestionServer | None = None
@@ -171,7 +185,9 @@ class _Service:
         scoring, config = self._config.scoring, self._config
         assert scoring.topic is not None and scoring.kafka is not None
         self._graph = log_reader.header.graph
-        self._topic = self._make_topic(scoring.kafka, scoring.topic, self._over)
+        self._topic = self._make_topic(
+            scoring.kafka, scoring.topic, scoring.format, log_reader.header.ids, self._over
+        )
         newest = self._topic.newest(scoring.among)
         self._percentiles.of(_scores_of(newest))
         while (lane := lane_of_checkpoint(config)) is None:
@@ -186,6 +202,7 @@ class _Service:
         done = resumed(newest, self._graph, scoring.topic, last)
         if done is None:
             done = last if scoring.start == "latest" else NOTHING
+        self._began = last
         scorer = Scorer(config, join_ranks(config), done)
         self._metrics.begin(self._graph, scorer)
         if self._server is not None:
@@ -218,10 +235,9 @@ class _Service:
             return False
         self.events += len(content)
         self._commits += 1
-        last = scorer.known.arrivals.last
-        newest = last is not None and last.n == arrived.commit
-        latency_s = time.time() - last.wall_time_us / US_PER_S if newest and last is not None else None
-        self._metrics.scored(len(content), latency_s)
+        self._metrics.scored(
+            len(content), scorer.behind_s(time.time()) if arrived.commit > self._began else None
+        )
         return not self._shutdown.wanted
 
 

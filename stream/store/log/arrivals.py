@@ -38,14 +38,15 @@ class Arrivals:
 
     Attributes:
         done: The last commit that was given, or looked through.
+        dropped: Snapshots that retention dropped before they were looked through; their open events may have been given.
     """
 
     def __init__(self, log: LogReader, after: int = -1, done: int = UNKNOWN - 1) -> None:
         self._log = log
-        self._first = max(
-            after + 1, log.snapshots.first
-        )  # number of the first snapshot that may have new events
+        self._first = after + 1  # number of the first snapshot that may have new events
+        self.dropped = 0
         self.done = done
+        self._pass_dropped(counted=after >= 0)
 
     @property
     def last(self) -> CommitRecord | None:
@@ -64,6 +65,7 @@ class Arrivals:
         last = self._log.last
         if last is None or last.n <= self.done:
             return
+        self._pass_dropped()
         newest = last.n if until is None else min(until, last.n)
         numbers = range(self._first, len(self._log.snapshots))
         firsts = [int(self._arrivals(number).min()) for number in numbers]
@@ -87,6 +89,11 @@ class Arrivals:
         """Whether all events of the sealed snapshots up to a number came with commits that were given."""
         numbers = range(self._first, min(number + 1, len(self._log.snapshots)))
         return all(int(self._arrivals(one).max()) <= self.done for one in numbers)
+
+    def _pass_dropped(self, *, counted: bool = True) -> None:
+        first = max(self._first, self._log.snapshots.first)
+        self.dropped += counted * (first - self._first)
+        self._first = first
 
     def _arrivals(self, number: int) -> np.ndarray:
         return self._log.arrivals(self._log.snapshots[number].tau)

@@ -18,6 +18,7 @@ from freshet_graph.stream.job.held_topics import HOLD_MESSAGES, HeldTopics
 from freshet_graph.stream.kafka.export_publisher import ExportPublisher
 from freshet_graph.stream.kafka.present import Present
 from freshet_graph.stream.service.failure import Failure
+from freshet_graph.trainer.arrival.service import _Service
 
 MANY_YEARS_AGO = 1_100_000_100
 QUIET = 8
@@ -285,6 +286,34 @@ def exports_are_refused(world: World) -> None:
     world.every_minute.append(tried)
 
 
+def scoring(world: World, send: Callable[[], bool]) -> Callable[[], int]:
+    """``freshet-trainer score`` beside the others, to a topic that takes messages as ``send`` says; scores what came."""
+    topic = namedtuple("Topic", "newest send obstacle close")(
+        lambda _: [], lambda _: send(), None, lambda: None
+    )
+    service = _Service(world.trainer_config, None, lambda *_: topic)  # type: ignore[arg-type, return-value]
+    log_reader = service._log()
+    assert log_reader is not None
+    scorer = service._scorer(log_reader)
+    assert scorer is not None
+    world.scorer = service._metrics.registry
+    return lambda: scorer.new(lambda arrived, scored: service._emit(scorer, arrived, scored))
+
+
+def scores_take_long(world: World) -> None:
+    def send() -> bool:
+        world.now_s += 3
+        return True
+
+    score = scoring(world, send)
+    world.every_minute.append(lambda: score() and None)
+
+
+def scorer_cannot_send(world: World) -> None:
+    """It waits for brokers with the first commit."""
+    scoring(world, lambda: False)()
+
+
 def stream_is_down(world: World) -> None:
     world.targets[STREAM] = DOWN
 
@@ -300,6 +329,13 @@ def rank_1_is_not_scraped(world: World) -> None:
 def trainer_is_gone(world: World) -> None:
     world.targets |= {RANK_0: GONE, RANK_1: GONE}
 
+
+SCORED = {
+    "model": "tgn-history",
+    "strategy": "sequential",
+    "model_params": {"memory": 4, "time_width": 4},
+    "scoring": {"topic": "scored", "kafka": {"bootstrap": "127.0.0.1:1"}},
+}
 
 FAULTS: list[tuple[Callable[[World], None], dict[str, Any], int, set[str]]] = [
     (one_partition_holds_event_time, {}, 110,
@@ -332,6 +368,8 @@ FAULTS: list[tuple[Callable[[World], None], dict[str, Any], int, set[str]]] = [
     (labels_are_wrong, {"task": "edge-classification"}, 8, {"FreshetWrongLabels"}),
     (rss_grows, {}, 150, {"FreshetMemoryGrows"}),
     (exports_are_refused, {"exports": {"embeddings": True}}, 40, {"FreshetNotPublished"}),
+    (scores_take_long, SCORED, 20, {"FreshetScoresLate"}),
+    (scorer_cannot_send, SCORED, 10, {"FreshetScorerBehind"}),
     (stream_is_down, {}, 10, {"FreshetTargetDown"}),
     (stream_is_gone, {}, 10, {"FreshetTargetGone"}),
     (trainer_is_gone, {}, 10, {"FreshetTargetGone"}),

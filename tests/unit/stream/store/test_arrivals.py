@@ -6,9 +6,11 @@ from random import Random
 from typing import Any
 
 import pytest
+from compacted import seal
 from log_events import SECOND, event, poll
 from sink_job import A, B, Job
 
+from freshet_graph.stream.store.compact.store import Keep, compact
 from freshet_graph.stream.store.log import arrivals as module
 from freshet_graph.stream.store.log.arrivals import Arrivals
 from freshet_graph.stream.store.log.reader import LogReader
@@ -89,3 +91,16 @@ def test_the_events_after_a_snapshot_or_a_commit_alone(tmp_path: Path) -> None:
     assert not behind.covers(2)
     listed(behind)
     assert behind.covers(2)
+
+
+def test_snapshots_that_retention_dropped_before_they_were_looked_through_are_passed_and_counted(
+    tmp_path: Path,
+) -> None:
+    seal(tmp_path, 0, 4)
+    follower = Arrivals(LogReader(tmp_path))
+    assert [one.commit for one in follower.new()] == [0, 1, 2, 3]
+    seal(tmp_path, 4, 12)
+    compact(tmp_path, Keep(snapshots=3), always=True)
+    assert ([one.commit for one in follower.new()], follower.dropped) == ([9, 10, 11], 5)
+    assert Arrivals(LogReader(tmp_path), after=6).dropped == 2, "they are not in a checkpoint's memory"
+    assert Arrivals(LogReader(tmp_path)).dropped == 0, "it begins with what is kept"

@@ -11,7 +11,6 @@ from small_trainers import config_for, run
 from trainer_streams import make_lane, meetings
 
 from freshet_graph.schemas.trainer_config import TrainerConfig
-from freshet_graph.stream.service.failure import Failure
 from freshet_graph.stream.store.lane.reader import LaneReader
 from freshet_graph.stream.store.log.arrivals import Arrivals
 from freshet_graph.stream.store.log.reader import LogReader
@@ -118,11 +117,3 @@ def test_from_an_empty_memory_with_the_same_weights(tmp_path: Path) -> None:
     first = fresh.take(later(config, after=-1)[0])
     assert first is not None
     assert np.isinf(first.encounters[0, :6]).all()
-
-
-def test_a_snapshot_model_is_refused_by_name(tmp_path: Path) -> None:
-    make_lane(tmp_path / "store")
-    config = config_for(tmp_path, optimisation=ONCE)
-    run(config, snapshots=2)
-    with pytest.raises(Failure, match=r"key model: sage-linear is a snapshot model.*Choose one"):
-        memory(config)

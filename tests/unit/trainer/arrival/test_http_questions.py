@@ -34,7 +34,7 @@ KNOWN = {
     "known_rows": None, "known_until": 4.0,
 }  # fmt: skip
 REASONS = {
-    "pair_events": 0.0, "pair_age_s": None, "source_events": 0.0, "destination_events": 0.0, "recent_share": None,
+    "pair_events": 0, "pair_age_s": None, "source_events": 0, "destination_events": 0, "recent_share": None,
 }  # fmt: skip
 RANKED = {"dst": 2, "score": 1.5, "percentile": None, "reasons": REASONS}
 

@@ -108,3 +108,15 @@ def test_without_a_checkpoint_there_is_a_sentence(tmp_path: Path) -> None:
     config, _ = trained(tmp_path, 0)
     with pytest.raises(Failure, match=r"has no checkpoint any more. Train with freshet-trainer run"):
         Scorer(config, Ranks(), NOTHING)
+
+
+def test_what_retention_dropped_is_said_once_and_counted(tmp_path: Path) -> None:
+    config, _ = trained(tmp_path, 2)
+    scorer = Scorer(config, Ranks(), 1)
+    scorer.known.arrivals._first -= 1
+    scorer.known.arrivals._log.snapshots.first = scorer.known.arrivals._first + 1
+    with capture_logs() as logs:
+        assert commits(scorer) == [2, 3, 4, 5]
+        assert commits(scorer) == []
+    assert [line["snapshots"] for line in logs if "retention dropped" in line["event"]] == [1]
+    assert scorer.dropped == 1
