@@ -85,7 +85,7 @@ class QuestionMetrics:
             self._seconds.labels(self._graph(), path).observe(seconds)
 
 
-class Tokens:
+class BearerTokens:
     """The tokens of a file, which is read for each question, so that a new file counts at once.
 
     Args:
@@ -130,7 +130,7 @@ class Tokens:
         return kind.lower() == "bearer" and any(same)
 
 
-class Questions:
+class QuestionApplication:
     """The WSGI application.
 
     Args:
@@ -142,7 +142,9 @@ class Questions:
         desk: Answers; None until there is a scorer, see ``open``.
     """
 
-    def __init__(self, tokens: Tokens, metrics: QuestionMetrics, obstacle: Callable[[], str | None]) -> None:
+    def __init__(
+        self, tokens: BearerTokens, metrics: QuestionMetrics, obstacle: Callable[[], str | None]
+    ) -> None:
         self._tokens, self._metrics, self._obstacle = tokens, metrics, obstacle
         self.desk: Desk | None = None
 
@@ -212,7 +214,7 @@ class Questions:
             headers.append(again)
             return 503, _error(self._obstacle() or "starting")
         try:
-            return 200, self._asked(self.desk, path, content)
+            return 200, self._of_desk(self.desk, path, content)
         except WrongQuestionError as error:
             return 422, _error(str(error))
         except FullError as error:
@@ -222,7 +224,7 @@ class Questions:
             headers.append(again)
             return 503, _error(str(error))
 
-    def _asked(self, desk: Desk, path: str, content: Any) -> dict[str, Any]:
+    def _of_desk(self, desk: Desk, path: str, content: Any) -> dict[str, Any]:
         if path == "/version":
             return desk.version(version())
         return desk.score(content) if path == "/score" else desk.rank(content)
@@ -288,7 +290,7 @@ class QuestionServer(HttpServer):
     """
 
     def __init__(self, serve: Serve, metrics: QuestionMetrics, obstacle: Callable[[], str | None]) -> None:
-        self.questions = Questions(Tokens(serve.token_file), metrics, obstacle)
+        self.questions = QuestionApplication(BearerTokens(serve.token_file), metrics, obstacle)
         channel = type("CountedChannel", (_Channel,), {"refused": staticmethod(self.questions.refused)})
         super().__init__(
             self.questions, serve.host, serve.port, "serve",

@@ -175,7 +175,7 @@ class ArrivalMemory:
 
         Args:
             src: Ids (E,), in the graph's kind; unknown ones are new nodes.
-            dst: Likewise.
+            dst: Ids (E,), in the same way.
             visible_us: Microseconds (E,), E > 0.
         """
         seen_us = None if self.known_us is None else self.known_us + 1
@@ -202,10 +202,10 @@ class ArrivalMemory:
                 questions.append(
                     looked(self._stream, queries, slice(0, len(here)), before_us, own_times=True)
                 )
-            question, asked = Question.join(questions), np.argsort(np.concatenate(groups))
+            question, rows = Question.join(questions), np.argsort(np.concatenate(groups))
             score = on_host([self.model.answer(question)])  # without a beat, which is the main thread's
-            vectors = on_host([torch.cat(self.model.ends(question), dim=1)])[asked] if self._vectors else None
-        return Scored(np.arange(len(event)), score[asked], encounters, recent, vectors)
+            vectors = on_host([torch.cat(self.model.ends(question), dim=1)])[rows] if self._vectors else None
+        return Scored(np.arange(len(event)), score[rows], encounters, recent, vectors)
 
     def destinations(self, src: pa.Array, most: int, *, unmet: bool) -> tuple[pa.Array, int]:
         """Known destinations that a source may meet next, and the number of all known ones.

@@ -93,7 +93,7 @@ class ScoreOfEvent(Ranked):
     event_id: str | None
 
 
-class Known(BaseModel):
+class Answer(BaseModel):
     """The weights, and the events that an answer knows."""
 
     graph: str
@@ -112,7 +112,7 @@ class Known(BaseModel):
     )
 
 
-class Version(Known):
+class Version(Answer):
     """What answers at present."""
 
     version: str = Field(description="Of Freshet.")
@@ -120,13 +120,13 @@ class Version(Known):
     ids: Literal["int", "string"] = Field(description="The kind of the graph's ids.")
 
 
-class Scores(Known):
+class Scores(Answer):
     """Answer of /score."""
 
     scores: list[ScoreOfEvent] = Field(description="In the order of the events.")
 
 
-class Ranking(Known):
+class Ranking(Answer):
     """Answer of /rank."""
 
     src: int | str
@@ -187,7 +187,7 @@ class Desk:
         src, dst = (_ids([getattr(one, name) for one in events], name, kind) for name in ("src", "dst"))
         with self._scorer.turns.question(TURN_S):
             known = self._scorer.known  # another takes over at any time
-            scored = known.asked.ask(src, dst, _visible(known, [one.t for one in events]))
+            scored = known.event_memory.ask(src, dst, _visible(known, [one.t for one in events]))
             said = {**known.said, **known.position}
         entries = [
             {"src": event.src, "t": event.t, "event_id": event.event_id, **entry}
@@ -197,25 +197,29 @@ class Desk:
 
     def rank(self, content: Any) -> dict[str, Any]:
         """Answer ``/rank``, an object as ``RankAsked``, as ``Ranking``; see ``score``."""
-        asked = _read(RankAsked, content, "the question")
+        question = _read(RankAsked, content, "the question")
         kind = self._scorer.known.ids
-        src, most = _ids([asked.src], "src", kind), asked.k
-        given = None if asked.candidates is None else _ids(asked.candidates, "candidates", kind)
+        src, most = _ids([question.src], "src", kind), question.k
+        given = None if question.candidates is None else _ids(question.candidates, "candidates", kind)
         with self._scorer.turns.question(TURN_S):
             known = self._scorer.known
             if given is None:
                 most = most or 10
-                dst, of = known.asked.destinations(src, CANDIDATES, unmet=asked.only_new)
+                dst, of = known.event_memory.destinations(src, CANDIDATES, unmet=question.only_new)
             else:
                 dst, of = given, len(given)
             every = pa.array(np.repeat(src.to_numpy(zero_copy_only=False), len(dst)), src.type)
-            scored = known.asked.ask(every, dst, _visible(known, [asked.t] * len(dst))) if len(dst) else None
+            scored = (
+                known.event_memory.ask(every, dst, _visible(known, [question.t] * len(dst)))
+                if len(dst)
+                else None
+            )
             said = {**known.said, **known.position}
         entries = [] if scored is None else self._entries(dst, scored)
         best = [] if scored is None else np.argsort(-scored.score, kind="stable")[:most].tolist()
         destinations = [entries[place] for place in best]
         return {
-            **said, "src": asked.src, "t": asked.t, "destinations": destinations, "ranked": len(dst), "of": of,
+            **said, "src": question.src, "t": question.t, "destinations": destinations, "ranked": len(dst), "of": of,
         }  # fmt: skip
 
     def _entries(self, dst: pa.Array, scored: Scored) -> list[dict[str, Any]]:

@@ -61,7 +61,7 @@ class CheckpointMemory:
     commit: int = UNKNOWN
 
     @property
-    def asked(self) -> ArrivalMemory:
+    def event_memory(self) -> ArrivalMemory:
         """The memory, of which questions may be asked."""
         assert isinstance(self.memory, ArrivalMemory), "serve is refused with snapshot models"
         return self.memory
@@ -69,7 +69,7 @@ class CheckpointMemory:
     @property
     def position(self) -> dict[str, Any]:
         """The events that the memory knows, as answers say it."""
-        rows, until_us = self.asked.rows, self.asked.known_us
+        rows, until_us = self.event_memory.rows, self.event_memory.known_us
         commit = self.commit if rows is not None else max(self.commit, self.arrivals.done)
         return {
             "known_commit": commit if commit > UNKNOWN else None,

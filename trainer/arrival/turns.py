@@ -25,7 +25,7 @@ class Turns:
 
     def __init__(self, waiting: int) -> None:
         self._most = waiting
-        self._own = Lock()
+        self._mutex = Lock()
         self._taken = False
         self._waiting: deque[Lock] = deque()
 
@@ -62,7 +62,7 @@ class Turns:
             self._enter()
 
     def _enter(self, most: int | None = None, timeout_s: float = -1) -> None:
-        with self._own:
+        with self._mutex:
             if not self._taken:
                 self._taken = True
                 return
@@ -75,14 +75,14 @@ class Turns:
             self._waiting.append(turn)
         if turn.acquire(timeout=timeout_s):
             return
-        with self._own:
+        with self._mutex:
             if turn in self._waiting:
                 self._waiting.remove(turn)
                 raise LateError(f"the scorer had no time for this question within {timeout_s:g} s. Ask again")
         # it was handed over just now
 
     def _leave(self) -> None:
-        with self._own:
+        with self._mutex:
             if self._waiting:
                 self._waiting.popleft().release()
             else:
