@@ -482,11 +482,16 @@ def until(condition: Callable[[], object], what: str, timeout_s: float = PATIENC
 
 def address_of(job: "subprocess.Popen[bytes]", log: Path) -> str:
     """Where a service says that it serves its metrics."""
-    pattern = re.compile(r'"event": "metrics".*?"url": "(http[^"]+)"')
-    until(lambda: job.poll() is not None or pattern.search(log.read_text()), f"metrics of {log}", 120)
+    return f"{base_of(job, log, 'metrics')}/metrics"
+
+
+def base_of(job: "subprocess.Popen[bytes]", log: Path, what: str) -> str:
+    """The base address that a service says under an event of its log: metrics, or questions."""
+    pattern = re.compile(rf'"event": "{what}".*?"url": "(http[^"]+)"')
+    until(lambda: job.poll() is not None or pattern.search(log.read_text()), f"{what} of {log}", 120)
     found = pattern.search(log.read_text())
     require(found, f"the service did not start:\n{log.read_text()[-2000:]}")
-    return f"{found[1]}/metrics"  # type: ignore[index]
+    return str(found[1])  # type: ignore[index]
 
 
 def scraped(address: str) -> dict[str, float]:

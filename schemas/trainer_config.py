@@ -1,5 +1,6 @@
 """Configuration of the trainer service: one YAML file, checked key by key, environment variables over it."""
 
+from ipaddress import ip_address
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -175,6 +176,36 @@ class Scoring(Section):
         return self
 
 
+class Serve(Section):
+    """Answers to questions over HTTP, beside scores on arrival."""
+
+    host: str = Field(
+        "127.0.0.1",
+        description="Address to bind. Others than this machine's own (127.0.0.1, ::1, localhost) need token_file.",
+    )
+    port: int = Field(9120, ge=0, le=65535, description="0: any free port, printed at start.")
+    token_file: str | None = Field(
+        None,
+        description="File of the tokens that questions must carry, one per line. It is read for every question. null: none.",
+    )
+
+    @model_validator(mode="after")
+    def _is_fenced(self) -> Self:
+        if self.token_file is None and not _is_loopback(self.host):
+            raise ValueError(
+                f"host {self.host} can be reached from other machines, and anyone there could ask. Set serve.token_file, or "
+                "leave serve.host out"
+            )
+        return self
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 class Drift(Section):
     """When the model's predictions count as worse than before: a sliding window against the reference before it."""
 
@@ -293,6 +324,9 @@ class TrainerConfig(Service):
         "learned still reach graph and memory.",
     )
     scoring: Scoring = Field(default_factory=Scoring)
+    serve: Serve | None = Field(
+        None, description="score: answers to questions over HTTP, such as {port: 9120}; null: none."
+    )
     drift: Drift = Field(default_factory=Drift)
     budget: Budget = Field(default_factory=Budget)
     edge_life: int | None = Field(

@@ -1,14 +1,16 @@
-"""The HTTP endpoint of a service: /metrics for Prometheus, /healthz (does not hang) and /readyz (making progress)."""
+"""HTTP of a service: a bounded server, and the endpoint with /metrics for Prometheus, /healthz (does not hang) and /readyz."""
 
 import errno
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 from waitress import wasyncore
+from waitress.channel import HTTPChannel
 from waitress.server import TcpWSGIServer
 
 from freshet_graph.schemas.config import Metrics
@@ -25,13 +27,23 @@ CONNECTIONS = 300
 """Connections open at once. Further ones wait until one of these is closed."""
 
 REQUEST_S = 10
-"""A connection is closed after this long unless it is being answered, so silent and slow ones don't pile up."""
+"""A connection is closed this long after it was opened or last answered unless it is being answered, so silent and slow ones
+don't pile up."""
 
 LOOK_S = 1
 """How often connections are checked for that."""
 
 CLOSE_S = 1
 """How long the end of a process waits for answers under way."""
+
+
+class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
+    """A connection, which begins again with each answer."""
+
+    def service(self) -> None:
+        """Answer a request."""
+        super().service()
+        self.creation_time = time.time()
 
 
 class _Server(TcpWSGIServer):  # type: ignore[misc]  # waitress has no types
@@ -50,15 +62,17 @@ class _Server(TcpWSGIServer):  # type: ignore[misc]  # waitress has no types
             wasyncore.dispatcher.close(channel)
 
 
-class Endpoint:
-    """Serves a registry and two health answers from daemon threads until ``close``.
-
-    /healthz fails if ``freshet_graph.stream.service.heartbeat.beat`` was not called for ``metrics.hung_after_s``.
+class HttpServer:
+    """Serves an application from daemon threads until ``close``, within bounds of connections, seconds and bytes.
 
     Args:
-        metrics: Address, port (0: any free one) and the bound of /healthz.
-        registry: Content of /metrics.
-        readiness: Called at every /readyz.
+        application: Answers.
+        host: Address.
+        port: 0: any free one.
+        section: Of the configuration, with the keys ``host`` and ``port``; it names the threads, too.
+        threads: That answer.
+        body_bytes: Bytes of a request's body, fewer than this.
+        channel: Of a connection.
 
     Attributes:
         port: The port in use.
@@ -67,44 +81,53 @@ class Endpoint:
         Failure: The address cannot be bound.
     """
 
-    def __init__(self, metrics: Metrics, registry: CollectorRegistry, readiness: Readiness) -> None:
-        application = _application(make_wsgi_app(registry), readiness, metrics.hung_after_s)
+    def __init__(
+        self,
+        application: "WSGIApplication",
+        host: str,
+        port: int,
+        section: str,
+        *,
+        threads: int,
+        body_bytes: int,
+        channel: type[Channel] = Channel,
+    ) -> None:
         try:
-            bound = _bound(metrics.host, metrics.port)
+            bound = _bound(host, port)
         except OSError as error:
             remedy = (
-                "Choose another metrics.port (0: any free one)"
+                f"Choose another {section}.port (0: any free one)"
                 if error.errno in (errno.EADDRINUSE, errno.EACCES)
-                else "Choose another metrics.host: an address of this machine, or 0.0.0.0 or :: for all"
+                else f"Choose another {section}.host: an address of this machine, or 0.0.0.0 or :: for all"
             )
             reason = str(error.strerror).partition(" (")[0]  # Python repeats the address there
-            raise Failure(
-                f"metrics cannot be served on {_origin(metrics.host, metrics.port)}: {reason}. {remedy}"
-            ) from error
-        # Four busy threads are no news, and neither is a client that goes away.
-        logging.getLogger("waitress.queue").setLevel(logging.ERROR)
+            what = "metrics" if section == "metrics" else "questions"
+            raise Failure(f"{what} cannot be served on {_origin(host, port)}: {reason}. {remedy}") from error
+        # Busy threads and a full house are no news, and neither is a client that goes away.
+        for name in ("waitress", "waitress.queue"):
+            logging.getLogger(name).setLevel(logging.ERROR)
         self._server = _Server(
             application,
             _sock=bound,
             bind_socket=False,
-            threads=4,
+            threads=threads,
             connection_limit=CONNECTIONS,
             cleanup_interval=LOOK_S,
             log_socket_errors=False,
             max_request_header_size=16 << 10,
-            max_request_body_size=1 << 10,
+            max_request_body_size=body_bytes,
             asyncore_loop_timeout=LOOK_S,
             asyncore_use_poll=True,
         )
-        self.host = metrics.host
+        self._server.channel_class = channel
+        self.host = host
         self.port: int = bound.getsockname()[1]
-        beat()
-        self._thread = threading.Thread(target=self._server.run, name="metrics", daemon=True)
+        self._thread = threading.Thread(target=self._server.run, name=section, daemon=True)
         self._thread.start()
 
     @property
     def url(self) -> str:
-        """Base address of the endpoint."""
+        """Base address."""
         return f"http://{_origin(self.host, self.port)}"
 
     def close(self) -> None:
@@ -115,6 +138,26 @@ class Endpoint:
         answering.shutdown(timeout=CLOSE_S)
         if not answering.threads:  # else one of them still uses it
             trigger.close()
+
+
+class Endpoint(HttpServer):
+    """Serves a registry and two health answers.
+
+    /healthz fails if ``freshet_graph.stream.service.heartbeat.beat`` was not called for ``metrics.hung_after_s``.
+
+    Args:
+        metrics: Address, port (0: any free one) and the bound of /healthz.
+        registry: Content of /metrics.
+        readiness: Called at every /readyz.
+
+    Raises:
+        Failure: The address cannot be bound.
+    """
+
+    def __init__(self, metrics: Metrics, registry: CollectorRegistry, readiness: Readiness) -> None:
+        beat()
+        application = _application(make_wsgi_app(registry), readiness, metrics.hung_after_s)
+        super().__init__(application, metrics.host, metrics.port, "metrics", threads=4, body_bytes=1 << 10)
 
 
 def _bound(host: str, port: int) -> socket.socket:

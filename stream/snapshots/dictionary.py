@@ -36,6 +36,9 @@ class IdDictionary(Protocol):
     def ids(self, start: int = 0) -> pa.Array | pa.ChunkedArray:
         """External ids in dense order from ``start`` on; in chunks if one array can't hold them."""
 
+    def of(self, dense: Int64) -> pa.Array:
+        """External ids of dense ones in use, int64 (n,)."""
+
     def extend(self, ids: pa.Array | pa.ChunkedArray) -> None:
         """Add distinct new ids in dense order, as read from ``nodes.arrow``.
 
@@ -68,7 +71,7 @@ class IntDictionary:
     def encode(self, src: pa.ChunkedArray, dst: pa.ChunkedArray) -> tuple[Int64, Int64]:
         """See ``IdDictionary.encode``."""
         sources = _int64(src)
-        targets = _int64(dst.fill_null(0))
+        targets = _int64(dst.fill_null(0) if dst.null_count else dst)
         valid = _valid(dst)
         dense_src = np.empty(len(sources), np.int64)
         dense_dst = np.full(len(sources), -1, np.int64)
@@ -84,6 +87,10 @@ class IntDictionary:
     def ids(self, start: int = 0) -> pa.Array:
         """See ``IdDictionary.ids``."""
         return pa.array(self._ids[start : self._size].copy(), pa.int64())
+
+    def of(self, dense: Int64) -> pa.Array:
+        """See ``IdDictionary.of``."""
+        return pa.array(self._ids[dense], pa.int64())
 
     def extend(self, ids: pa.Array | pa.ChunkedArray) -> None:
         """See ``IdDictionary.extend``."""

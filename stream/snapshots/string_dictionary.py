@@ -147,6 +147,12 @@ class StringDictionary:
         pieces = [array.slice(first, rows).cast(pa.string()) for first, rows in _pieces(starts)]
         return pieces[0] if len(pieces) == 1 else pa.chunked_array(pieces, pa.string())
 
+    def of(self, dense: Int64) -> pa.Array:
+        """See ``IdDictionary.of``."""
+        starts, ends = self._starts[dense].tolist(), self._starts[dense + 1].tolist()
+        texts = [bytes(self._arena[start:end]).decode() for start, end in zip(starts, ends, strict=True)]
+        return pa.array(texts, pa.string())
+
     def extend(self, ids: pa.Array | pa.ChunkedArray) -> None:
         """See ``IdDictionary.extend``."""
         before = self._size

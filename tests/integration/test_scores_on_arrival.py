@@ -2,8 +2,13 @@
 
 import json
 import os
+import re
 import signal
+import socket
+import subprocess
 import time
+import urllib.error
+import urllib.request
 import uuid
 from io import BytesIO
 from pathlib import Path
@@ -194,6 +199,124 @@ def test_every_event_has_a_score_that_can_be_computed_again(kafka: str, tmp_path
     assert all(
         row["learned_until"] < row["t"] or row["memory"] == "log" or row["t"] < T0 + CHUNKS for row in rows
     )
+
+
+HOSTILE = (
+    b"POST /score HTTP/1.1\r\nContent-Length: 5\r\n\r\n{bad}", b"\x16\x03\x01\r\n\r\n",
+    b"POST /rank HTTP/1.1\r\nContent-Length: 200000\r\n\r\n" + b"[" * 200_000, b"POST /score HTTP/1.1\r\nContent-Le",
+    b"GET /../../etc/passwd HTTP/1.0\r\n\r\n", b"GET /version HTTP/1.1\r\n\r\n" * 200,
+)  # fmt: skip
+
+
+def question(url: str, path: str, content: Any, token: str = "a-token") -> tuple[int, Any]:
+    body = None if content is None else json.dumps(content).encode()
+    request = urllib.request.Request(f"{url}{path}", body, {"Authorization": f"Bearer {token}"})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+def test_a_question_has_the_score_that_the_topic_gets(kafka: str, tmp_path: Path) -> None:
+    """Bit for bit, if nothing was committed in between; among hostile clients, and through a rotation of the token."""
+    topic, scored_topic, random = fresh_topic(kafka), f"scored-{uuid.uuid4().hex[:8]}", Random(4)
+    snapshots = {"interval_s": 5.0, "commit_every_s": 0.1, "lateness_s": 1.0, "idle_timeout_s": 0.5}
+    lanes = [{"name": "hash", "algorithm": "hash", "parts": 2}]
+    content = configuration(tmp_path / "store", kafka, topic, snapshots=snapshots, lanes=lanes)
+    token, log = tmp_path / "token", tmp_path / "score.log"
+    token.write_text("a-token")
+    serve = {"port": 0, "token_file": str(token)}
+    config = file_of(tmp_path, keys(tmp_path, kafka, scored_topic, serve=serve))
+    stream = started("run", "--config", written(tmp_path, content), log=tmp_path / "stream.log")
+    trainer = start("run", config, tmp_path / "trainer.log")
+    scorer = start("score", config, log)
+    bad: list[socket.socket] = []
+    try:
+        url = reached_line(log, "questions")["url"]
+        assert question(url, "/version", None) == (503, {"error": question(url, "/readyz", None)[1]["error"]})
+        ids: set[str] = set()
+        for chunk in range(CHUNKS):
+            rows = sent(random, chunk)
+            ids |= {json.loads(row)["event_id"] for row in rows}
+            send(kafka, topic, rows)
+        reached(lambda: {row["event_id"] for row in messages(kafka, scored_topic)} == ids)
+        assert question(url, "/version", None, "another")[0] == 401
+        status, version = question(url, "/version", None)
+        assert (status, version["graph"], version["known_rows"]) == (200, "test", None)
+        page = (Path(__file__).parents[2] / "docs/arrival.md").read_text(encoding="utf-8")
+        ((command, example),) = re.findall(r"```sh\n(curl .*?)```\s+```json\n(.*?)```", page, re.DOTALL)
+        command = command.replace("http://127.0.0.1:9120", url)
+        shown = subprocess.run(
+            ["bash", "-c", command], env={**os.environ, "TOKEN": "a-token"}, check=True, capture_output=True
+        )
+        assert shape(json.loads(shown.stdout)) == shape(json.loads(example))
+        same = 0
+        for number in range(12):
+            for request in HOSTILE:
+                client = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=30)
+                client.sendall(request)
+                bad.append(client)
+            src, dst = random.randrange(44), random.randrange(44)
+            event = {"src": src, "dst": dst, "t": T0 + CHUNKS + number / 4, "event_id": f"asked-{number}"}
+            status, answer = question(url, "/score", event)
+            assert status == 200
+            assert question(url, "/rank", {"src": src, "t": event["t"], "k": 5})[0] == 200
+            send(kafka, topic, [edge(src, dst, event["t"], event_id=event["event_id"])])
+            reached(lambda event=event: messages(kafka, scored_topic)[-1]["event_id"] == event["event_id"])  # type: ignore[misc]
+            message = messages(kafka, scored_topic)[-1]
+            assert (
+                answer["known_commit"] < message["commit"]
+                and answer["known_until"] < T0 + CHUNKS + number / 4 + 1
+            )
+            if message["checkpoint"] == answer["checkpoint"]:
+                same += 1
+                (scored,) = answer["scores"]
+                assert {name: message[name] for name in scored} == scored
+                assert message["model_version"] == answer["model_version"]
+            if number == 5:
+                token.write_text("another")
+                assert question(url, "/version", None)[0] == 401
+                token.write_text("a-token")
+        assert same > 6
+        series = get(f"{endpoint(log)}/metrics")
+        assert 'freshet_scorer_requests_total{graph="test",path="/score",status="200"} 13.0' in series
+        assert get(f"{endpoint(log)}/readyz") == "ready\n"
+        token.unlink()
+        assert get(f"{endpoint(log)}/readyz").startswith("questions are not answered: key serve.token_file")
+        token.write_text("a-token")
+    finally:
+        for client in bad:
+            client.close()
+        ended_by(scorer, log)
+        ended_by(trainer, tmp_path / "trainer.log")
+        ended_by(stream, tmp_path / "stream.log")
+    rows = messages(kafka, scored_topic)
+    loaded = TrainerConfig.model_validate(yaml.safe_load(config.read_text()))
+    again = {
+        (row["checkpoint"], row["memory"]): computed_again(loaded, row)
+        for row in {(row["checkpoint"], row["memory"]): row for row in rows}.values()
+    }
+    for row in rows:
+        assert again[row["checkpoint"], row["memory"]][row["commit"], row["row"]] == row["score"]
+
+
+def shape(content: Any) -> Any:
+    """The keys of a JSON object, those inside it included."""
+    if isinstance(content, dict):
+        return {key: shape(value) for key, value in content.items()}
+    return [shape(value) for value in content] if isinstance(content, list) else None
+
+
+def reached_line(log: Path, event: str) -> dict[str, Any]:
+    def line() -> dict[str, Any] | None:
+        lines = [json.loads(one) for one in log.read_text().splitlines()] if log.exists() else []
+        return next((one for one in lines if one["event"] == event), None)
+
+    reached(lambda: line() is not None)
+    found = line()
+    assert found is not None
+    return found
 
 
 def test_a_start_resumes_with_a_topic_of_any_format(kafka: str, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The memory of every event so far, in order of arrival, under the weights of one checkpoint; and the scores that it gives."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from freshet_graph.stream.snapshots.dictionary import new_dictionary
 from freshet_graph.stream.store.lane.reader import LaneReader
 from freshet_graph.stream.store.log.event_columns import event_columns
 from freshet_graph.trainer.data.examples import Queries
-from freshet_graph.trainer.data.history import Encounter, History
+from freshet_graph.trainer.data.history import Encounter, History, first_appearances
 from freshet_graph.trainer.data.temporal_sampler import sample_before
 from freshet_graph.trainer.models.event_model import EventModel, Question
 from freshet_graph.trainer.models.tgn import MemoryModel
@@ -29,6 +30,9 @@ from freshet_graph.trainer.strategies.events.remembering import ANSWERED_AT_ONCE
 
 RUN = 256
 """Most events scored at a time."""
+
+NEAR = 10
+"""Newest events of a node by which its surroundings are gone through."""
 
 RECENT = 10
 """Newest events of a source among which a destination may be usual."""
@@ -76,6 +80,8 @@ class ArrivalMemory:
 
     Attributes:
         model: With the checkpoint's weights.
+        between: Makes a context at each run, within which ``ask`` may be called from another thread.
+        rows: Within ``take``: rows of the commit that are in the memory; None outside, where all are.
 
     Raises:
         Failure: The model has another task.
@@ -109,6 +115,9 @@ class ArrivalMemory:
         self._reach = max(model.layers, model.mail_layers if isinstance(model, MemoryModel) else 0)
         self._marks: Int32 = np.zeros(0, np.int32)
         self._mark = 0
+        self._known = len(self._feed)  # events of the feed that are in the memory
+        self.between: Callable[[], AbstractContextManager[object]] = nullcontext
+        self.rows: int | None = None
         self._deliver_rest()
 
     @torch.no_grad()
@@ -127,6 +136,7 @@ class ArrivalMemory:
         questions, answers, vectors = list[Question](), list[Tensor](), list[Tensor]()
         encounters, recent = list[Float32](), list[Float32]()
         first, size = 0, 0
+        before = len(self._feed) - len(rows)
         while first < len(rows):
             last = first + self._run(src[first:], dst[first:], int(time_us[first]))
             here, before_us = slice(first, last), int(time_us[first])
@@ -139,14 +149,119 @@ class ArrivalMemory:
                 recent.append(self._recent(src[here], dst[here], before_us))
                 questions.append(looked(self._stream, queries, slice(0, last - first), before_us))
                 size += len(questions[-1])
-                if size >= ANSWERED_AT_ONCE or last == len(rows):
-                    self._answer(Question.join(questions), answers, vectors)
-                    questions, size = [], 0
+                self._known, self.rows = before + first, int(rows[first])
+                with self.between():
+                    if size >= ANSWERED_AT_ONCE or last == len(rows):
+                        self._answer(Question.join(questions), answers, vectors)
+                        questions, size = [], 0
             self._history.see(src[here], dst[here], time_us[here])
             first = last
+        self._known, self.rows = len(self._feed), None
         if not scored:
             return None
         return self._scores(rows, answers, encounters, recent, vectors)
+
+    @property
+    def known_us(self) -> int | None:
+        """Time of the newest event in the memory, microseconds; None without one."""
+        return int(self._feed.time_us[self._known - 1]) if self._known else None
+
+    @torch.no_grad()
+    def ask(self, src: pa.Array, dst: pa.Array, visible_us: Int64) -> Scored:
+        """The scores of events that may happen next, each as if it alone came now; the memory stays as it is.
+
+        A score is that of ``take``, bit for bit, if the event is the only insert of the next commit.
+
+        Args:
+            src: Ids (E,), in the graph's kind; unknown ones are new nodes.
+            dst: Ids (E,), in the same way.
+            visible_us: Microseconds (E,), E > 0.
+        """
+        seen_us = None if self.known_us is None else self.known_us + 1
+        time_us = visible_us if seen_us is None else np.maximum(visible_us, seen_us)
+        if seen_us is not None:
+            self._stream.deliver_before(seen_us, RUN)  # what the next event would have delivered
+        src_number, dst_number = self._numbers(src, dst)
+        moments, event = np.unique(time_us, return_inverse=True)
+        encounters = self._history.look(src_number, dst_number, time_us)
+        recent, questions = np.empty(len(event), np.float32), list[Question]()
+        groups = [np.arange(len(event))]
+        if self.model.layers > 1:  # second hops have one time
+            groups = [np.flatnonzero(event == moment) for moment in range(len(moments))]
+        with torch.inference_mode():  # a quarter less than without gradients; nothing of it stays
+            for here in groups:
+                earliest_us = int(time_us[here].min())
+                before_us = earliest_us if self.rows is None or seen_us is None else seen_us
+                ends = src_number[here], dst_number[here]
+                recent[here] = self._recent(*ends, before_us)
+                before = np.full(len(here), before_us)
+                # a model that sees all before its own time would see the rest of the commit
+                time = before if self._stream.by_event and before_us < earliest_us else time_us[here]
+                queries = Queries(event[here], *ends, encounters[here], time, before)
+                questions.append(
+                    looked(self._stream, queries, slice(0, len(here)), before_us, own_times=True)
+                )
+            question, rows = Question.join(questions), np.argsort(np.concatenate(groups))
+            score = on_host([self.model.answer(question)])  # without a beat, which is the main thread's
+            vectors = on_host([torch.cat(self.model.ends(question), dim=1)])[rows] if self._vectors else None
+        return Scored(np.arange(len(event)), score[rows], encounters, recent, vectors)
+
+    def destinations(self, src: pa.Array, most: int, *, unmet: bool) -> tuple[pa.Array, int]:
+        """Known destinations that a source may meet next, and the number of all known ones.
+
+        All of them, or if these are more than ``most``: those of nodes that are two and three events away, up to a half, and
+        then the ones with the most events.
+
+        Args:
+            src: The source's id (1,).
+            most: How many.
+            unmet: Whether those are left out that the source has met.
+
+        Returns:
+            Ids (n,), n ≤ ``most``, without the source.
+        """
+        names, counts = self._session.names, self._history.count_in
+        number, _ = self._numbers(src, src)
+        known = np.flatnonzero(counts)
+        chosen = known
+        if len(known) > most:
+            chosen = np.concatenate([self._near(number)[: most // 2], known[_largest(counts[known], most)]])
+            chosen = first_appearances(chosen)[:most]
+        chosen = chosen[chosen != number[0]]
+        if unmet and len(chosen):
+            pair = self._history.look(np.repeat(number, len(chosen)), chosen, 0)
+            chosen = chosen[pair[:, Encounter.PAIR_COUNT] == 0]
+        return self._ids.of(names.ids(chosen)), len(known)
+
+    def _near(self, number: Int64) -> Int64:
+        """Destinations that the partners of a node's partners met, and its own, the nearest first; int64 (n,)."""
+        assert self.known_us is not None, "there are known destinations"
+        before_us = self.known_us + 1
+        nodes, near = number, list[Int64]()
+        for _ in range(3):
+            nodes = np.unique(sample_before(self._feed.graph, nodes, before_us, NEAR).node)
+            nodes = nodes[nodes >= 0].astype(np.int64)
+            near.append(nodes)
+        reached = first_appearances(np.concatenate(near))
+        return reached[self._history.count_in[reached] > 0]
+
+    def _numbers(self, src: pa.Array, dst: pa.Array) -> tuple[Int64, Int64]:
+        """Numbers of the ends of events, each of which alone comes next: a new node would get the next number."""
+        names, before = self._session.names, self._ids.size
+        dense = self._ids.encode(pa.chunked_array([src]), pa.chunked_array([dst]))
+        self._ids.truncate(before)
+        fresh = [ends >= before for ends in dense]
+        numbers = [
+            np.where(new, -1, names.find(np.where(new, 0, ends)) if before else -1)
+            for new, ends in zip(fresh, dense, strict=True)
+        ]
+        new_src, new_dst = (ends < 0 for ends in numbers)
+        other = new_src & new_dst & (dense[0] != dense[1])
+        later = other & ~fresh[0] & fresh[1]  # ids that are new get numbers before forgotten ones
+        return (
+            np.where(new_src, len(names) + later, numbers[0]),
+            np.where(new_dst, len(names) + (other & ~later), numbers[1]),
+        )
 
     def _scores(
         self,
@@ -211,6 +326,13 @@ class ArrivalMemory:
         """Deliver the checkpoint's last events, as its trainer would."""
         if len(self._feed):
             self._stream.deliver_before(int(self._feed.time_us[-1]) + 1)
+
+
+def _largest(counts: Int32, most: int) -> Int64:
+    """Places of the largest numbers, the largest first; of equal ones the first."""
+    places = np.argpartition(-counts, most - 1)[:most]
+    ordered: Int64 = places[np.lexsort((places, -counts[places]))]
+    return ordered
 
 
 def require_history(config: TrainerConfig, session: Session) -> History:

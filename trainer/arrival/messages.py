@@ -34,12 +34,17 @@ class Percentiles:
 
     def of(self, scores: Float32) -> Float32:
         """Percentiles 0 … 100 of scores, float32 (E,), among those before them; NaN while those are few. Then they count."""
-        ordered = np.sort(self._newest)
-        places = np.searchsorted(ordered, scores, side="right") * (100 / max(len(ordered), 1))
+        percentiles = self.standing(scores)
         self._newest = np.concatenate([self._newest, scores])[-self._among :]
-        return (
-            places.astype(np.float32) if len(ordered) >= FEWEST else np.full(len(scores), np.nan, np.float32)
-        )
+        return percentiles
+
+    def standing(self, scores: Float32) -> Float32:
+        """As ``of``, but they do not count."""
+        ordered = np.sort(self._newest)
+        if len(ordered) < FEWEST:
+            return np.full(len(scores), np.nan, np.float32)
+        places = np.searchsorted(ordered, scores, side="right") * (100 / len(ordered))
+        return places.astype(np.float32)
 
 
 def messages(
@@ -57,28 +62,35 @@ def messages(
         now_s: Wall time, seconds.
     """
     columns = arrived.events.select(["event_id", "src", "dst", "t"]).take(scored.rows)
-    counted = {name: scored.encounters[:, column].astype(int).tolist() for name, column in COUNTS.items()}
-    age_s = scored.encounters[:, Encounter.PAIR_AGE]
     for place, (row, event) in enumerate(zip(scored.rows.tolist(), columns.to_pylist(), strict=True)):
         t = event.pop("t") / US_PER_S
-        reasons: dict[str, Any] = {name: column[place] for name, column in counted.items()}
-        reasons |= {"pair_age_s": _number(age_s[place]), "recent_share": _number(scored.recent[place])}
         content = {
             **event,
             "t": t,
             "commit": arrived.commit,
             "row": row,
-            "score": _number(scored.score[place]),
-            "percentile": _number(percentiles[place]),
+            "score": number(scored.score[place]),
+            "percentile": number(percentiles[place]),
             **said,
             "snapshot": scored.snapshot,
             "scored_at": now_s,
             "latency_s": now_s - t,
-            "reasons": reasons,
+            "reasons": reasons(scored, place),
             "vector": None if scored.vectors is None else scored.vectors[place].tolist(),
         }
         yield event["event_id"] if event["event_id"] is not None else f"{arrived.commit}/{row}", content
 
 
-def _number(value: np.floating[Any]) -> float | None:
+def reasons(scored: Scored, place: int) -> dict[str, Any]:
+    """The reasons of one score."""
+    row = scored.encounters[place]
+    counted: dict[str, Any] = {name: int(row[column]) for name, column in COUNTS.items()}
+    return counted | {
+        "pair_age_s": number(row[Encounter.PAIR_AGE]),
+        "recent_share": number(scored.recent[place]),
+    }
+
+
+def number(value: np.floating[Any]) -> float | None:
+    """A number as JSON has it; None if it is not finite."""
     return float(value) if np.isfinite(value) else None

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
+import numpy as np
 import structlog
 
 from freshet_graph.schemas.errors import FreshetError, one_line
-from freshet_graph.schemas.events import US_PER_S
+from freshet_graph.schemas.events import US_PER_S, IdKind
 from freshet_graph.schemas.trainer_config import TrainerConfig
 from freshet_graph.stream.service.failure import Failure
 from freshet_graph.stream.store.lane.reader import LaneReader
@@ -19,6 +20,7 @@ from freshet_graph.stream.store.log.reader import LogReader
 from freshet_graph.stream.store.log.sealed import UNKNOWN
 from freshet_graph.trainer.arrival.memory import ArrivalMemory, Scored
 from freshet_graph.trainer.arrival.snapshots import SnapshotMemory
+from freshet_graph.trainer.arrival.turns import Turns
 from freshet_graph.trainer.exports.exporter import version_of
 from freshet_graph.trainer.models.interface import MODELS
 from freshet_graph.trainer.ranks import Ranks
@@ -26,6 +28,8 @@ from freshet_graph.trainer.session.checkpoint import Checkpoints, chosen, conten
 
 NOTHING = UNKNOWN - 1
 """As the last scored commit: none."""
+WAITING = 12
+"""Most questions that wait for their turn."""
 LOOK_S = 0.5
 """How often a new checkpoint is looked for."""
 
@@ -42,6 +46,9 @@ class CheckpointMemory:
         sequence: Number of the checkpoint's snapshot.
         learned: Whether the memory was the checkpoint's own up to there.
         said: What messages say of it.
+        ids: The graph's kind of ids.
+        interval_us: Length of a snapshot.
+        commit: The newest commit of which events are in the memory.
     """
 
     memory: ArrivalMemory | SnapshotMemory
@@ -49,12 +56,40 @@ class CheckpointMemory:
     sequence: int
     learned: bool
     said: dict[str, Any]
+    ids: IdKind
+    interval_us: int
+    commit: int = UNKNOWN
+
+    @property
+    def event_memory(self) -> ArrivalMemory:
+        """The memory, of which questions may be asked."""
+        assert isinstance(self.memory, ArrivalMemory), "serve is refused with snapshot models"
+        return self.memory
+
+    @property
+    def position(self) -> dict[str, Any]:
+        """The events that the memory knows, as answers say it."""
+        rows, until_us = self.event_memory.rows, self.event_memory.known_us
+        commit = self.commit if rows is not None else max(self.commit, self.arrivals.done)
+        return {
+            "known_commit": commit if commit > UNKNOWN else None,
+            "known_rows": rows,
+            "known_until": None if until_us is None else until_us / US_PER_S,
+        }
+
+    @property
+    def open_us(self) -> int:
+        """Where the first snapshot that is not sealed begins, microseconds; the events of earlier ones count from there on."""
+        last = self.arrivals.last
+        sealed = None if last is None else last.sealed_through
+        return np.iinfo(np.int64).min if sealed is None else (sealed + 1) * self.interval_us
 
     def catch_up(self, done: int) -> Self:
         """Take in the commits up to one without scores."""
         for arrived in self.arrivals.new(until=done):
             self.memory.take(arrived.events, scored=False)
         self.before(done + 1)
+        self.commit = done
         return self
 
     def before(self, commit: int) -> None:
@@ -78,6 +113,7 @@ class Scorer:
 
     Attributes:
         takeovers: Checkpoints that took over from another.
+        turns: Whose turn it is to use the memory. Within a commit questions have theirs at each run.
         dropped: Snapshots that retention dropped before their events were looked at.
     """
 
@@ -88,6 +124,7 @@ class Scorer:
         self._next: Future[CheckpointMemory] | None = None
         self._looked_s = 0.0
         self.takeovers = self.dropped = 0
+        self.turns = Turns(WAITING)
         log_reader = LogReader(self._store)
         first = Arrivals(log_reader, done=done)
         usable = [number for number in self._checkpoints.sequences() if first.covers(number)]
@@ -120,8 +157,10 @@ class Scorer:
         self._take_over()
         events = 0
         for arrived in self.known.arrivals.new():
-            self.known.before(arrived.commit)
-            scored = self.known.memory.take(arrived.events)
+            with self.turns.scorer():
+                self.known.before(arrived.commit)
+                self.known.commit = arrived.commit
+                scored = self.known.memory.take(arrived.events)
             assert scored is not None
             if not emit(arrived, scored):
                 break
@@ -187,6 +226,8 @@ class Scorer:
                 chosen(self._config, state), lane, self._ranks, state, learned=number is not None,
                 vectors=self._config.scoring.vectors,
             )  # fmt: skip
+        if isinstance(memory, ArrivalMemory):
+            memory.between = self.turns.between
         said = {
             "graph": lane.log.header.graph,
             "model_version": version_of(memory.model),
@@ -195,4 +236,8 @@ class Scorer:
             "learned_until": lane.log.snapshots[sequence].max_t_us / US_PER_S,
         }
         arrivals = Arrivals(lane.log, -1 if number is None else sequence)
-        return CheckpointMemory(memory, arrivals, sequence, number is not None, said).catch_up(done)
+        header = lane.log.header
+        known = CheckpointMemory(
+            memory, arrivals, sequence, number is not None, said, header.ids, header.interval_us
+        )
+        return known.catch_up(done)

@@ -19,8 +19,10 @@ from freshet_graph.stream.store.files.follow import FolderWatch
 from freshet_graph.stream.store.log.arrivals import Arrived
 from freshet_graph.stream.store.log.layout import COMMITS, log_folder
 from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.trainer.arrival.http_questions import QuestionMetrics, QuestionServer
 from freshet_graph.trainer.arrival.memory import Scored
 from freshet_graph.trainer.arrival.messages import Percentiles, messages
+from freshet_graph.trainer.arrival.questions import Desk
 from freshet_graph.trainer.arrival.scorer import NOTHING, Scorer
 from freshet_graph.trainer.session.checkpoint import lane_of_checkpoint
 from freshet_graph.trainer.session.session import join_ranks
@@ -37,13 +39,18 @@ log = structlog.get_logger()
 
 
 class ScorerMetrics:
-    """The scorer's Prometheus series, listed in docs/metrics.md."""
+    """The scorer's Prometheus series, listed in docs/metrics.md.
+
+    Attributes:
+        questions: Those of questions over HTTP.
+    """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         prefix: dict[str, Any] = {"namespace": "freshet", "registry": self.registry}
         labels = ("graph",)
         self._graph = ""  # until the log is open
+        self.questions = QuestionMetrics(self.registry, lambda: self._graph)
         self._events = Counter("scorer_events", "Events scored", labels, **prefix)
         self._latency = Histogram(
             "scorer_latency_seconds",
@@ -104,6 +111,7 @@ class _Service:
         self._began = NOTHING  # newest commit when scoring began
         self._percentiles = Percentiles(config.scoring.among)
         self._topic: ScoredTopic | None = None
+        self._server: QuestionServer | None = None
         self.events = 0
 
     def run(self) -> dict[str, Any]:
@@ -114,6 +122,7 @@ class _Service:
         log.info("metrics", url=endpoint.url)
         scorer: Scorer | None = None
         try:
+            self._serve()
             log_reader = self._log()
             if log_reader is not None:
                 scorer = self._scorer(log_reader)
@@ -126,14 +135,27 @@ class _Service:
                 "takeovers": 0 if scorer is None else scorer.takeovers,
             }
         finally:
+            if self._server is not None:
+                self._server.close()
             if scorer is not None:
                 scorer.close()
             if self._topic is not None:
                 self._topic.close()
             endpoint.close()
 
+    def _serve(self) -> None:
+        if self._config.serve is not None:
+            self._server = QuestionServer(self._config.serve, self._metrics.questions, lambda: self._obstacle)
+            log.info("questions", url=self._server.url)
+
     def _not_ready(self) -> str | None:
-        return self._obstacle or (self._topic.obstacle if self._topic is not None else None)
+        reason = self._obstacle or (self._topic.obstacle if self._topic is not None else None)
+        if self._server is None:
+            return reason
+        unanswered = self._server.questions.not_ready
+        if reason is None:
+            return unanswered and f"questions are not answered: {unanswered}"
+        return reason if unanswered else f"{reason} (questions are answered)"
 
     def _over(self) -> bool:
         beat()
@@ -183,6 +205,8 @@ class _Service:
         self._began = last
         scorer = Scorer(config, join_ranks(config), done)
         self._metrics.begin(self._graph, scorer)
+        if self._server is not None:
+            self._server.questions.open(Desk(scorer, self._percentiles, config.model))
         log.info("scoring", topic=scoring.topic, after_commit=done, **scorer.known.said)
         return scorer
 

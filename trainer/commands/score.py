@@ -42,12 +42,14 @@ def score(
 ) -> None:
     """Score each event as it is committed, with the newest checkpoint, and send the scores to scoring.topic.
 
-    It never trains, and never writes the store. Killed and started again it resumes where the topic ends.
+    It never trains, and never writes the store. Killed and started again it resumes where the topic ends. With the key serve it
+    also answers questions over HTTP.
 
     Example: freshet-trainer score --config trainer.yaml
     """
 
     def body() -> None:
+        from freshet_graph.trainer.models.interface import MODELS
         from freshet_graph.trainer.validation import require_trainable
 
         topics = _topics()
@@ -62,6 +64,11 @@ def score(
                     "(kafka: {bootstrap: host:port})"
                 )
             require_trainable(config)
+            if config.serve is not None and MODELS.find(config.model).kind != "event":
+                raise Failure(
+                    f"key serve: {config.model} is a snapshot model, and questions need an event model, such as tgn-history. "
+                    "Choose one, or leave serve out"
+                )
 
         config = load_config(TrainerConfig, file, check)
         result = _score(config, topics, until_idle)

@@ -49,6 +49,7 @@ class EventStream:
         by_event: Whether a row sees all that is strictly before its own time, if the model can, instead of before its batch.
 
     Attributes:
+        by_event: As given, if the model can.
         position: Events delivered so far.
         looked_up: A recorder of look-ups, or None.
         batch: Number of the batch being learned; 0: none. Uniform neighbours follow from it and from ``place``.
@@ -63,7 +64,7 @@ class EventStream:
         self.batch = 0
         self._feed = feed
         self._device = device
-        self._by_event = by_event and model.sees_by_event
+        self.by_event = by_event and model.sees_by_event
         self._type = next(model.parameters()).dtype
         self._float = np.dtype(str(self._type).removeprefix("torch."))
         self._sampler = TemporalSampler(feed.graph, model.neighbours, model.how, model.seed)
@@ -177,7 +178,7 @@ class EventStream:
         return 0
 
     def _look(self, nodes: Int64, time_us: Int64, before_us: int, layers: int) -> tuple[Tensor, list[Hop]]:
-        if self._by_event:  # the same node sees more at a later time
+        if self.by_event:  # the same node sees more at a later time
             distinct, row = nodes, np.arange(len(nodes))
         else:
             distinct, (row,) = self._sampler.distinct(nodes)
@@ -187,7 +188,7 @@ class EventStream:
             return below, [
                 Hop(to_device(row, self._device), none, none, none, none, self._gaps(nodes, time_us))
             ]
-        before = time_us if self._by_event else before_us
+        before = time_us if self.by_event else before_us
         sampled = self._sampler.layers(distinct, before, layers, (self.batch << 40) + self.place)
         last = sampled[-1]
         below, (own_row, place) = self._below(self._sampler.below, last.own_place, last.place)
@@ -278,15 +279,28 @@ def on_host(parts: list[Tensor]) -> NDArray[np.float32]:
     return host_rows
 
 
-def looked(stream: EventStream, queries: Queries, here: slice, before_us: int) -> Question:
-    """The inputs of answers to some queries: what the ends look up at present, and the pairs."""
+def looked(
+    stream: EventStream, queries: Queries, here: slice, before_us: int, *, own_times: bool = False
+) -> Question:
+    """The inputs of answers to some queries: what the ends look up at present, and the pairs.
+
+    Args:
+        stream: Delivered up to ``before_us``.
+        queries: The queries.
+        here: Which of them.
+        before_us: Time until which, exclusively, events are seen.
+        own_times: Whether nodes are embedded at each event's own time even if the model embeds them once a batch.
+    """
     src, dst, event, time_us = (getattr(queries, name)[here] for name in ("src", "dst", "event", "time_us"))
-    if stream.model.once_a_batch:
+    if stream.model.once_a_batch and not own_times:
         nodes, place = stream.distinct(np.concatenate([src, dst]))
         times = np.full(len(nodes), before_us)
     else:
         moments = np.concatenate([(event << 32) | src, (event << 32) | dst])
         keys, first, place = np.unique(moments, return_index=True, return_inverse=True)
+        if own_times and stream.model.once_a_batch:  # in the order of ``distinct``: it decides the last bits
+            order = np.argsort(first)
+            keys, first, place = keys[order], first[order], np.argsort(order)[place]
         nodes, times = keys & 0xFFFFFFFF, np.tile(time_us, 2)[first]
     below, hops = stream.look(nodes, times, before_us)
     device = below.device
