@@ -108,6 +108,26 @@ ARRIVAL_SCHEMA = pa.schema([pa.field("commit", pa.int32(), nullable=False)])
 """
 
 
+def label_schema(ids: IdKind) -> pa.Schema:
+    """Schema of the labels of label topics, as readers of the log get them; ``docs/labels.md`` defines every column.
+
+    ``t`` and ``visible_us`` are int64 microseconds since the epoch. ``event_id`` is null for a label of a node, ``node`` for one
+    of an event. ``priority`` is 0 for a source that the topic does not rank.
+    """
+    return pa.schema(
+        [
+            pa.field("event_id", pa.string()),
+            pa.field("node", id_type(ids)),
+            pa.field("label", pa.int32(), nullable=False),
+            pa.field("t", pa.int64(), nullable=False),
+            pa.field("visible_us", pa.int64(), nullable=False),
+            pa.field("commit", pa.int32(), nullable=False),
+            pa.field("source", pa.string()),
+            pa.field("priority", pa.int32(), nullable=False),
+        ]
+    )
+
+
 def node_schema(ids: IdKind) -> pa.Schema:
     """Schema of ``nodes.arrow``: the ids first seen in a sealed snapshot, in dense order."""
     return pa.schema(

@@ -114,7 +114,7 @@ def feature_path(source: FeatureSource) -> str:
 
 
 class Fields(Section):
-    """Paths of keys to the fields of an event; only what is named here is read.
+    """Paths of keys to the fields of an event, or of a label; only what is named here is read.
 
     A path may lead beside the message: $timestamp, $key, $headers.NAME, $topic, $partition.
     """
@@ -133,7 +133,14 @@ class Fields(Section):
         "{log: amount} is sign · log(1 + |amount|), and {hash: currency, width: 8} is a category as 8 numbers.",
     )
     label: Path | None = Field(None, description="Label.")
-    event_id: Path | None = Field(None, description="The producer's id of the event.")
+    event_id: Path | None = Field(
+        None,
+        description="The producer's id of the event; in a label topic, of the event that the label is of.",
+    )
+    source: Path | None = Field(
+        None,
+        description="In a label topic: who decided, such as analyst; the topic's key sources ranks them.",
+    )
     offset: Path | None = Field(None, description="First position that values replace.")
     values: Path | None = Field(None, description="New values of a node's features from offset on.")
 
@@ -145,11 +152,27 @@ class Fields(Section):
                 if path is not None:
                     yield name, part, field_keys(feature_path(path))
 
+    @property
+    def read_as(self) -> dict[str, str]:
+        """The fields of a label that are read as another field of a node event; empty for events.
+
+        The node is then the one, or the event, that the label is of, and the event's id is the label's source.
+        """
+        read_as = {} if self.source is None else {"source": "event_id"}
+        return read_as | ({"event_id": "node"} if self.src is None and self.node is None else {})
+
+    @property
+    def is_of_label(self) -> bool:
+        """Whether these are the fields of a label: of an event or a node, and no field that only events have."""
+        given = {name for name, _, _ in self.paths()}
+        of = given & {"event_id", "node"}
+        return len(of) == 1 and {"label", "t"} <= given <= {*of, "label", "t", "source"}
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if (self.src is None) != (self.dst is None):
             raise ValueError("src and dst belong together. Name both or, for node events, node")
-        if self.src is None and self.node is None:
+        if self.src is None and self.node is None and not self.is_of_label:
             raise ValueError("name src and dst (edge events), node (node events), or all three")
         if self.node is not None and self.node in (self.src, self.dst):
             raise ValueError(

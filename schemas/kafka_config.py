@@ -68,6 +68,18 @@ class Topic(Section):
         "while they exist. A topic's own name comes before patterns, a pattern before those after it. Topics that the stream "
         "writes, and Kafka's own (__), match none.",
     )
+    kind: Literal["events", "labels"] = Field(
+        "events",
+        description="events, or labels: each message is a label of an event (fields.event_id) or of a node (fields.node), which "
+        "may come weeks later. Labels never move event time.",
+    )
+    sources: list[str] | None = Field(
+        None,
+        min_length=1,
+        max_length=1000,
+        description="Of a label topic: its sources (fields.source) by rank, the first wins: [analyst, model]. Labels of a source "
+        "that is not listed, or without one, come last.",
+    )
     start: StartAt | None = Field(
         None,
         description="Where it begins if the log does not know it: earliest, latest, or a time such as 2026-01-01T00:00:00Z "
@@ -150,6 +162,48 @@ class Topic(Section):
         if (self.name is None) == (self.pattern is None):
             raise ValueError("a topic has either name or pattern. Give one of them")
         return self
+
+    @model_validator(mode="after")
+    def _of_its_kind(self) -> Self:
+        if self.kind == "events":
+            if self.sources is not None:
+                raise ValueError(
+                    f"topic {self.label}: sources ranks the sources of labels. Leave it out, or set kind: labels"
+                )
+            fields = self.fields
+            if fields is not None and (
+                fields.source is not None or (fields.src is None and fields.node is None)
+            ):
+                raise ValueError(
+                    f"topic {self.label}: fields names those of a label. Set kind: labels, or name src and dst (edge events), "
+                    "node (node events), or all three"
+                )
+            return self
+        if self.fields is None:
+            source = {} if self.sources is None else {"source": "source"}
+            self.fields = Fields.model_validate(
+                {"event_id": "event_id", "label": "label", "t": "t", **source}
+            )
+        if not self.fields.is_of_label:
+            raise ValueError(
+                f"topic {self.label} has kind labels. Its fields are event_id or node, label and t, and source if it has sources"
+            )
+        if self.sources is not None and self.fields.source is None:
+            raise ValueError(
+                f"topic {self.label}: sources ranks what fields.source says. Name source in fields"
+            )
+        if self.sources is not None and len({*self.sources}) < len(self.sources):
+            raise ValueError(f"topic {self.label}: sources has one twice: {self.sources}")
+        if self.id_prefix is not None and (self.labels_events or self.id_prefix.src or self.id_prefix.dst):
+            raise ValueError(
+                f"topic {self.label}: of labels only those of nodes have a prefix. Leave id_prefix out, or only its node in"
+            )
+        return self
+
+    @property
+    def labels_events(self) -> bool:
+        """Whether its messages are labels of events, by their ids."""
+        return self.kind == "labels" and self.fields is not None and self.fields.event_id is not None
 
     @model_validator(mode="after")
     def _mapped(self) -> Self:
@@ -569,6 +623,11 @@ class Kafka(Brokers):
             if topic.pattern is not None and re.fullmatch(topic.pattern, name):
                 return topic.model_copy(update={"name": name})
         return None
+
+    def has_labels(self, name: str) -> bool:
+        """Whether a topic is read as labels."""
+        topic = self.topic_of(name)
+        return topic is not None and topic.kind == "labels"
 
     def start_of(self, name: str) -> StartAt | None:
         """Where a topic begins if the log does not know it; None: it is not read."""

@@ -30,6 +30,12 @@ FOLLOWED: Final = 2
 WITH_ARRIVALS: Final = 2
 """Format version of a commit that says with which commit each event came, open or sealed."""
 
+WITH_LABELS: Final = 3
+"""Format version of a commit in or after which labels are in the log."""
+
+LABELS_NAMED: Final = 2
+"""Format version of a log's index, and of a history, that names files of labels."""
+
 Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Width = Annotated[int, Field(ge=0, lt=2**31)]
@@ -153,6 +159,8 @@ class HistoryEnd(Frozen):
 class HistoryRecord(Record):
     """``log/history.json``: files that the log begins with, and where Kafka takes over from them."""
 
+    VERSIONS: ClassVar[tuple[int, ...]] = (FORMAT_VERSION, LABELS_NAMED)
+
     files: list[HistoryFile] = Field(description="In the order in which they are read.")
     until_us: Int64 = Field(
         description="Events before it are taken from the files, from it on from Kafka; microseconds."
@@ -163,6 +171,14 @@ class HistoryRecord(Record):
     ends: list[HistoryEnd] = Field(description="One a topic partition that there was when the log began.")
     events: int | None = Field(None, description="Its events in the log, once it is read.")
     refused: int | None = Field(None, description="Its rows that were refused, once it is read.")
+    labels: list[HistoryFile] = Field(
+        default_factory=list, description="Files of labels, which are read first; left out if there are none."
+    )
+    labels_until_us: Int64 | None = Field(
+        None,
+        description="Labels before it are taken from the files, from it on from Kafka; null: all of the files. Left out without "
+        "labels.",
+    )
     columns: dict[str, str] = Field(
         default_factory=dict,
         description="In records without reading: names of an event's columns in the files, if they differ.",
@@ -174,11 +190,22 @@ class HistoryRecord(Record):
         True, description="False: a backfill was begun with files of these names, and has not read them."
     )
 
+    @property
+    def label_rows(self) -> int:
+        """Rows of all files of labels."""
+        return sum(file.rows for file in self.labels)
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = written(self)
+        absent = () if self.labels else ("labels", "labels_until_us")
+        return {k: v for k, v in content.items() if k not in absent}
+
 
 class CommitRecord(Record):
     """``log/commits/<n>.json``: the log after commit n. A sealed snapshot exists iff a commit names it."""
 
-    VERSIONS: ClassVar[tuple[int, ...]] = (FORMAT_VERSION, WITH_ARRIVALS)
+    VERSIONS: ClassVar[tuple[int, ...]] = (FORMAT_VERSION, WITH_ARRIVALS, WITH_LABELS)
 
     n: int = Field(ge=0)
     previous: str = Field(description="Checksum of commit n − 1; of log.json for n = 0.")
@@ -192,6 +219,10 @@ class CommitRecord(Record):
     tail: list[FileRef] = Field(description="All files of the open tail after this commit, oldest first.")
     tail_events: Count = Field(description="Events of the open tail that are still open.")
     rejects: FileRef | None = None
+    labels: FileRef | None = Field(
+        None, description="The labels that came with this commit; left out if there are none."
+    )
+    num_labels: Count = Field(0, description="Running total of labels; left out before the first.")
     refused: dict[str, Count] = Field(
         default_factory=dict, description="Running totals of rejects by reason."
     )
@@ -208,6 +239,14 @@ class CommitRecord(Record):
         None, description="Last τ that is closed; events of it or before are late."
     )
 
+    @model_serializer(mode="wrap")
+    def _as_written(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = written(self)
+        absent = {
+            name for name, value in (("labels", self.labels), ("num_labels", self.num_labels)) if not value
+        }
+        return {k: v for k, v in content.items() if k not in absent}
+
 
 class Dropped(Frozen):
     """Totals over the snapshots that are no longer kept."""
@@ -219,6 +258,8 @@ class Dropped(Frozen):
 
 class LogIndex(Record):
     """``log/index/<number>.json``: the content of commits 0 to n together, so that they need not be read one by one."""
+
+    VERSIONS: ClassVar[tuple[int, ...]] = (FORMAT_VERSION, LABELS_NAMED)
 
     number: int = Field(ge=0, description="Counts the indexes of a log; the newest two are kept.")
     n: int = Field(ge=0)
@@ -234,6 +275,15 @@ class LogIndex(Record):
     with_rejects: list[int] = Field(
         default_factory=list, description="Commits up to n whose rejects are kept."
     )
+    labels: list[FileRef] = Field(
+        default_factory=list,
+        description="The kept labels of commits 0 to n, in order; left out if there are none.",
+    )
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = written(self)
+        return content if self.labels else {k: v for k, v in content.items() if k != "labels"}
 
 
 class LaneIndex(Record):

@@ -1,4 +1,4 @@
-"""Messages of the topics that Freshet writes, described for others, as JSON Schema, as Avro, and the columns of some in Arrow."""
+"""Messages of topics, described for others as JSON Schema, as Avro, and some in Arrow: those that Freshet writes, and labels."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from freshet_graph.schemas.events import IdKind
 
-Written = Literal["embeddings", "scores", "arrival-scores", "dead-letters"]
+Written = Literal["embeddings", "scores", "arrival-scores", "dead-letters", "labels"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,8 @@ def _json_object(fields: dict[str, WrittenField], an_id: str | list[str] = "stri
     for name, field in fields.items():
         described = {"type": an_id} if field.json is None else field.json
         if field.nullable:
-            described = {**described, "type": [described["type"], "null"]}
+            of = described["type"]
+            described = {**described, "type": [*(of if isinstance(of, list) else [of]), "null"]}
         properties[name] = {**described, "description": field.about}
     return {"type": "object", "properties": properties, "required": list(properties)}
 
@@ -153,6 +154,17 @@ FIELDS: dict[Written, dict[str, WrittenField]] = {
             nullable=True,
         ),
     },
+    "labels": {
+        "event_id": _text("Id of the event that it is of; null: it is of a node.", nullable=True),
+        "node": WrittenField(None, None, "Id of the node that it is of; null: it is of an event.", True),
+        "label": WrittenField({"type": "integer"}, "int", "The label, int32."),
+        "t": WrittenField(
+            {"type": "number"},
+            {"type": "long", "logicalType": "timestamp-micros"},
+            "When it was decided: in JSON in seconds.",
+        ),
+        "source": _text("Who decided; the topic's key sources ranks them.", nullable=True),
+    },
     "dead-letters": {
         "topic": _text("Where the message was."),
         "partition": _whole("Its partition."),
@@ -171,9 +183,10 @@ def json_schema(kind: Written, ids: IdKind | None) -> dict[str, Any]:
     either: str | list[str] = (
         ["integer", "string"] if ids is None else "integer" if ids == "int" else "string"
     )
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": kind} | _json_object(
-        FIELDS[kind], either
-    )
+    described = _json_object(FIELDS[kind], either)
+    if kind == "labels":  # whose producers leave out what they do not have
+        described["required"] = [name for name, field in FIELDS[kind].items() if not field.nullable]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": kind} | described
 
 
 def avro_schema(kind: Written, ids: IdKind) -> dict[str, Any]:

@@ -34,6 +34,7 @@ class Totals:
 
     snapshots: int = 0
     events: int = 0
+    labels: int = 0
     refused: int = 0
     late: int = 0
     duplicates: int = 0
@@ -61,6 +62,7 @@ class StreamMetrics(SinkObserver):
         timed = partial(self._make, Histogram, buckets=COMMIT_BUCKETS)
 
         self._events = counter("stream_events", "Events in the log", "topic", "op")
+        self._labels = counter("stream_labels", "Labels in the log", "topic")
         self._refused = counter("stream_refused", "Refused messages", "topic", "reason")
         self._late = counter("stream_late", "Late events", "topic", "policy")
         self._duplicates = counter("stream_duplicates", "Events dropped by event_id")
@@ -152,6 +154,11 @@ class StreamMetrics(SinkObserver):
         """Events of one kind are in the log."""
         self._events.labels(self._graph, topic, op.name.lower()).inc(count)
         self.totals.events += count
+
+    def labels(self, topic: str, count: int) -> None:
+        """Labels of a label topic are in the log."""
+        self._labels.labels(self._graph, topic).inc(count)
+        self.totals.labels += count
 
     def refused(self, topic: str, reason: str, count: int, example: str) -> None:
         """Messages, or rows of one, are in the rejects."""

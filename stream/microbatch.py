@@ -67,6 +67,8 @@ class MicroBatch:
         tombstones: Null messages, and those without an event, skipped.
         converted: Events with an id that is a number although ids are text, or the reverse.
         quiet, skipped: See ``RawBatch``.
+        labels: Of a label topic, which has no events: its labels (``freshet_graph.stream.decode.labels.taken_schema``) in the
+            order of the messages.
     """
 
     topic: str
@@ -81,3 +83,4 @@ class MicroBatch:
     wall_time_us: int = field(default=0)
     quiet: Quiet | None = None
     skipped: int = 0
+    labels: pa.RecordBatch | None = None

@@ -14,6 +14,9 @@ class SinkObserver:
     def accepted(self, topic: str, op: Op, count: int) -> None:
         """Events of one kind are in the log."""
 
+    def labels(self, topic: str, count: int) -> None:
+        """Labels of a label topic are in the log."""
+
     def refused(self, topic: str, reason: str, count: int, example: str) -> None:
         """Messages, or rows of one, are in the rejects, without late events; with one as an example."""
 

@@ -18,11 +18,12 @@ from freshet_graph.stream.decode.encode import encode_json
 from freshet_graph.stream.decode.formats.interface import FORMATS
 from freshet_graph.stream.microbatch import MicroBatch
 from freshet_graph.stream.observer import SinkObserver
-from freshet_graph.stream.snapshots.border import HISTORY, Border
+from freshet_graph.stream.snapshots.border import HISTORY, HISTORY_LABELS, Border
 from freshet_graph.stream.snapshots.event_ids import EventIds
 from freshet_graph.stream.snapshots.event_time import EventClock, HoldingWatch, closed_by, place
 from freshet_graph.stream.snapshots.sealing import Run, runs_of, split_snapshots
 from freshet_graph.stream.store.errors import StoreError
+from freshet_graph.stream.store.log.labels import arrived, arrived_schema
 from freshet_graph.stream.store.log.refusals import example_of
 from freshet_graph.stream.store.log.sealed import COMMIT, tail_schema
 from freshet_graph.stream.store.log.writer import LogWriter
@@ -89,6 +90,8 @@ class Pending:
     max_tau: int | None = None
     events: list[Run] = field(default_factory=list)
     rejects: list[pa.Table] = field(default_factory=list)
+    labels: list[pa.Table] = field(default_factory=list)
+    labelled: Counter[str] = field(default_factory=Counter)
     positions: dict[Key, Position] = field(default_factory=dict)
     begins: dict[Key, int] = field(default_factory=dict)
     """First offset taken in per topic partition."""
@@ -123,6 +126,19 @@ class Pending:
             if entry["values"] != Reason.LATE:
                 self.refused[topic, entry["values"]] += entry["counts"]
                 self.examples[topic, entry["values"]] = example_of(rows, entry["values"]) or ""
+
+    def add_labels(self, key: Key, labels: pa.Table) -> None:
+        """Add labels, ``taken_schema``, of a topic partition."""
+        if labels.num_rows == 0:
+            return
+        labels = arrived(labels, key)
+        self.labels.append(labels)
+        self.labelled[key[0]] += labels.num_rows
+        self.bytes += labels.nbytes
+
+    def all_labels(self, ids: IdKind) -> pa.Table:
+        """All labels, ``arrived_schema``, in order of arrival."""
+        return pa.concat_tables([arrived_schema(ids).empty_table(), *self.labels])
 
     def all_rejects(self) -> pa.Table:
         """All refused messages, in order of arrival."""
@@ -302,12 +318,13 @@ class SnapshotSink:
             out_of_orderness_us=round(self._rules.lateness_s * US_PER_S),
             idle_timeout_s=self._rules.idle_timeout_s,
         )
+        self._kafka = config.kafka
         for key, position in writer.positions.items():
-            self._event_clock.restore(key, position.max_t_us)
+            if not self._has_labels(key):
+                self._event_clock.restore(key, position.max_t_us)
         self._holding = HoldingWatch(writer.header.interval_us, self._rules.idle_timeout_s)
         self._border = Border(writer.history)
         self._event_ids = known_ids(writer, config)
-        self._kafka = config.kafka
         self._published = writer.outbox.published
         self._begun_s = self._next_seal_s = self._last_commit_s = clock()
         self.pending, self.committing = Pending(), Pending()
@@ -325,9 +342,9 @@ class SnapshotSink:
         """Set the topic partitions being read.
 
         Each holds the watermark until it is heard of, even if it was never read; partitions of the log that are not among them
-        no longer do. By default they are those of the log and those offered.
+        no longer do. By default they are those of the log and those offered. Those of label topics never hold it.
         """
-        self._event_clock.assign(partitions)
+        self._event_clock.assign(key for key in partitions if not self._has_labels(key))
 
     def begin(self, key: Key, offset: int) -> None:
         """Set where a topic partition unknown to the log begins; the next commit records it."""
@@ -358,13 +375,14 @@ class SnapshotSink:
             self._make_room(key)
         events, rejects = rows_from(batch.events, start), rows_from(batch.rejects, start)
         latest = int(events["t"].to_numpy().max()) if events.num_rows else None
-        self._event_clock.hear(
-            key,
-            max_t_us=latest,
-            messages=batch.end_offset > max(start, batch.first_offset),
-            quiet=batch.quiet,
-            now_s=self._clock(),
-        )
+        if batch.labels is None:
+            self._event_clock.hear(
+                key,
+                max_t_us=latest,
+                messages=batch.end_offset > max(start, batch.first_offset),
+                quiet=batch.quiet,
+                now_s=self._clock(),
+            )
         pending = self.pending
         if known is None or batch.end_offset > known.next:
             pending.batches += 1
@@ -378,7 +396,10 @@ class SnapshotSink:
             pending.tombstones[batch.topic] += batch.tombstones
             pending.converted[batch.topic] += batch.converted
             pending.add_rejects(batch.topic, rejects)
-            self._accept(batch.topic, batch.partition, self._without_history(key, events))
+            if batch.labels is None:
+                self._accept(batch.topic, batch.partition, self._without_history(key, events))
+            else:
+                pending.add_labels(key, self._without_history(key, rows_from(batch.labels, start)))
         watermark_us = self._event_clock.partition_watermark_us(key)
         if watermark_us is not None:
             self._observer.watermark(batch.topic, batch.partition, watermark_us)
@@ -447,8 +468,11 @@ class SnapshotSink:
         self._begin(self._closed())
         return self._made(wait=True)
 
+    def _has_labels(self, key: Key) -> bool:
+        return key == HISTORY_LABELS or self._kafka.has_labels(key[0])
+
     def _without_history(self, key: Key, events: pa.Table) -> pa.Table:
-        """The events that the log's history lacks; the others are counted."""
+        """The events, or labels, that the log's history lacks; the others are counted."""
         repeated = self._border.in_history(key, events["offset"].to_numpy(), events["t"].to_numpy())
         if repeated is None:
             return events
@@ -544,6 +568,7 @@ class SnapshotSink:
             begins=pending.begins,
             tail=tail_rows(pending.events, closed, self._ids),
             rejects=pending.all_rejects(),
+            labels=pending.all_labels(self._ids),
             seal=seal,
             refused=pending.refused_by_reason(),
             late=pending.late.total(),
@@ -577,6 +602,8 @@ class SnapshotSink:
     def _report(self, pending: Pending, record: CommitRecord) -> None:
         for (topic, op), count in pending.accepted.items():
             self._observer.accepted(topic, op, count)
+        for topic, count in pending.labelled.items():
+            self._observer.labels(topic, count)
         for (topic, reason), count in pending.refused.items():
             self._observer.refused(topic, reason, count, pending.examples[topic, reason])
         for topic, count in pending.late.items():

@@ -25,7 +25,7 @@ from freshet_graph.stream.kafka.reader import Start
 from freshet_graph.stream.microbatch import MicroBatch, Quiet, RawBatch
 from freshet_graph.stream.pipeline import FROM_START, AppendFn, DecodeFn, StageFn, WakeFn
 
-VERSION = 1
+VERSION = 2
 
 _HEAD = struct.Struct("<BI")
 _LENGTH = struct.Struct("<Q")
@@ -41,16 +41,10 @@ class MicroBatchCoder(beam.coders.Coder):  # type: ignore[misc]  # Beam has no t
         """See ``Coder.encode``."""
         small = {name: getattr(value, name) for name in _PLAIN} | {"quiet": value.quiet}
         head = json.dumps(small).encode()
-        events = ipc_stream(value.events)
-        return b"".join(
-            (
-                _HEAD.pack(VERSION, len(head)),
-                head,
-                _LENGTH.pack(len(events)),
-                events,
-                ipc_stream(value.rejects),
-            )
-        )
+        parts = [value.events, value.rejects, *([] if value.labels is None else [value.labels])]
+        streams = [ipc_stream(part) for part in parts]
+        sized = [piece for stream in streams for piece in (_LENGTH.pack(len(stream)), stream)]
+        return b"".join((_HEAD.pack(VERSION, len(head)), head, *sized))
 
     def decode(self, encoded: bytes) -> MicroBatch:
         """See ``Coder.decode``; the columns lie in the bytes.
@@ -66,15 +60,16 @@ class MicroBatchCoder(beam.coders.Coder):  # type: ignore[misc]  # Beam has no t
             )
         place = _HEAD.size + length
         small = json.loads(encoded[_HEAD.size : place])
-        (events,) = _LENGTH.unpack_from(encoded, place)
-        place += _LENGTH.size
-        whole = pa.py_buffer(encoded)
+        whole, parts = pa.py_buffer(encoded), []
+        while place < len(encoded):
+            (size,) = _LENGTH.unpack_from(encoded, place)
+            place += _LENGTH.size
+            parts.append(_batch(whole.slice(place, size)))
+            place += size
         quiet = small.pop("quiet")
+        quiet = None if quiet is None else Quiet(*quiet)
         return MicroBatch(
-            **small,
-            quiet=None if quiet is None else Quiet(*quiet),
-            events=_batch(whole.slice(place, events)),
-            rejects=_batch(whole.slice(place + events)),
+            **small, quiet=quiet, **dict(zip(("events", "rejects", "labels"), parts, strict=False))
         )
 
     def is_deterministic(self) -> bool:

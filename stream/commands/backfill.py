@@ -39,6 +39,14 @@ def backfill(
         ),
     ],
     config_file: Annotated[Path, typer.Option("--config", help="The stream's configuration.")],
+    labels: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE",
+            help="A file of labels, Parquet or CSV with columns event_id or node, label, t, and maybe source and visible; read "
+            "before the events. May be repeated.",
+        ),
+    ] = None,
     until: Annotated[
         str | None,
         typer.Option(
@@ -75,22 +83,24 @@ def backfill(
 
         configure_logs(level=log_level, form=log_format, debug=debug)
         config = load_config(StreamConfig, config_file, require_parts)
-        paths, offsets = files, dict(map(_place, offset or []))
+        paths, labelled, offsets = list(files), list(labels or []), dict(map(_place, offset or []))
         with ExitStack() as stack:
             if any(map(is_store, files)):
-                if len(files) > 1 or until is not None or offset or reading.given:
+                if len(files) > 1 or labels or until is not None or offset or reading.given:
                     raise Failure(
                         "a store is cut again as a whole, and reading continues from its own offsets. Leave other files, "
-                        "--until, --offset and flags of files out"
+                        "--labels, --until, --offset and flags of files out"
                     )
-                path, offsets = log_as_file(files[0], config, stack.enter_context(scratch_folder("recut")))
-                paths = [str(path)]
+                folder = stack.enter_context(scratch_folder("recut"))
+                path, label_paths, offsets = log_as_file(files[0], config, folder)
+                paths, labelled = [str(path)], [str(one) for one in label_paths]
             progress = stack.enter_context(
                 counting("{:,} of {:,} rows read, {:,} snapshots sealed, {:,.0f} rows per second")
             )
             done = begin(
                 config,
                 paths,
+                labels=labelled,
                 until_us=None if until is None else _time_us(until),
                 offsets=offsets,
                 options=reading,
@@ -100,6 +110,7 @@ def backfill(
             "rows": done.history.rows,
             "events": done.events,
             "refused": done.refused,
+            "labels": done.labels,
             "after": done.history.after,
             "until": done.history.until_us / US_PER_S,
             "snapshots": done.snapshots,

@@ -49,11 +49,15 @@ def inspect(
 def _print_tables(store: str, description: dict[str, Any]) -> None:
     from freshet_graph.stream.store.log.refusals import as_rows
 
-    apart = ("lanes", "offsets", "refused_by_reason", "history", "assumptions")
+    apart = ("lanes", "offsets", "labels", "refused_by_reason", "history", "assumptions")
     rows = {key: value for key, value in description.items() if key not in apart}
     rows |= as_rows(description.get("refused_by_reason", {}))
     for key, value in (description.get("history") or {}).items():
         rows[f"history {key}"] = show_time(round(value * US_PER_S)) if key == "until" else value
+    labels = description.get("labels") or {}
+    rows |= {f"labels {key}": value for key, value in labels.items() if key != "by_source"}
+    for source, count in labels.get("by_source", {}).items():
+        rows[f"labels of {source or 'no source'}"] = count
     for topic, partitions in description.get("offsets", {}).items():
         rows[f"offsets of {topic}"] = ", ".join(f"{p}: {offset}" for p, offset in partitions.items())
     print_table(f"Store {store}", with_units(rows))

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from freshet_graph.schemas.config import Kafka, StreamConfig, Topic
+from freshet_graph.schemas.fields import Fields
 from freshet_graph.schemas.file_options import AS_EVENTS, FileOptions
 from freshet_graph.schemas.kafka_config import require_addresses
 from freshet_graph.stream.commands.schema import Format
@@ -53,6 +54,14 @@ def replay(
         ),
     ] = None,
     message_format: Format = "json",
+    labels: Annotated[
+        bool,
+        typer.Option(
+            "--labels",
+            help="The files have labels for a label topic: columns event_id or node, label, t, and maybe source. Parquet or CSV; "
+            "sent as json or arrow.",
+        ),
+    ] = False,
     rate: Annotated[float, typer.Option(min=0, help="Events per second; 0: as fast as possible.")] = 0.0,
     partitions: Annotated[
         int | None,
@@ -85,7 +94,9 @@ def replay(
         if not debug:
             logging.getLogger("kafka").setLevel(logging.CRITICAL)  # an error is this command's own sentence
         kafka = brokers(config, bootstrap, _version(api_version))
-        _require_readable(kafka, topic, message_format, config)
+        if labels and reading.given:
+            raise Failure("a file of labels has columns of fixed names. Leave flags of files out")
+        _require_readable(kafka, topic, message_format, config, labels=labels)
         with counting("{:,} of {:,} events sent, {:,.0f} per second") as progress:
             sent = replay_file(
                 files,
@@ -95,6 +106,7 @@ def replay(
                 rate=rate,
                 partitions=partitions,
                 reading=reading,
+                labels=labels,
                 progress=progress,
             )
         result = {"sent": sent.sent, "seconds": sent.seconds, "events_per_s": sent.events_per_s}
@@ -112,7 +124,9 @@ def brokers(file: Path | None, bootstrap: str | None, api_version: tuple[int, ..
     return Kafka.model_validate({**given, "topics": [Topic(name="any")]})
 
 
-def _require_readable(kafka: Kafka, name: str, message_format: str, file: Path | None) -> None:
+def _require_readable(
+    kafka: Kafka, name: str, message_format: str, file: Path | None, *, labels: bool
+) -> None:
     """Refuse to send messages that the configuration of the topic would read differently."""
     from freshet_graph.stream.decode.formats.interface import FORMATS
 
@@ -122,9 +136,24 @@ def _require_readable(kafka: Kafka, name: str, message_format: str, file: Path |
     place = f"topic {name} as {file} reads it"
     if topic.format != message_format:
         raise Failure(f"{place} has format {topic.format}. Give --format {topic.format}")
+    if labels != (topic.kind == "labels"):
+        what = "labels" if labels else "events"
+        raise Failure(
+            f"{place} has {topic.kind}, and these are {what}. Give --labels for files of labels only"
+        )
     plain = Topic(name=name, format=topic.format)
+    if labels:
+        has_source = topic.fields is not None and topic.fields.source is not None
+        names = [
+            "event_id" if topic.labels_events else "node",
+            "label",
+            "t",
+            *(["source"] if has_source else []),
+        ]
+        fields = Fields.model_validate({field: field for field in names})
+        plain = Topic(name=name, kind="labels", format=topic.format, fields=fields)
     plain.time_unit = FORMATS.find(message_format).default_unit
-    where = {"pattern": None, "start": None}  # neither changes how a message is read
+    where = {"pattern": None, "start": None, "sources": None}  # none changes how a message is read
     if topic.model_copy(update={"time_unit": topic.time_unit or plain.time_unit, **where}) != plain:
         raise Failure(
             f"{place} has fields, ops, id_prefix or a time_unit of its own, but replay sends events in Freshet's "

@@ -39,10 +39,10 @@ Format = Annotated[
 def schema(
     format_: Format = DEFAULT,
     of: Annotated[
-        Literal["events", "embeddings", "scores", "arrival-scores", "dead-letters"],
+        Literal["events", "labels", "embeddings", "scores", "arrival-scores", "dead-letters"],
         typer.Option(
             "--of",
-            help="Content of the messages: events of a producer, or what Freshet writes (json or avro).",
+            help="Content of the messages: events of a producer; labels of a label topic, or what Freshet writes (json or avro).",
         ),
     ] = "events",
     ids: Annotated[

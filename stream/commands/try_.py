@@ -73,8 +73,8 @@ def try_(
                 print(yaml.safe_dump(trial.proposal, sort_keys=False), end="")  # noqa: T201  a result, to copy
         if not trial.events:
             raise Failure(
-                f"none of {trial.messages:,} {'rows' if file is not None else 'messages'} became an event. The examples have the "
-                "reasons. Correct the fields, the format or the producer"
+                f"none of {trial.messages:,} {'rows' if file is not None else 'messages'} became an event or a label. The "
+                "examples have the reasons. Correct the fields, the format or the producer"
             )
 
     finish(body, debug=debug)
@@ -115,6 +115,6 @@ def _shown(result: dict[str, Any]) -> dict[str, Any]:
     for example in result["examples"]:
         place = f"partition {example['partition']}, offset" if "partition" in example else "offset"
         rows[f"{place} {example['offset']}"] = str(
-            example.get("event") or f"{example['reason']}: {example['sentence']}"
+            example.get("event") or example.get("label") or f"{example['reason']}: {example['sentence']}"
         )
     return rows

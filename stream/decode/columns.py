@@ -198,7 +198,7 @@ def canonical(
         "weight": _weights(names["weight"], arrays["weight"], rows, faults),
         "features": _features(names["features"], arrays["features"], rows),
         "feature_offset": _int32(names["feature_offset"], arrays["feature_offset"], rows, faults),
-        "label": _int32(names["label"], arrays["label"], rows, faults),
+        "label": _labels(names["label"], arrays["label"], rows, faults),
         "event_id": _event_ids(names["event_id"], arrays["event_id"], rows, faults),
     }
     schema = draft_schema(ids)
@@ -399,6 +399,11 @@ def _int32(name: str, column: pa.Array | None, rows: int, faults: Faults) -> pa.
     if pt.is_int32(column.type):
         return column
     return pc.cast(_integers(name, column, -(2**31), 2**31 - 1, faults), pa.int32())
+
+
+def _labels(name: str, column: pa.Array | None, rows: int, faults: Faults) -> pa.Array:
+    is_boolean = column is not None and pt.is_boolean(column.type)
+    return pc.cast(column, pa.int32()) if is_boolean else _int32(name, column, rows, faults)
 
 
 def _ops(name: str, column: pa.Array | None, dst: pa.Array, faults: Faults) -> pa.Array:

@@ -21,6 +21,7 @@ from freshet_graph.stream.decode.beside import BesideFields
 from freshet_graph.stream.decode.confluent import SchemaHeader
 from freshet_graph.stream.decode.features import MadeFeatures
 from freshet_graph.stream.decode.formats.interface import MessageFormat, UnavailableError, create_format
+from freshet_graph.stream.decode.labels import LabelRows, require_label
 from freshet_graph.stream.decode.reading import REFUSAL_SCHEMA, DecodedRows, Limits, refused_alike, renumbered
 from freshet_graph.stream.decode.validate import Draft, Faults, Rules, check
 from freshet_graph.stream.microbatch import MicroBatch, RawBatch
@@ -148,6 +149,9 @@ class Decoder:
     def __init__(
         self, topic: Topic, config: StreamConfig, *, now_us: Callable[[], int] = wall_time_us
     ) -> None:
+        self._labels = LabelRows(topic, config.ids) if topic.kind == "labels" else None
+        if topic.labels_events:  # whose ids are text, whatever those of nodes are
+            config = config.model_copy(update={"ids": "string"})
         self.config = config
         self._now_us = now_us
         self._format = create_format(topic, config.kafka, config.ids)
@@ -159,7 +163,7 @@ class Decoder:
         many = topic.many_keys
         paths = () if many is None or topic.fields is None else topic.fields.paths()
         # An id of the whole message would make all its events but one repeats.
-        self._numbers_ids = any(
+        self._numbers_ids = self._labels is None and any(
             name == "event_id" and (isinstance(keys[0], RecordColumn) or keys[: len(many or ())] != many)
             for name, _, keys in paths
         )
@@ -258,19 +262,21 @@ class Decoder:
             accepted.append(self._placed(events, offsets[messages], rows))
             refusals += refused
         is_last = done == len(lengths)
+        events = _joined(accepted, self._schema, in_order=not len(blank))
         batch = MicroBatch(
             topic=raw.topic,
             partition=raw.partition,
             first_offset=raw.first_offset,
             end_offset=raw.end_offset if is_last else int(offsets[done]),
             high_watermark=raw.high_watermark,
-            events=_joined(accepted, self._schema, in_order=not len(blank)),
+            events=events if self._labels is None else events[:0],
             rejects=_rejects(raw, offsets, refusals),
             tombstones=_count(lengths[:done] < 0) - _count(lengths[blank] < 0) + len(answers.empty),
-            converted=answers.converted,
+            converted=0 if self._labels is not None else answers.converted,
             wall_time_us=now_us,
             quiet=raw.quiet if is_last else None,
             skipped=raw.skipped if first == 0 else 0,
+            labels=None if self._labels is None else self._labels.of(events),
         )
         return batch, first + done
 
@@ -328,13 +334,17 @@ class Decoder:
     def _checked(self, rows: DecodedRows, rules: Rules) -> tuple[_Events, list[pa.Table]]:
         """The rows that keep the rules, and the refusals of the others."""
         rows = self._made_features.made(rows)
+        if self._labels is not None:
+            require_label(rows.draft, self._shown)
         check(rows.draft, rules, self._shown)
         faults = rows.draft.faults
         accepted, named = faults.accepted, rows
         if self._format.atomic and not accepted.all():
             accepted, faults = _together(rows.messages, faults)
             named = replace(rows, rows=None)
-        refused = _refused_rows(named, faults)
+        refused = _refused_rows(
+            named, faults, self._labels.as_labels if self._labels is not None else _as_it_is
+        )
         events = rows.draft.events(accepted)
         for wanted, column in zip(self._events, events.columns, strict=True):
             if column.null_count and not wanted.nullable:
@@ -393,7 +403,13 @@ def _together(messages: Int64, faults: Faults) -> tuple[Bool, Faults]:
     return ~np.isin(messages, refused), only
 
 
-def _refused_rows(rows: DecodedRows, faults: Faults) -> list[pa.Table]:
+def _as_it_is(rows: pa.RecordBatch) -> pa.RecordBatch:
+    return rows
+
+
+def _refused_rows(
+    rows: DecodedRows, faults: Faults, shown: Callable[[pa.RecordBatch], pa.RecordBatch]
+) -> list[pa.Table]:
     if faults.accepted.all():
         return []
     if rows.rows is None:
@@ -406,7 +422,7 @@ def _refused_rows(rows: DecodedRows, faults: Faults) -> list[pa.Table]:
         table = refused_alike(rows.messages[which], reason, sentences)
         within = pa.array(rows.rows[which], pa.int32())
         # The row, not the message's first bytes again.
-        texts = row_texts(rows.draft.batch.take(pa.array(which)))
+        texts = row_texts(shown(rows.draft.batch.take(pa.array(which))))
         columns = [table[0], within, table[2], table[3], texts]
         tables.append(pa.Table.from_arrays(columns, schema=REFUSAL_SCHEMA))
     return tables

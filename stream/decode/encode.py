@@ -125,6 +125,50 @@ def _json_lines(batch: pa.RecordBatch, unit: TimeUnit) -> pa.Array:
     return pc.binary_join_element_wise(*pieces, "}", "", null_handling="replace", null_replacement="")
 
 
+LABEL_FORMATS = ("json", "arrow")
+"""The formats that labels are written in."""
+
+
+class LabelMessages:
+    """Writes labels, read as node events (``stream.decode.labels``), as messages of a label topic without ``fields``.
+
+    Args:
+        message_format: ``json``, a label per message with ``t`` in seconds, or ``arrow``.
+        of_events: Whether they are labels of events, not of nodes.
+    """
+
+    def __init__(self, message_format: str, *, of_events: bool) -> None:
+        self._encode = {"json": self._json, "arrow": self._arrow}[message_format]
+        self._of = "event_id" if of_events else "node"
+
+    def encode(self, rows: pa.RecordBatch) -> Iterator[tuple[bytes, int | None]]:
+        """See ``MessageFormat.encode``."""
+        return self._encode(rows)
+
+    def _json(self, rows: pa.RecordBatch) -> Iterator[tuple[bytes, int | None]]:
+        pieces = [
+            f'{{"{self._of}":',
+            _json_ids(rows["src"]),
+            ',"label":',
+            pc.cast(rows["label"], pa.string()),
+        ]
+        pieces += [
+            ',"t":',
+            _json_times(rows["t"], "s"),
+            _optional(',"source":', _quoted(rows["event_id"])),
+            "}",
+            "",
+        ]
+        lines = pc.binary_join_element_wise(*pieces, null_handling="replace", null_replacement="")
+        return ((line.encode(), row) for row, line in enumerate(lines.to_pylist()))
+
+    def _arrow(self, rows: pa.RecordBatch) -> Iterator[tuple[bytes, int | None]]:
+        names = [self._of, "label", "t", "source"]
+        columns = [rows[name] for name in ("src", "label", "t", "event_id")]
+        for value in encode_arrow(pa.RecordBatch.from_arrays(columns, names=names)):
+            yield value, None
+
+
 def _optional(key: str, text: pa.Array) -> pa.Array:
     """The key and the text; null where the text is null."""
     return pc.binary_join_element_wise(key, text, "")

@@ -297,7 +297,7 @@ def read_message(raw: bytes, ids: IdKind, unit: TimeUnit, mapping: Mapping = NAT
         RefusedError: With the reason and a sentence that names the field.
     """
     fields = _fields(raw, mapping)
-    if "node" in fields:
+    if "node" in fields or mapping.of_nodes:
         return _node_event(fields, ids, unit)
     return _edge_event(fields, ids, unit)
 
@@ -312,7 +312,7 @@ def _edge_event(fields: _Fields, ids: IdKind, unit: TimeUnit) -> JsonRow:
         weight=_weight(fields),
         features=_values(fields, "features"),
         feature_offset=None,
-        label=_integer(fields, "label", 32),
+        label=_label(fields),
         event_id=_event_id(fields),
         written=fields.written(),
         converted=fields.converted(ids),
@@ -339,7 +339,7 @@ def _node_event(fields: _Fields, ids: IdKind, unit: TimeUnit) -> JsonRow:
         weight=_weight(fields),
         features=features if values is None else values,
         feature_offset=offset,
-        label=_integer(fields, "label", 32),
+        label=_label(fields),
         event_id=_event_id(fields),
         written=fields.written(),
         converted=fields.converted(ids),
@@ -632,6 +632,11 @@ def _integer(fields: _Fields, name: str, bits: int) -> int | None:
     if not _is_number(value):
         _wrong(fields.shown(name), value, "an integer")
     return _whole(fields.shown(name), value, bits, Reason.WRONG_TYPE)
+
+
+def _label(fields: _Fields) -> int | None:
+    value = fields.get("label")
+    return int(value) if isinstance(value, bool) else _integer(fields, "label", 32)
 
 
 def _event_id(fields: _Fields) -> str | None:

@@ -72,6 +72,7 @@ class Mapping:
         many: Keys of the array whose elements are events; None: a message is one. Paths lead through it.
         text: Keys of a text that is JSON, to which paths lead; None: there is none.
         scales: Keys of decimals in bytes, each with its scale.
+        called: The fields of a label that are read as another one, and their names in sentences.
     """
 
     paths: tuple[tuple[Target, PathKeys], ...] = tuple(((name, 0), (name,)) for name in FIELDS)
@@ -86,6 +87,7 @@ class Mapping:
     many: PathKeys | None = None
     text: PathKeys | None = None
     scales: tuple[tuple[PathKeys, int], ...] = ()
+    called: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, topic: Topic) -> Self:
@@ -94,9 +96,13 @@ class Mapping:
         more["text"] = path_keys(topic.json_text) if topic.json_text is not None else None
         more["scales"] = tuple((path_keys(path), scale) for path, scale in (topic.scale or {}).items())
         if topic.fields is not None:
-            paths = tuple(((name, part), keys) for name, part, keys in topic.fields.paths())
+            read_as = topic.fields.read_as
+            paths = tuple(
+                ((read_as.get(name, name), part), keys) for name, part, keys in topic.fields.paths()
+            )
             listed = topic.fields.features
-            more |= {"paths": paths, "mapped": True}
+            called = tuple((field, name) for name, field in read_as.items())
+            more |= {"paths": paths, "mapped": True, "called": called}
             if isinstance(listed, list):
                 hashed = tuple(one.width if isinstance(one, HashFeature) else 0 for one in listed)
                 more |= {"feature_parts": len(listed), "hashed": hashed}
@@ -175,6 +181,11 @@ class Mapping:
         return frozenset(name for (name, _), _ in self.paths)
 
     @cached_property
+    def of_nodes(self) -> bool:
+        """Whether every message is of a node, because no field is an end of an edge."""
+        return self.mapped and "node" in self.names and not {"src", "dst"} & (self.names | self.elsewhere)
+
+    @cached_property
     def ops(self) -> dict[str, Op]:
         """The meaning of each word of op."""
         return dict(self.words)
@@ -192,10 +203,11 @@ class Mapping:
 
     def shown(self, name: str, part: int = 0) -> str:
         """A field in a sentence: its name, and its path if it differs."""
+        called = dict(self.called).get(name, name)
         for target, keys in self.paths:
             if target == (name, part):
-                return name if keys == (name,) else f"{name} ({'.'.join(keys)})"
-        return name
+                return called if keys == (called,) else f"{called} ({'.'.join(keys)})"
+        return called
 
     def column(self, name: str) -> str:
         """A column of events in a sentence: its name, and the path that it comes from if there is one other path."""
@@ -203,8 +215,8 @@ class Mapping:
         given = [field for field in FIELDS_OF.get(name, (name,)) if field in known]
         if not self.mapped or len(given) != 1 or (name == "features" and self.feature_parts):
             return name
-        shown_name = self.shown(given[0])
-        return name if shown_name == given[0] else f"{name} {shown_name[shown_name.index('(') :]}"
+        shown_name, called = self.shown(given[0]), dict(self.called).get(given[0], name)
+        return f"{called} {shown_name[shown_name.index('(') :]}" if "(" in shown_name else called
 
 
 NATIVE = Mapping()

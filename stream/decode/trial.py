@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from freshet_graph.schemas.config import Kafka, SchemaRegistry, StreamConfig, Topic
+from freshet_graph.schemas.events import US_PER_S
 from freshet_graph.schemas.fields import Fields
 from freshet_graph.schemas.file_options import FileOptions
 from freshet_graph.stream.decode.columns import id_kind
@@ -41,7 +42,7 @@ class Trial:
 
     Attributes:
         messages: Messages or rows that were looked at.
-        events: Events that they became.
+        events: Events, or labels, that they became.
         refused: How many were refused for each reason.
         fields: The path or column of each field of an event, as read; as proposed if nothing could be read.
         examples: The first events and refusals by offset, or by row from 0.
@@ -189,13 +190,17 @@ def _decoded(topic: Topic, config: StreamConfig, raws: Sequence[RawBatch]) -> tu
     decoder = Decoder(topic, config)
     batches = [decoder.decode(raw) for raw in raws]
     refused = [reject for batch in batches for reject in batch.rejects.to_pylist()]
-    examples = [example for batch in batches for example in _events(batch.events, partition=batch.partition)][
-        :_SHOWN
-    ]
+    shown = (
+        _events(batch.events, partition=batch.partition)
+        if batch.labels is None
+        else _labels(batch.labels, partition=batch.partition)
+        for batch in batches
+    )
+    examples = [example for some in shown for example in some][:_SHOWN]
     keys = ("partition", "offset", "reason", "sentence")
     trial = Trial(
         sum(len(raw.values) for raw in raws),
-        sum(batch.events.num_rows for batch in batches),
+        sum((batch.events if batch.labels is None else batch.labels).num_rows for batch in batches),
         dict(Counter(reject["reason"] for reject in refused)),
         {},
         [*examples, *_refusals({key: reject[key] for key in keys} for reject in refused)],
@@ -210,6 +215,15 @@ def _events(events: pa.Table | pa.RecordBatch, **place: int) -> list[dict[str, A
     offsets = shown["offset"].to_pylist()
     messages = encode_json(shown)
     return [{**place, "offset": o, "event": json.loads(m)} for o, m in zip(offsets, messages, strict=True)]
+
+
+def _labels(labels: pa.RecordBatch, **place: int) -> list[dict[str, Any]]:
+    shown = []
+    for label in labels.slice(0, _SHOWN).to_pylist():
+        offset, t_us = label.pop("offset"), label.pop("t")
+        given = {name: value for name, value in label.items() if value is not None}
+        shown.append({**place, "offset": offset, "label": {**given, "t": t_us / US_PER_S}})
+    return shown
 
 
 def _refusals(refused: Iterator[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -12,9 +12,23 @@ import structlog
 from freshet_graph.schemas.config import StreamConfig
 from freshet_graph.schemas.events import US_PER_S, show_time
 from freshet_graph.schemas.file_options import AS_EVENTS, FileOptions, flag_of
-from freshet_graph.schemas.store import HistoryEnd, HistoryRecord, Key, Position
+from freshet_graph.schemas.store import (
+    FORMAT_VERSION,
+    LABELS_NAMED,
+    HistoryEnd,
+    HistoryRecord,
+    Key,
+    Position,
+)
 from freshet_graph.stream.decode.files import listed
-from freshet_graph.stream.decode.history_file import Survey, count_from, read_polls, survey
+from freshet_graph.stream.decode.history_file import (
+    Survey,
+    count_from,
+    label_polls,
+    label_rows,
+    read_polls,
+    survey,
+)
 from freshet_graph.stream.decode.validate import Rules
 from freshet_graph.stream.kafka.broker_clock import BrokerClock
 from freshet_graph.stream.kafka.present import Present
@@ -23,7 +37,7 @@ from freshet_graph.stream.microbatch import MicroBatch
 from freshet_graph.stream.service.failure import Failure
 from freshet_graph.stream.service.full_disk import room_to_begin
 from freshet_graph.stream.sink import SnapshotSink, log_header
-from freshet_graph.stream.snapshots.border import HISTORY
+from freshet_graph.stream.snapshots.border import HISTORY, HISTORY_LABELS
 from freshet_graph.stream.store.errors import OffsetGapError
 from freshet_graph.stream.store.log.commits import (
     fingerprint,
@@ -49,6 +63,7 @@ class Backfilled:
         seconds: From the first row to the last commit.
         events: Events of the history in the log, of all runs; None: Kafka's came before they were counted.
         refused: Rows refused, of all runs; None as for ``events``.
+        labels: Labels in the log, of all runs.
     """
 
     history: HistoryRecord
@@ -57,12 +72,14 @@ class Backfilled:
     seconds: float
     events: int | None
     refused: int | None
+    labels: int
 
 
 def backfill(
     config: StreamConfig,
     files: Sequence[str | Path],
     *,
+    labels: Sequence[str | Path] = (),
     until_us: int | None = None,
     offsets: Mapping[Key, int] | None = None,
     options: FileOptions = AS_EVENTS,
@@ -79,6 +96,7 @@ def backfill(
     Args:
         config: The stream's.
         files: Files, globs and folders; all files are read in order of their first times.
+        labels: Files of labels, which are read before the events: each label is visible from its own time on.
         until_us: Events before it come from the files, later ones from Kafka; None: all of the files, which is refused
             if topics have messages and ``offsets`` doesn't name them.
         offsets: Where Kafka is read from, whatever the times. Other topic partitions begin with their first retained
@@ -92,7 +110,7 @@ def backfill(
         StoreError: The log is busy, damaged or made for something else, or Kafka doesn't reach back far enough.
         OSError: The disk refuses.
     """
-    files = listed(files)
+    files, labels = listed(files), listed(labels)
     with room_to_begin(config.store), LogWriter.open(config.store, log_header(config)) as writer:
         if writer.may_begin_with_history:
             writer.begin_with(intended(files))
@@ -104,16 +122,23 @@ def backfill(
         rules = Rules.of(config, _present_us(config))
         if writer.may_begin_with_history:
             history, ordered = _plan(
-                config, rules, files, until_us, dict(offsets or {}), options, writer.positions
+                config, rules, files, labels, until_us, dict(offsets or {}), options, writer.positions
             )
             history = writer.begin_with(history)
         else:
             assert writer.history is not None
-            history, ordered = writer.history, _same(writer.history, files, until_us, offsets, options)
+            history, ordered = (
+                writer.history,
+                _same(writer.history, files, labels, until_us, offsets, options),
+            )
         begun_s, first = time.monotonic(), rows_read(writer.positions)
         sealed = len(writer.snapshots)
         sink = SnapshotSink(writer, _in_file_order(config, history))
         sink.assign([HISTORY])
+        for batch in _label_polls(config, rules, history, labels, writer.positions):
+            sink.offer(batch)
+            sink.advance()
+        sink.flush()  # with events in their commit, labels would be visible after these
 
         def reached(read: int) -> None:
             progress(read, history.rows, len(writer.snapshots) - sealed)
@@ -126,7 +151,7 @@ def backfill(
         while sink.seal_before(history.until_us) is not None:
             reached(history.rows)
         # All of the log is the history, though Kafka's partitions may have positions: record its counts.
-        if first < history.rows or set(writer.positions) <= {HISTORY}:
+        if first < history.rows or set(writer.positions) <= {HISTORY, HISTORY_LABELS}:
             last = writer.last
             history = writer.history_read(
                 events=writer.totals.events + (last.tail_events if last else 0),
@@ -140,6 +165,7 @@ def backfill(
             seconds=time.monotonic() - begun_s,
             events=history.events,
             refused=history.refused,
+            labels=writer.last.num_labels if writer.last else 0,
         )
 
 
@@ -158,13 +184,14 @@ def _plan(
     config: StreamConfig,
     rules: Rules,
     files: Sequence[Path],
+    labels: Sequence[Path],
     until_us: int | None,
     offsets: dict[Key, int],
     options: FileOptions,
     positions: Mapping[Key, Position],
 ) -> tuple[HistoryRecord, list[Path]]:
     """Survey the files, and find the ends of the topics; ``positions`` are those of a log that has taken nothing in."""
-    _require_distinct(files)
+    _require_distinct([*files, *labels])
     surveyed = sorted(
         ((survey(path, rules, options), path) for path in files), key=lambda pair: pair[0].first_us or 0
     )
@@ -174,6 +201,8 @@ def _plan(
         remark = next((s.remark for s in surveys if s.remark), "")
         raise Failure(f"{', '.join(map(str, files))}: no row has a time within time_bounds{remark}")
     ends = _ends(config, offsets, positions)
+    if not labels:  # then those of Kafka are all taken, whatever their times
+        ends = [end for end in ends if end.start is not None or not config.kafka.has_labels(end.topic)]
     until = until_us
     if until is None:
         until = max(times) + 1
@@ -184,12 +213,15 @@ def _plan(
                 "only a part of it. A later time reads all of the files. Or name offsets"
             )
     history = HistoryRecord(
+        format_version=LABELS_NAMED if labels else FORMAT_VERSION,
         files=[fingerprint(path, s.rows) for s, path in surveyed],
         until_us=until,
         rows=sum(s.rows for s in surveys),
         after=0 if until > max(times) else sum(count_from(path, rules, until, options) for path in ordered),
         disorder_us=_disorder_us(surveys),
         ends=ends,
+        labels=[fingerprint(path, label_rows(path)) for path in labels],
+        labels_until_us=until_us,
         reading=options.given,
     )
     _require_reach(config, history, ())
@@ -274,11 +306,17 @@ def _ends(
 def _same(
     history: HistoryRecord,
     files: Sequence[Path],
+    labels: Sequence[Path],
     until_us: int | None,
     offsets: Mapping[Key, int] | None,
     options: FileOptions,
 ) -> list[Path]:
-    """The files in the order of the earlier try; files and options must be the same."""
+    """The files of events in the order of the earlier try; files and options must be the same."""
+    known_labels = [(file.bytes, file.checksum) for file in history.labels]
+    if known_labels != [(file.bytes, file.checksum) for file in (fingerprint(path, 0) for path in labels)]:
+        raise Failure(
+            f"the log's history has {names(history.labels) or 'no files'} of labels. Give the same files, or choose a new store"
+        )
     given = {path: fingerprint(path, 0) for path in files}
     ordered = []
     for known in history.files:
@@ -332,6 +370,36 @@ def _polls(
                 start=max(0, start - first),
                 until_us=history.until_us,
                 options=_options(history),
+            )
+        first += file.rows
+
+
+def _label_polls(
+    config: StreamConfig,
+    rules: Rules,
+    history: HistoryRecord,
+    files: Sequence[Path],
+    positions: Mapping[Key, Position],
+) -> Iterator[MicroBatch]:
+    """The labels that the log lacks, rows counted over all files."""
+    rankings = [topic.sources for topic in config.kafka.topics if topic.sources is not None]
+    if files and any(ranking != rankings[0] for ranking in rankings):
+        raise Failure(
+            "label topics rank their sources differently, and a file of labels has one ranking. Give them the same sources"
+        )
+    begun, first = positions.get(HISTORY_LABELS), 0
+    start = 0 if begun is None else begun.next
+    for file, path in zip(history.labels, files, strict=True):
+        if start < first + file.rows:
+            yield from label_polls(
+                path,
+                config,
+                rules,
+                key=HISTORY_LABELS,
+                first=first,
+                start=max(0, start - first),
+                until_us=history.labels_until_us,
+                sources=rankings[0] if rankings else None,
             )
         first += file.rows
 

@@ -101,7 +101,8 @@ class HeldTopics:
 
     Args:
         config: Of the stream.
-        positions: Of the log, when the job starts. A topic of which it has an event is never held.
+        positions: Of the log, when the job starts. A topic of which it has an event is never held, nor a label topic that it
+            has read from.
         clock: Seconds.
 
     Attributes:
@@ -118,7 +119,11 @@ class HeldTopics:
         self.by_name: dict[str, HeldTopic] = {}
         self._patience_s, self._clock = config.snapshots.commit_every_s, clock
         self._kafka = config.kafka
-        self._passing = {topic for (topic, _), position in positions.items() if position.max_t_us is not None}
+        self._passing = {
+            topic
+            for (topic, _), position in positions.items()
+            if position.max_t_us is not None or (position.next and self._kafka.has_labels(topic))
+        }
         self._suspects: dict[str, _Suspect] = {}
 
     def begin(self) -> None:
@@ -136,9 +141,10 @@ class HeldTopics:
         counted = suspect.passed + sum(map(_reasons, suspect.waiting), Counter())
         decisive = _messages(batch)[: HOLD_MESSAGES - counted.total()]
         counted += Counter(decisive["reason"].to_pylist())
-        enough, accepted = counted.total() == HOLD_MESSAGES, batch.events.num_rows > 0
+        rows = batch.events if batch.labels is None else batch.labels
+        enough, accepted = counted.total() == HOLD_MESSAGES, rows.num_rows > 0
         if enough:  # what comes after the last of them decides nothing
-            accepted = pc.any(pc.less_equal(batch.events["offset"], decisive["offset"][-1])).as_py() or False
+            accepted = pc.any(pc.less_equal(rows["offset"], decisive["offset"][-1])).as_py() or False
         for reject in decisive.to_pylist():
             suspect.first.setdefault(reject["reason"], reject)
         mended = {reason: count for reason, count in counted.items() if reason in MENDED_BY}

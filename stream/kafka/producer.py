@@ -18,9 +18,11 @@ from freshet_graph.schemas.config import Kafka, Topic
 from freshet_graph.schemas.errors import one_line
 from freshet_graph.schemas.file_options import AS_EVENTS, FileOptions
 from freshet_graph.stream.decode.columns import id_kind
-from freshet_graph.stream.decode.encode import EventTooLongError
-from freshet_graph.stream.decode.files import read_events
+from freshet_graph.stream.decode.encode import LABEL_FORMATS, EventTooLongError, LabelMessages
+from freshet_graph.stream.decode.files import listed, read_events
 from freshet_graph.stream.decode.formats.interface import MessageFormat, UnavailableError, create_format
+from freshet_graph.stream.decode.history_file import label_drafts, label_ids
+from freshet_graph.stream.decode.validate import Rules
 from freshet_graph.stream.kafka.client import IN_ORDER, WRITING, client_settings, connected, kafka_failures
 from freshet_graph.stream.kafka.greeting import greet
 from freshet_graph.stream.kafka.topics import ensure_topic
@@ -136,7 +138,7 @@ def replay(
     settings: dict[str, Any],
     bootstrap: str,
     topic: str,
-    message_format: MessageFormat,
+    message_format: MessageFormat | LabelMessages,
     rate: float = 0.0,
     partitions: int | None = None,
     progress: Callable[[int], None] = lambda sent: None,
@@ -243,6 +245,7 @@ def replay_file(
     rate: float = 0.0,
     partitions: int | None = None,
     reading: FileOptions = AS_EVENTS,
+    labels: bool = False,
     progress: Callable[[int, int], None] = lambda sent, events: None,
 ) -> Replayed:
     """Send the events of a file to a topic, in file order, like ``freshet-stream replay``.
@@ -255,6 +258,7 @@ def replay_file(
         rate: Events per second; 0: as fast as possible.
         partitions: Of a new topic (default 1); events are distributed by the hash of ``src``.
         reading: How files are read.
+        labels: Whether they are files of labels, for a label topic; each label goes where its event's or node's id leads.
         progress: Called with the events sent, and all events.
 
     Raises:
@@ -265,14 +269,44 @@ def replay_file(
         given = {"bootstrap": kafka, "topics": [{"name": topic, "format": message_format}]}
         kafka = validated(Kafka, given, "brokers")
     greet(kafka, f"writing to topic {topic}")
-    events = read_events(file, options=reading).events
+    encoder: MessageFormat | LabelMessages
+    if labels:
+        events, encoder = _labels(listed(file), message_format)
+    else:
+        events = read_events(file, options=reading).events
+        plain = Topic(name=topic, format=message_format)
+        encoder = create_format(plain, kafka, id_kind(events.schema))
     return replay(
         events,
         settings=client_settings(kafka),
         bootstrap=kafka.bootstrap,
         topic=topic,
-        message_format=create_format(Topic(name=topic, format=message_format), kafka, id_kind(events.schema)),
+        message_format=encoder,
         rate=rate,
         partitions=partitions,
         progress=lambda sent: progress(sent, len(events)),
     )
+
+
+def _labels(files: Sequence[Path], message_format: str) -> tuple[pa.Table, LabelMessages]:
+    """The labels of files, read as node events, and what writes them."""
+    if message_format not in LABEL_FORMATS:
+        raise Failure(
+            f"labels are sent as {' or '.join(LABEL_FORMATS)}, not as {message_format}. Give --format"
+        )
+    tables: list[pa.RecordBatch] = []
+    of_events: set[bool] = set()
+    for path in files:
+        ids = label_ids(path)
+        for one in label_drafts(path, ids, Rules(ids, offline=True)):
+            draft = one.draft
+            for row in draft.faults.refused_rows()[:1]:
+                raise Failure(
+                    f"{path}, row {one.row + int(row) + 1}: {draft.faults.of(int(row))[1]} (rows count from 1, without the "
+                    "header)"
+                )
+            tables.append(draft.events())
+            of_events.add(one.made.of_events)
+    if len(of_events) > 1:
+        raise Failure("some files have labels of events, others of nodes. Send them to a topic each")
+    return pa.Table.from_batches(tables), LabelMessages(message_format, of_events=of_events != {False})

@@ -8,6 +8,9 @@ from freshet_graph.stream.arrays.kinds import Bool, Int64
 HISTORY: Final[Key] = ("file:history", 0)
 """The topic partition of history files in the log; a Kafka topic can't have a colon."""
 
+HISTORY_LABELS: Final[Key] = ("file:labels", 0)
+"""That of the history's files of labels."""
+
 
 class Border:
     """Decides which events of Kafka the history has already.

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 
 from freshet_graph.schemas.events import Op, Reason, show_time
 from freshet_graph.schemas.quality import FIGURES
@@ -30,7 +31,17 @@ ASSUMPTIONS = (
 """How to read the figures."""
 
 _OF_NOW = frozenset(
-    {"committed", "open_events", "late", "refused", "refused_by_reason", "duplicates", "offsets", "history"}
+    {
+        "committed",
+        "open_events",
+        "labels",
+        "late",
+        "refused",
+        "refused_by_reason",
+        "duplicates",
+        "offsets",
+        "history",
+    }
 )
 """Keys about the newest commit."""
 
@@ -80,6 +91,7 @@ def _inspect(store: str | Place, as_of: AsOf | None) -> dict[str, Any]:
         "open_events": last.tail_events if last else 0,
         "nodes": newest.num_nodes if newest else 0,
         "live_edges": _live_edges(log, lanes, end),
+        "labels": _labels(log),
         "late": last.late if last else 0,
         "refused": sum(refused.values()),
         "refused_by_reason": as_json(newest_refused(log, refused)),
@@ -95,6 +107,23 @@ def _inspect(store: str | Place, as_of: AsOf | None) -> dict[str, Any]:
         if as_of is None
         else {key: value for key, value in description.items() if key not in _OF_NOW}
     )
+
+
+def _labels(log: LogReader) -> dict[str, Any] | None:
+    """The labels of label topics; None: the log never had one."""
+    if log.last is None or not log.last.num_labels:
+        return None
+    labels = log.labels()
+    by_source = labels["source"].fill_null("").value_counts().to_pylist()
+    newest = pc.max(labels["visible_us"]).as_py()
+    return {
+        "taken": log.last.num_labels,
+        "kept": labels.num_rows,
+        "of_nodes": labels.num_rows - labels["node"].null_count,
+        "newest_commit": labels["commit"][-1].as_py() if labels.num_rows else None,
+        "visible": None if newest is None else show_time(newest),
+        "by_source": {count["values"]: count["counts"] for count in by_source},
+    }
 
 
 def _totals(log: LogReader, end: int) -> LogTotals:

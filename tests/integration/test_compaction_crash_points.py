@@ -58,8 +58,8 @@ def test_a_kill_at_every_point_of_a_compaction_loses_nothing(processes, before, 
     assert [log_content(store, FIRST), *(seen(store, chosen.name, FIRST) for chosen in LANES)] == shown
     compact(store, Keep(snapshots=AGAIN), always=True)
     assert verify(store).problems == []
-    # Two copies of a record and its rows for log and lanes, a base each, and the ids: nothing is left over.
-    assert len(index_files(store)) == 3 * 5 + 1
+    # Two copies of a record and its rows for log and lanes, a base each, the ids and the labels: nothing is left over.
+    assert len(index_files(store)) == 3 * 5 + 2
     assert LogReader(store).snapshots.first == FIRST
 
 

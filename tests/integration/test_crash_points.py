@@ -5,7 +5,7 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pytest
-from crash_job import seal_everything
+from crash_job import NUM_LABELS, seal_everything
 
 from freshet_graph.schemas.events import event_schema
 from freshet_graph.stream.store.crash import CRASH_POINTS
@@ -46,6 +46,7 @@ def test_a_kill_at_every_crash_point_changes_no_sealed_byte(
         assert verify_log(tmp_path).problems == []
     assert run_job(processes, tmp_path) == 0
     assert sealed_files(tmp_path) == sealed_files(undisturbed)
+    assert labels(tmp_path) == labels(undisturbed)
     assert verify_log(tmp_path).problems == []
     assert leftovers(tmp_path) == []
 
@@ -57,6 +58,7 @@ def test_a_chain_of_kills_changes_no_sealed_byte(
         assert run_job(processes, tmp_path, f"{point}:2") == -signal.SIGKILL, f"{point} was not reached"
     assert run_job(processes, tmp_path) == 0
     assert sealed_files(tmp_path) == sealed_files(undisturbed)
+    assert labels(tmp_path) == labels(undisturbed)
     expected, found = LogReader(undisturbed), LogReader(tmp_path)
     assert expected.last is not None and found.last is not None
     assert (found.last.positions, found.last.refused) == (expected.last.positions, expected.last.refused)
@@ -67,7 +69,13 @@ def test_the_job_is_worth_killing(undisturbed: Path) -> None:
     log = LogReader(undisturbed)
     assert len(log.snapshots) >= 10
     assert log.last is not None and log.last.refused["not_json"] > 5
+    assert log.last.num_labels == NUM_LABELS and len(log.label_files) > 3
     assert all(event_schema("int").names == log.events(s.tau).schema.names[:-2] for s in log.snapshots)
+
+
+def labels(store: Path) -> list[dict[str, object]]:
+    """All labels in order; a kill may move them to another commit."""
+    return LogReader(store).labels().drop_columns(["commit", "visible_us"]).to_pylist()
 
 
 def leftovers(store: Path) -> list[str]:
@@ -77,6 +85,6 @@ def leftovers(store: Path) -> list[str]:
     commits = log.last.n + 1
     named = {f"commits/{n:016d}.json" for n in range(commits)} | {"log.json", "lock"}
     named |= {file.path for snapshot in log.snapshots for file in snapshot.files}
-    named |= {file.path for file in log.last.tail}
+    named |= {file.path for file in log.last.tail} | {file.reference.path for file in log.label_files}
     files = {str(path.relative_to(store / "log")) for path in (store / "log").rglob("*") if path.is_file()}
     return sorted(name for name in files - named if not name.startswith("rejects/"))

@@ -1,5 +1,6 @@
 """The pipeline on Flink, from a real broker: the log that the local run makes, also when workers are killed."""
 
+import json
 import signal
 import subprocess
 import threading
@@ -149,6 +150,25 @@ def test_killed_workers_and_submitters_lose_nothing_and_the_log_is_the_local_run
     assert log.read_text().count("submitted") == 2
     assert '"ended": "idle"' in log.read_text()
     assert_same_as_local(tmp_path, store, kafka, topic, events)
+
+
+def test_labels_come_through_the_same_pipeline(kafka: str, flink: str, tmp_path: Path) -> None:  # noqa: F811
+    store, log = tmp_path / "store", tmp_path / "run.log"
+    topic, labels = fresh_topic(kafka), fresh_topic(kafka, partitions=2, stem="labels")
+    send(kafka, topic, [edge(1, i, T0 + i * 86_400) for i in range(3)])
+    for partition in range(2):
+        decided = [{"event_id": f"{partition}/{i}", "label": i, "t": T0 - i} for i in range(50)]
+        send(kafka, labels, [json.dumps(label).encode() for label in decided], partition=partition)
+    with worker_pool(tmp_path / "pool.log") as (address, _):
+        runner = on_flink(flink, environment=f"external:{address}")
+        topics = topic, {"name": labels, "kind": "labels"}
+        content = configuration(store, kafka, *topics, snapshots=SNAPSHOTS, runner=runner)
+        job = started("run", "--config", written(tmp_path, content), "--until-idle", "1.5", log=log)
+        assert job.wait(240) == 0, log.read_text()[-4000:]
+    taken = LogReader(store).labels()["event_id"].to_pylist()
+    assert sorted(taken) == sorted(f"{partition}/{i}" for partition in range(2) for i in range(50))
+    assert len(log_table(store)) == 3
+    assert verify_store(store).problems == []
 
 
 def test_sigterm_commits_what_was_read_and_the_next_run_goes_on(

@@ -1,6 +1,7 @@
 """Events, polls and configurations for tests of the log: small, explicit, nothing hidden."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import pyarrow as pa
 
 from freshet_graph.schemas.config import StreamConfig
 from freshet_graph.schemas.events import REJECT_SCHEMA, IdKind, event_schema
+from freshet_graph.stream.decode.labels import taken_schema
 from freshet_graph.stream.microbatch import MicroBatch, Quiet
 
 SECOND = 1_000_000
@@ -98,6 +100,19 @@ def poll(
         tombstones=tombstones,
         quiet=None if high_watermark is not None and high_watermark > end else quiet,
     )
+
+
+def label_poll(
+    topic: str, partition: int, labels: Iterable[tuple[int, str, int]], *, first: int, end: int
+) -> MicroBatch:
+    """A decoded poll of a label topic: offset, id of the event, and t in microseconds of each label."""
+    rows = [
+        {"event_id": of, "label": 1, "t": t_us, "priority": 0, "offset": offset}
+        for offset, of, t_us in labels
+        if offset >= first
+    ]
+    batch = pa.RecordBatch.from_pylist(rows, schema=taken_schema("int"))
+    return replace(poll(topic, partition, [], first=first, end=end), labels=batch)
 
 
 def stream_config(store: str, *, ids: IdKind = "int", **snapshots: Any) -> StreamConfig:

@@ -7,7 +7,7 @@ from freshet_graph.stream.store.places.interface import TEMPORARY, plain
 from freshet_graph.stream.store.places.place import Place
 
 _NUMBERED = re.compile(r"(\d+)\.(json|arrow)")
-_NAMED = re.compile(r"(ids|base)-[\d-]+\.arrow")  # both without the token of names in a bucket
+_NAMED = re.compile(r"(ids|base|labels)-[\d-]+\.arrow")  # both without the token of names in a bucket
 
 
 def next_number(folder: Place) -> int:

@@ -7,20 +7,30 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from freshet_graph.schemas.events import node_schema
-from freshet_graph.schemas.store import CommitRecord, Dropped, FileRef, LogIndex
+from freshet_graph.schemas.store import (
+    FORMAT_VERSION,
+    LABELS_NAMED,
+    CommitRecord,
+    Dropped,
+    FileRef,
+    LogIndex,
+)
 from freshet_graph.stream.store.compact.index_files import next_number, replaced
 from freshet_graph.stream.store.crash import crash_point
 from freshet_graph.stream.store.files.records import put_record, read_record
 from freshet_graph.stream.store.files.sweep import number_in, present, remove
 from freshet_graph.stream.store.log.commits import numbers
 from freshet_graph.stream.store.log.index import COPIES, fold, snapshot_rows
+from freshet_graph.stream.store.log.labels import encode_labels, read_labels, visible_from
 from freshet_graph.stream.store.log.layout import (
     COMMITS,
     INDEX,
+    LABELS,
     REJECTS,
     SNAPSHOTS,
     batch_rows,
     commit_name,
+    gathered_labels_name,
     ids_name,
     index_name,
     index_rows_name,
@@ -73,6 +83,7 @@ def index_log(log: LogReader, first: int, known: Callable[[], bool] = lambda: Tr
         deletes=log.dropped.deletes + sum(s.num_deletes for s in gone),
     )
     with root.stage() as staging:
+        labels = _stage_labels(staging, log, number, indexed[0].tau if gone else None)
         ids = _stage_ids(staging, log, before.ids if before is not None else [])
         base = before.base if before is not None else None
         if gone:
@@ -88,6 +99,7 @@ def index_log(log: LogReader, first: int, known: Callable[[], bool] = lambda: Tr
     with_rejects = commits_with_rejects(root, log, first, indexed[0].tau)
     for copy, reference in enumerate(rows):
         record = LogIndex(
+            format_version=LABELS_NAMED if labels else FORMAT_VERSION,
             number=number + copy,
             n=last.n,
             commit=last.checksum,
@@ -98,6 +110,7 @@ def index_log(log: LogReader, first: int, known: Callable[[], bool] = lambda: Tr
             ids=ids,
             base=base,
             with_rejects=with_rejects,
+            labels=labels,
         )
         put_record(root / index_name(number + copy), record)
         crash_point("compact.indexed" if copy == COPIES - 1 else "compact.copied")
@@ -117,12 +130,18 @@ def sweep_log_index(root: Place, index: LogIndex, oldest: int) -> Freed:
     """
     (root / INDEX).sync()  # the writer of the index may have been killed before it was durable
     folded = folded_commits(root, index.n, index.with_rejects)
-    freed = sum(remove(paths) for paths in log_files_before(root, oldest, folded))
+    freed = sum(remove(paths) for paths in log_files_before(root, oldest, index.n, folded))
     crash_point("compact.dropped")
-    named = {reference.path for reference in (*index.ids, *([index.base] if index.base else []))}
+    base = [] if index.base is None else [index.base]
+    named = {reference.path for reference in (*index.ids, *base, *index.labels)}
     number = index.number - COPIES + 1
     freed += remove((root / index_name(number)).outdated(replaced(root / INDEX, number, named)))
-    for changed in (COMMITS, SNAPSHOTS, INDEX, *([REJECTS] if (root / REJECTS).is_dir() else [])):
+    for changed in (
+        COMMITS,
+        SNAPSHOTS,
+        INDEX,
+        *(name for name in (REJECTS, LABELS) if (root / name).is_dir()),
+    ):
         (root / changed).sync()
     return Freed(commits=len(folded), bytes=freed)
 
@@ -132,14 +151,17 @@ def folded_commits(root: Place, n: int, with_rejects: Collection[int]) -> list[i
     return sorted(number for number in numbers(root) if number < n and number not in set(with_rejects))
 
 
-def log_files_before(root: Place, oldest: int, folded: list[int]) -> Iterator[Iterable[Place]]:
-    """A log's files of snapshots before τ ``oldest``, and records and rejects of folded commits."""
+def log_files_before(root: Place, oldest: int, n: int, folded: list[int]) -> Iterator[Iterable[Place]]:
+    """A log's files of snapshots before τ ``oldest``, records and rejects of folded commits, and labels of commits up to n."""
     snapshots = (root / SNAPSHOTS).iterdir()
     yield (path for path in snapshots if (tau := number_in(path.name)) is not None and tau < oldest)
     yield present(root / COMMITS, [last_step(commit_name(n)) for n in folded])
     if (root / REJECTS).is_dir():
         gone = set(folded)
         yield (path for path in (root / REJECTS).iterdir() if number_in(path.name) in gone)
+    if (root / LABELS).is_dir():
+        numbered = ((path, number_in(path.name)) for path in (root / LABELS).iterdir())
+        yield (path for path, number in numbered if number is not None and number <= n)
 
 
 def _stage_ids(staging: Staging, log: LogReader, before: list[FileRef]) -> list[FileRef]:
@@ -157,6 +179,37 @@ def _stage_ids(staging: Staging, log: LogReader, before: list[FileRef]) -> list[
     table = pa.table([everything[start:end]], schema=schema)
     reference = staging.add_table(ids_name(start, end), canonical_batches(table, batch_rows(log.header)))
     return [*before[:first], reference]
+
+
+def _stage_labels(staging: Staging, log: LogReader, number: int, oldest: int | None) -> list[FileRef]:
+    """Stage the labels that no index has yet, together with enough older files to keep their number small.
+
+    Args:
+        staging: Files of the new index.
+        log: The log.
+        number: Of the new index.
+        oldest: τ of the first snapshot kept from now on, before which no label stays; None: no snapshot is dropped.
+    """
+    files, root, ids = log.label_files, log.root, log.header.ids
+    n = -1 if log.index is None else log.index.n
+    new = next((place for place, file in enumerate(files) if file.first > n), len(files))
+    if oldest is not None:
+        first = 0
+    elif new == len(files):
+        first = new
+    else:
+        sizes = [file.reference.bytes for file in files]
+        first = absorbed_from(sizes[:new], max(1, sum(sizes[new:])))
+    older, together = [file.reference for file in files[:first]], files[first:]
+    if not together:
+        return older
+    labels = pa.concat_tables([read_labels(root, file.reference, ids) for file in together])
+    if oldest is not None:
+        labels = visible_from(labels, oldest * log.header.interval_us)
+        if not labels.num_rows:
+            return older
+    name = gathered_labels_name(number, together[0].first, together[-1].last)
+    return [*older, staging.add_table(name, encode_labels(labels))]
 
 
 def _range(reference: FileRef) -> tuple[int, int]:

@@ -324,7 +324,7 @@ def _foresee(store: str | Place, keep: Keep, remove: Collection[str]) -> Compact
     with_rejects = commits_with_rejects(log.root, log, first, done.first)
     folded = folded_commits(log.root, log.last.n, with_rejects)
     done.folded = len(folded)
-    done.freed_bytes += _length(log_files_before(log.root, done.first, folded))
+    done.freed_bytes += _length(log_files_before(log.root, done.first, log.last.n, folded))
     return done
 
 

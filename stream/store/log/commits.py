@@ -52,10 +52,12 @@ from freshet_graph.stream.store.files.sweep import (
     unnamed,
 )
 from freshet_graph.stream.store.log.index import LogTotals, SnapshotRows, newest_index
+from freshet_graph.stream.store.log.labels import LabelFile, gathered
 from freshet_graph.stream.store.log.layout import (
     COMMITS,
     HEADER,
     HISTORY,
+    LABELS,
     REJECTS,
     SNAPSHOTS,
     TAIL,
@@ -134,7 +136,7 @@ T = TypeVar("T")
 
 
 class CommitChain:
-    """State of a log after its commits: the last one, the sealed snapshots, the refused messages.
+    """State of a log after its commits: the last one, the sealed snapshots, the refused messages, the files of labels.
 
     ``refresh`` reads new commits only, so a follower pays for those alone.
     """
@@ -157,6 +159,7 @@ class CommitChain:
         self.sealed: Numbered[SealedSnapshot] = Numbered("snapshot")
         self.number_of: dict[int, int] = {}
         self.with_rejects: list[int] = []
+        self.labels: list[LabelFile] = []
         self.totals = LogTotals()
         if indexed:
             self._jump()
@@ -219,6 +222,8 @@ class CommitChain:
             self.totals.add(snapshot)
         if record.rejects is not None:
             self.with_rejects.append(record.n)
+        if record.labels is not None:
+            self.labels.append(LabelFile(record.n, record.n, record.labels))
 
     def undisturbed(self, read: Callable[[], T]) -> T:
         """Run a read of files that the chain names, again if a newer index replaced them.
@@ -264,6 +269,10 @@ class CommitChain:
         if newest is not None and self.last is not None and newest[0].n <= self.last.n:
             self.index = newest[0]
             self.drop_before(self.index.first)
+            self.labels = [
+                *gathered(self.index),
+                *(file for file in self.labels if file.first > self.index.n),
+            ]
 
     def drop_before(self, first: int) -> None:
         """Forget the snapshots before number ``first``: they are no longer kept."""
@@ -283,6 +292,7 @@ class CommitChain:
             self.index = index
             self.drop_before(index.first)
             self.with_rejects[:] = [*index.with_rejects, *(n for n in self.with_rejects if n > index.n)]
+            self.labels = [*gathered(index), *(file for file in self.labels if file.first > index.n)]
             return False
         if self.last is not None and len(self.sealed) > index.end:
             raise CorruptError(
@@ -296,6 +306,7 @@ class CommitChain:
         self.sealed = Numbered("snapshot", index.first, len(rows), rows.load)
         self.number_of = dict(zip(rows.taus.tolist(), range(index.first, index.end), strict=True))
         self.with_rejects[:] = index.with_rejects
+        self.labels = gathered(index)
         self.totals = rows.totals(index.dropped)
 
 
@@ -308,7 +319,7 @@ def numbers(root: Place) -> Iterator[int]:
 
 
 FOLLOWING = ("ids", "node_features", "edge_features", "segments")
-"""Keys that bind nothing before the first event: they decide what is refused, so with a wrong one every message may be.
+"""Keys that bind nothing before the first event or label: they decide what is refused, so with a wrong one every message may be.
 Graph and interval are fixed by the first commit: positions belong to the graph, and closed snapshots count intervals."""
 
 _OF_THE_RECORD = ("format_version", "begun_as")
@@ -371,15 +382,16 @@ def require_header(root: Place, wanted: LogHeader) -> tuple[LogHeader, CommitRec
     if any(getattr(stored, key) != getattr(wanted, key) for key in FOLLOWING):
         chain = CommitChain(root, stored)
         chain.refresh()
-        if chain.last is not None and not len(chain.sealed) and not chain.last.tail_events:
-            last = chain.last
+        last = chain.last
+        if last is not None and (len(chain.sealed) or last.tail_events or last.num_labels):
+            last = None
     changeable = _OF_THE_RECORD if last is None else (*_OF_THE_RECORD, *FOLLOWING)
     require_agreement(path, stored, wanted, "a log", changeable)
     return stored, last
 
 
 def sweep(root: Place, chain: CommitChain) -> list[Place]:
-    """Remove unnamed tail, reject and snapshot files, and temporary ones; only a writer with the lock may.
+    """Remove unnamed tail, reject, label and snapshot files, and temporary ones; only a writer with the lock may.
 
     Args:
         root: Folder of the log.
@@ -391,7 +403,7 @@ def sweep(root: Place, chain: CommitChain) -> list[Place]:
     Raises:
         CorruptError: One of the log's folders is a symbolic link.
     """
-    require_own_folders(root, (COMMITS, TAIL, REJECTS, SNAPSHOTS))
+    require_own_folders(root, (COMMITS, TAIL, REJECTS, LABELS, SNAPSHOTS))
     tail = {last_step(file.path) for file in chain.last.tail} if chain.last else set()
 
     def folder(tau: int) -> str:
@@ -410,6 +422,7 @@ def sweep(root: Place, chain: CommitChain) -> list[Place]:
 
     left = [
         *unnamed(root / TAIL, tail, NUMBERED),
+        *unnamed(root / LABELS, {last_step(file.reference.path) for file in chain.labels}, NUMBERED),
         *superseded(root / REJECTS, set(chain.with_rejects), rejects, NUMBERED, ".arrow"),
         *superseded(root / SNAPSHOTS, set(chain.number_of), folder, TAU),
         *temporary(root),

@@ -11,6 +11,7 @@ HISTORY = "history.json"
 COMMITS = "commits"
 TAIL = "tail"
 REJECTS = "rejects"
+LABELS = "labels"
 SNAPSHOTS = "snapshots"
 INDEX = "index"
 
@@ -33,6 +34,16 @@ def tail_name(n: int) -> str:
 def rejects_name(n: int) -> str:
     """Path of the messages that commit n refused."""
     return f"{REJECTS}/{n}.arrow"
+
+
+def labels_name(n: int) -> str:
+    """Path of the labels that came with commit n."""
+    return f"{LABELS}/{n}.arrow"
+
+
+def gathered_labels_name(number: int, first: int, last: int) -> str:
+    """Path of the labels of commits ``first`` to ``last`` together, as index ``number`` wrote them."""
+    return f"{INDEX}/labels-{number}-{first}-{last}.arrow"
 
 
 def events_name(tau: int, token: str = "") -> str:

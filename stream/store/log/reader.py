@@ -7,7 +7,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from freshet_graph.schemas.events import ARRIVAL_SCHEMA, event_schema, log_event_schema, node_schema
+from freshet_graph.schemas.events import (
+    ARRIVAL_SCHEMA,
+    event_schema,
+    label_schema,
+    log_event_schema,
+    node_schema,
+)
 from freshet_graph.schemas.store import (
     CommitRecord,
     Dropped,
@@ -27,6 +33,7 @@ from freshet_graph.stream.store.files.records import Numbered, lost_header, read
 from freshet_graph.stream.store.log.commits import CommitChain, numbers, read_history
 from freshet_graph.stream.store.log.ids import ExternalIds
 from freshet_graph.stream.store.log.index import LogTotals, base_schema
+from freshet_graph.stream.store.log.labels import LabelFile, read_labels
 from freshet_graph.stream.store.log.layout import COMMITS, HEADER, log_folder
 from freshet_graph.stream.store.log.sealed import UNKNOWN, TailFile, load_tail_file, open_rows, tail_schema
 from freshet_graph.stream.store.places.place import Place
@@ -58,6 +65,7 @@ class LogReader:
             raise
         self._chain = CommitChain(self.root, self.header)
         self._checked: set[tuple[int, str]] = set()  # kept snapshots, and their verified files
+        self._checked_labels: set[FileRef] = set()
         self._tail: dict[FileRef, TailFile] = {}  # open files, each verified once
         self._dropped = 0  # number of the first snapshot that was kept when it was last looked through
         self._ids = ExternalIds(self.root, self.header, self._chain)
@@ -103,6 +111,11 @@ class LogReader:
     def with_rejects(self) -> list[int]:
         """Numbers of the commits with rejects that are kept, ascending; read-only."""
         return self._chain.with_rejects
+
+    @property
+    def label_files(self) -> list[LabelFile]:
+        """The files of the kept labels, in order; read-only."""
+        return self._chain.labels
 
     @property
     def totals(self) -> LogTotals:
@@ -232,6 +245,37 @@ class LogReader:
                 continue
             self._tail = {reference: self._tail[reference] for reference in last.tail}
             return open_rows([*self._tail.values()], last.sealed_through, self.header.ids)
+
+    def labels(self, after: int = -1) -> pa.Table:
+        """The kept labels that came with commits after a number, up to the newest one seen.
+
+        A label is visible to events with a larger t than its ``visible_us``, which never lies in a snapshot that was sealed
+        before the label's commit. So all labels with ``visible_us`` before the end of a sealed snapshot are there.
+
+        Args:
+            after: Number of a commit; −1: all.
+
+        Returns:
+            ``label_schema``, in order of commit, topic, partition, offset and row.
+
+        Raises:
+            CorruptError: A file doesn't match its commit.
+        """
+        schema = label_schema(self.header.ids)
+
+        def read() -> list[pa.Table]:
+            return [self._labels(file) for file in self._chain.labels if file.last > after]
+
+        tables = self._chain.undisturbed(read)
+        self._checked_labels.intersection_update(file.reference for file in self._chain.labels)
+        labels = pa.concat_tables([schema.empty_table(), *(table.select(schema.names) for table in tables)])
+        return labels if after < 0 else labels.filter(pc.greater(labels["commit"], after))
+
+    def _labels(self, file: LabelFile) -> pa.Table:
+        checked = file.reference in self._checked_labels
+        table = read_labels(self.root, file.reference, self.header.ids, verify=not checked)
+        self._checked_labels.add(file.reference)
+        return table
 
     def nodes(self, tau: int) -> pa.Table:
         """Ids first seen in snapshot τ, in dense order: ``node_schema``, not copied; raises as ``events`` does."""

@@ -11,6 +11,7 @@ import pyarrow as pa
 from freshet_graph.schemas.events import REJECT_SCHEMA, log_event_schema
 from freshet_graph.schemas.store import (
     WITH_ARRIVALS,
+    WITH_LABELS,
     CommitRecord,
     FileRef,
     HistoryRecord,
@@ -19,6 +20,7 @@ from freshet_graph.schemas.store import (
     Position,
     SealedSnapshot,
 )
+from freshet_graph.stream.snapshots.border import HISTORY_LABELS
 from freshet_graph.stream.snapshots.dictionary import IdDictionary, new_dictionary
 from freshet_graph.stream.store.crash import crash_point
 from freshet_graph.stream.store.errors import LaneBusyError, MissingError, StoreError
@@ -35,7 +37,15 @@ from freshet_graph.stream.store.log.commits import (
 )
 from freshet_graph.stream.store.log.ids import ExternalIds
 from freshet_graph.stream.store.log.index import LogTotals
-from freshet_graph.stream.store.log.layout import COMMITS, commit_name, log_folder, rejects_name, tail_name
+from freshet_graph.stream.store.log.labels import encode_labels, stamped
+from freshet_graph.stream.store.log.layout import (
+    COMMITS,
+    commit_name,
+    labels_name,
+    log_folder,
+    rejects_name,
+    tail_name,
+)
 from freshet_graph.stream.store.log.sealed import (
     COMMIT,
     TailFile,
@@ -122,13 +132,15 @@ class Outbox:
 
 LOOK_EVERY = 64
 """Sealed snapshots between looks at what retention has dropped: in a bucket a look is a request."""
+LOOK_EVERY_LABELS = 1024
+"""Files of labels between looks at what compaction has gathered: snapshots may be long, and there may be a file per commit."""
 
 
 class LogWriter:
     """Appends commits to the log of a store; use ``open``.
 
     The steps of a commit (with the remains of a crash):
-        1. sealed snapshots, tail and rejects under temporary names, each fsynced [files swept on open]
+        1. sealed snapshots, tail, rejects and labels under temporary names, each fsynced [files swept on open]
         2. renamed, their folders fsynced [files that no record names, swept on open]
         3. the commit record: temporary name, fsync, put if absent, fsync of the folder [all or nothing]
         4. tail files that it no longer names are removed [swept on open]
@@ -148,7 +160,7 @@ class LogWriter:
         self._chain.refresh()
         self._chain.require_whole()
         self._clean_up = CleanUp(root)
-        self._looked = len(self.snapshots)
+        self._looked, self._looked_labels = len(self.snapshots), len(self._chain.labels)
         if root.lock_shuts_out:
             sweep(root, self._chain)
         else:  # in a bucket only the first commit shuts out former writers
@@ -230,7 +242,8 @@ class LogWriter:
         last = self._chain.last
         return last is None or (
             last.sealed_through is None
-            and not (last.tail_events or last.duplicates or sum(last.refused.values()))
+            and not (last.tail_events or last.duplicates or last.num_labels or sum(last.refused.values()))
+            and HISTORY_LABELS not in self.positions
             and not rows_read(self.positions)
         )
 
@@ -289,6 +302,7 @@ class LogWriter:
         begins: Mapping[Key, int] | None = None,
         tail: pa.Table | None = None,
         rejects: pa.Table | None = None,
+        labels: pa.Table | None = None,
         seal: Iterable[tuple[int, pa.Table]] = (),
         refused: Mapping[str, int] | None = None,
         late: int = 0,
@@ -304,6 +318,7 @@ class LogWriter:
             tail: Newly accepted events that stay open after this commit, ``tail_schema`` without ``commit``, in order of
                 arrival.
             rejects: Refused messages, ``REJECT_SCHEMA``.
+            labels: Labels of label topics, ``stream.store.log.labels.arrived_schema``, each topic partition's in order.
             seal: Snapshots to seal, (τ, events in order) with at least the columns of ``event_schema``, ascending
                 in τ. They hold every open event of their τ, those of ``open_tail`` included, with their ``commit``. Each is
                 taken when its predecessor is written, so that not all need to be in memory.
@@ -345,6 +360,10 @@ class LogWriter:
                     rejected = staging.add_table(
                         rejects_name(n), rejects.cast(REJECT_SCHEMA).combine_chunks()
                     )
+                labelled = None
+                if labels is not None and labels.num_rows:
+                    visible = stamped(labels, self.header, n, self._visible_from(positions or {}, closed))
+                    labelled = staging.add_table(labels_name(n), encode_labels(visible))
                 staging.finish()
                 files = list(kept_files)
                 if added is not None:
@@ -356,8 +375,9 @@ class LogWriter:
         started = self._lap("files", started + ordered.seconds)
         moved = {**self.positions, **(positions or {})}
         last = self._chain.last
+        num_labels = (last.num_labels if last else 0) + (0 if labels is None else labels.num_rows)
         record = CommitRecord(
-            format_version=WITH_ARRIVALS,
+            format_version=WITH_LABELS if num_labels else WITH_ARRIVALS,
             n=n,
             previous=self._chain.link(),
             writer=self.writer_id,
@@ -367,6 +387,8 @@ class LogWriter:
             tail=[file.reference for file in files],
             tail_events=count_open(files, closed),
             rejects=rejected,
+            labels=labelled,
+            num_labels=num_labels,
             refused=_added(last.refused if last else {}, refused or {}),
             late=(last.late if last else 0) + late,
             in_history=(last.in_history if last else 0) + in_history,
@@ -387,8 +409,11 @@ class LogWriter:
         self.positions, self._tail, self._last, self._usable = moved, files, record, True
         # The commit stands: from here on nothing may fail it.
         started = self._lap("record", started)
-        if len(self.snapshots) - self._looked >= LOOK_EVERY:
-            self._looked = len(self.snapshots)
+        if (
+            len(self.snapshots) - self._looked >= LOOK_EVERY
+            or len(self._chain.labels) - self._looked_labels >= LOOK_EVERY_LABELS
+        ):
+            self._looked, self._looked_labels = len(self.snapshots), len(self._chain.labels)
             self._clean_up.add(self._chain.forget_dropped)
         self._clean_up.run()
         self._lap("sweep", started)
@@ -444,6 +469,12 @@ class LogWriter:
                     f"the last commit of {self._root} ends topic {topic} partition {partition} at offset {known.next}, "
                     f"but the next batch begins at {offset}. Start again. Reading resumes where the log ends"
                 )
+
+    def _visible_from(self, positions: Mapping[Key, Position], closed: int | None) -> int | None:
+        """The earliest time at which labels of the next commit are visible, microseconds; None: any time."""
+        times = [position.max_t_us for position in {**self.positions, **positions}.values()]
+        times.append(None if closed is None else (closed + 1) * self.header.interval_us)
+        return max((t_us for t_us in times if t_us is not None), default=None)
 
     def _stage_tail(
         self, staging: Staging, n: int, tail: pa.Table | None, closed: int | None

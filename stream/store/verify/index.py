@@ -25,6 +25,7 @@ from freshet_graph.stream.store.log.index import (
     current_indexes,
     read_index,
 )
+from freshet_graph.stream.store.log.labels import gathered, read_labels
 from freshet_graph.stream.store.log.layout import commit_name, index_name
 from freshet_graph.stream.store.places.place import Place
 from freshet_graph.stream.store.verify.check import Check
@@ -67,6 +68,33 @@ def wrong_rows(events: pa.Table, header: LogHeader) -> Iterator[str]:
     values = pc.list_flatten(events["features"])
     if values.null_count or not pc.all(pc.is_finite(values), min_count=0).as_py():
         yield "some feature values are null or not finite"
+
+
+def wrong_labels(labels: pa.Table, first: int, last: int) -> Iterator[str]:
+    """Problems of single labels.
+
+    Args:
+        labels: Columns of a file of labels, in order.
+        first: The commits that they came with are this one or later.
+        last: And this one or earlier.
+
+    Yields:
+        One sentence per problem, with its first row.
+    """
+    commit = labels["commit"].to_numpy()
+    wrong: dict[str, NDArray[np.bool_]] = {
+        "an event and a node, or neither": (
+            labels["event_id"].is_null().to_numpy() == labels["node"].is_null().to_numpy()
+        ),
+        "a time from which it is visible that lies before its own": (
+            labels["visible_us"].to_numpy() < labels["t"].to_numpy()
+        ),
+        f"a commit that is not one of {first} to {last}": (commit < first) | (commit > last),
+        "an earlier commit than the row before": np.diff(commit, prepend=commit[:1]) < 0,
+    }
+    for what, rows in wrong.items():
+        if rows.any():
+            yield f"row {int(np.flatnonzero(rows)[0])} has {what}"
 
 
 T = TypeVar("T")
@@ -146,12 +174,36 @@ def _with_ids(
         check.report(str(error))
     if index.first and index.base is None:
         check.report(f"{path} names no base, though snapshots before number {index.first} are dropped")
+    _labels(root, header, index, rows, commit, check)
     if index.base is not None:
         check.read(root / index.base.path)
         _base(root, header, index, before, check)
     if not (root / commit_name(index.n)).exists():
         check.report(f"{root / commit_name(index.n)} is missing, though {path} names it")
     return Indexed(index, rows, commit, ids, before)
+
+
+def _labels(
+    root: Place, header: LogHeader, index: LogIndex, rows: SnapshotRows, commit: CommitRecord, check: Check
+) -> None:
+    count, start_us = 0, rows.load(index.first).tau * header.interval_us
+    for file in gathered(index):
+        path = root / file.reference.path
+        check.read(path)
+        try:
+            labels = read_labels(root, file.reference, header.ids)
+        except CorruptError as error:
+            check.report(str(error))
+            return
+        count += len(labels)
+        check.report(*(f"{path}: {problem}" for problem in wrong_labels(labels, file.first, file.last)))
+        if index.first and (labels["visible_us"].to_numpy() < start_us).any():
+            check.report(f"{path} has labels that were visible before the first kept snapshot")
+    if not index.first and count != commit.num_labels:
+        path = root / index_name(index.number)
+        check.report(
+            f"{path} names files with {count} labels, commit {index.n} says there are {commit.num_labels}"
+        )
 
 
 def _ids_before(root: Place, header: LogHeader, rows: SnapshotRows) -> int:

@@ -12,7 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from freshet_graph.schemas.events import ARRIVAL_SCHEMA, REJECT_SCHEMA, Op, log_event_schema, node_schema
+from freshet_graph.schemas.events import (
+    ARRIVAL_SCHEMA,
+    OUT_OF_RANGE_US,
+    REJECT_SCHEMA,
+    Op,
+    log_event_schema,
+    node_schema,
+)
 from freshet_graph.schemas.store import (
     CommitRecord,
     FileRef,
@@ -23,12 +30,14 @@ from freshet_graph.schemas.store import (
     SealedSnapshot,
 )
 from freshet_graph.stream.snapshots.border import HISTORY as HISTORY_KEY
+from freshet_graph.stream.snapshots.border import HISTORY_LABELS
 from freshet_graph.stream.snapshots.dictionary import new_dictionary
 from freshet_graph.stream.store.errors import ConfigMissingError, CorruptError, FormatVersionError, StoreError
 from freshet_graph.stream.store.files.data import read_table
 from freshet_graph.stream.store.files.records import read_record
 from freshet_graph.stream.store.lane.layout import lane_names
 from freshet_graph.stream.store.log.commits import CommitChain, numbers, rows_read
+from freshet_graph.stream.store.log.labels import file_schema
 from freshet_graph.stream.store.log.layout import (
     HEADER,
     HISTORY,
@@ -44,7 +53,7 @@ from freshet_graph.stream.store.places.interface import token_of
 from freshet_graph.stream.store.places.place import Place
 from freshet_graph.stream.store.verify.ahead import files_ahead, records_ahead
 from freshet_graph.stream.store.verify.check import Check, Compaction
-from freshet_graph.stream.store.verify.index import Indexed, verify_indexes, wrong_rows
+from freshet_graph.stream.store.verify.index import Indexed, verify_indexes, wrong_labels, wrong_rows
 
 REMEDY = "the log has them twice. Read the topics into a new store"
 
@@ -71,6 +80,7 @@ def taken_again(path: Place, before: CommitRecord, after: CommitRecord) -> Itera
         "late": after.late - before.late,
         "duplicates": after.duplicates - before.duplicates,
         "in the history": after.in_history - before.in_history,
+        "labels": after.num_labels - before.num_labels,
     }
     summary = ", ".join(f"{what} {count:,}" for what, count in taken.items() if count > 0)
     if summary:
@@ -79,15 +89,15 @@ def taken_again(path: Place, before: CommitRecord, after: CommitRecord) -> Itera
         yield f"{path} has {-taken['accepted']} events fewer than commit {before.n}. Read the topics into a new store"
 
 
-def rejected_again(path: Place, rejects: pa.Table, reached: Mapping[Key, int]) -> Iterator[str]:
-    """Problems of refused messages whose offsets an earlier commit had reached.
+def taken_before(path: Place, messages: pa.Table, reached: Mapping[Key, int]) -> Iterator[str]:
+    """Problems of refused messages, or labels, whose offsets an earlier commit had reached.
 
     Args:
-        path: The file of the rejects.
-        rejects: ``REJECT_SCHEMA``.
+        path: Their file.
+        messages: With ``topic``, ``partition`` and ``offset``.
         reached: ``positions_of`` the nearest kept earlier commit.
     """
-    for source in rejects.group_by(["topic", "partition"]).aggregate([("offset", "min")]).to_pylist():
+    for source in messages.group_by(["topic", "partition"]).aggregate([("offset", "min")]).to_pylist():
         key, first = (source["topic"], source["partition"]), source["offset_min"]
         if first < reached.get(key, first):
             yield (
@@ -178,8 +188,11 @@ def verify_log(store: str | Place, doubt: Compaction | None = None) -> Check:
     for record, newer in files_ahead(root, _steps(records, begin, indexed), _files):
         if newer is not None:
             snapshots.check(newer, record.n, record.sealed_through)
-        else:
+            continue
+        if record.rejects is not None:
             _rejects(root, record, earlier.get(record.n), check)
+        if record.labels is not None and (indexed is None or record.n > begin):
+            _labels(root, header, record, earlier.get(record.n), check)
     for record in rejecting:
         _rejects(root, record, earlier.get(record.n), check)
     if records:
@@ -190,11 +203,14 @@ def verify_log(store: str | Place, doubt: Compaction | None = None) -> Check:
 def _steps(
     records: list[CommitRecord], begin: int, indexed: Indexed | None
 ) -> Iterator[tuple[CommitRecord, SealedSnapshot | None]]:
-    """Each commit with each snapshot that it seals, without those that an index covers; and with None for its rejects."""
+    """Each commit with each snapshot that it seals, and with None for its rejects and labels.
+
+    Snapshots and labels that an index covers are left out.
+    """
     for record in records:
         for sealed in record.sealed if record.n >= begin and (indexed is None or record.n > begin) else ():
             yield record, sealed
-        if record.rejects is not None:
+        if record.rejects is not None or record.labels is not None:
             yield record, None
 
 
@@ -202,7 +218,7 @@ def _files(step: tuple[CommitRecord, SealedSnapshot | None]) -> list[FileRef]:
     record, sealed = step
     if sealed is not None:
         return sealed.files
-    return [] if record.rejects is None else [record.rejects]
+    return [file for file in (record.rejects, record.labels) if file is not None]
 
 
 def _records(
@@ -365,7 +381,8 @@ class _Snapshots:
 def _history(root: Place, records: list[CommitRecord], check: Check) -> None:
     path = root / HISTORY
     if not path.exists():
-        if any((p.topic, p.partition) == HISTORY_KEY for record in records[-1:] for p in record.positions):
+        known = positions_of(records[-1]) if records else {}
+        if HISTORY_KEY in known or HISTORY_LABELS in known:
             check.report(f"{path} is missing, though commits have rows of it. Restore it from a copy")
         return
     check.read(path)
@@ -378,6 +395,11 @@ def _history(root: Place, records: list[CommitRecord], check: Check) -> None:
         read = rows_read({(p.topic, p.partition): p for p in record.positions})
         if read > history.rows:
             check.report(f"{path} has {history.rows} rows, commit {record.n} has read {read}")
+        labels = positions_of(record).get(HISTORY_LABELS, 0)
+        if labels > history.label_rows:
+            check.report(
+                f"{path} has {history.label_rows} rows of labels, commit {record.n} has read {labels}"
+            )
 
 
 def _rejects(root: Place, record: CommitRecord, before: CommitRecord | None, check: Check) -> None:
@@ -392,7 +414,37 @@ def _rejects(root: Place, record: CommitRecord, before: CommitRecord | None, che
                 f"{path} has offset {source['offset_max']} of {source['topic']}[{source['partition']}], which commit "
                 f"{record.n} hasn't reached"
             )
-    check.report(*rejected_again(path, table, positions_of(before)))
+    check.report(*taken_before(path, table, positions_of(before)))
+
+
+def _labels(
+    root: Place, header: LogHeader, record: CommitRecord, before: CommitRecord | None, check: Check
+) -> None:
+    """Check the labels of a commit: offsets, the time from which they are visible, and their number."""
+    assert record.labels is not None
+    labels = _table(root, record.labels, file_schema(header.ids), check)
+    if labels is None:
+        return
+    path, reached = root / record.labels.path, positions_of(record)
+    for source in labels.group_by(["topic", "partition"]).aggregate([("offset", "max")]).to_pylist():
+        if source["offset_max"] >= reached.get((source["topic"], source["partition"]), -1):
+            check.report(
+                f"{path} has offset {source['offset_max']} of {source['topic']}[{source['partition']}], which commit "
+                f"{record.n} hasn't reached"
+            )
+    check.report(*taken_before(path, labels, positions_of(before)))
+    check.report(*(f"{path}: {problem}" for problem in wrong_labels(labels, record.n, record.n)))
+    times = [position.max_t_us for position in record.positions]
+    times.append(None if record.sealed_through is None else (record.sealed_through + 1) * header.interval_us)
+    earliest = max((t_us for t_us in times if t_us is not None), default=None)
+    first = labels["visible_us"].to_numpy().min(initial=OUT_OF_RANGE_US)
+    if earliest is not None and first < earliest:
+        check.report(
+            f"{path} has a label that is visible at {first} µs, though commit {record.n} leaves {earliest} µs open only"
+        )
+    known = 0 if record.n == 0 else before.num_labels if before and before.n + 1 == record.n else None
+    if known is not None and len(labels) != record.num_labels - known:
+        check.report(f"{path} has {len(labels)} labels, its commit says {record.num_labels - known}")
 
 
 def _rejecting_before(root: Place, index: LogIndex, check: Check) -> list[CommitRecord]:

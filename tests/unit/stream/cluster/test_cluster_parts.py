@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from log_events import SECOND, event, poll, stream_config
+from log_events import SECOND, event, label_poll, poll, stream_config
 from no_offsets import NoOffsets, NoWatch
 from pydantic import ValidationError
 
@@ -145,6 +145,7 @@ def test_every_field_of_a_micro_batch_crosses_processes() -> None:
         quiet=Quiet(3.5, 0.25),
         skipped=4,
         converted=6,
+        labels=label_poll("l", 0, [(0, "e", 1)], first=0, end=1).labels,
     )
     for field in dataclasses.fields(MicroBatch):  # a new field must differ from its default here, too
         assert field.default is dataclasses.MISSING or getattr(batch, field.name) != field.default, field.name

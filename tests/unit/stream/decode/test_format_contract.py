@@ -90,6 +90,41 @@ def test_events_come_back_as_they_were_written(name: str, ids: str, registry: Re
     assert ("row" in decoded.events.schema.names) == written.many
 
 
+@pytest.mark.parametrize("ids", ["int", "string"])
+@pytest.mark.parametrize("name", NAMES)
+def test_node_events_are_labels_of_events_in_a_topic_that_says_so(
+    name: str, ids: str, registry: Registry
+) -> None:
+    written, _ = made(name, registry, "string")
+    rows = [
+        {
+            "op": 0,
+            "src": f"é{i}",
+            "t": 1_100_000_000_000_000 + i * 1_000,
+            "weight": 1.0,
+            "label": i,
+            "event_id": "bank",
+        }
+        for i in range(5)
+    ]
+    values = [
+        value for value, _ in written.encode(pa.RecordBatch.from_pylist(rows, schema=event_schema("string")))
+    ]
+    of = "node" if name in ("json", "debezium") else "src"
+    fields = {"event_id": of, "label": "label", "source": "event_id", "t": "t"}
+    if name.startswith("debezium"):
+        fields = {field: f"after.{path}" for field, path in fields.items()} | {"t": "source.ts_ms"}
+    topic = Topic(name="edges", kind="labels", sources=["bank"], format=name, fields=fields)
+    config = StreamConfig(graph="g", store="unused", kafka=kafka(registry), ids=ids)
+    decoded = Decoder(topic, config, now_us=lambda: NOW_US).decode(poll(values))
+    assert decoded.rejects.to_pylist() == []
+    assert decoded.events.num_rows == 0
+    assert decoded.labels is not None
+    found = decoded.labels.drop_columns(["offset"]).to_pylist()
+    common = {"node": None, "source": "bank", "priority": 1, "visible_us": None}
+    assert found == [{"event_id": row["src"], "label": row["label"], "t": row["t"], **common} for row in rows]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_message_takes_a_bounded_multiple_of_its_bytes(name: str, registry: Registry) -> None:
     written, decoder = made(name, registry)

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import structlog
-from compacted import EVENTS, HEADER, SECOND, catch_up, grown, indexed, seal
+from compacted import EVENTS, HEADER, SECOND, catch_up, grown, indexed, labelled, seal
 from lane_stream import lane
 from log_events import stream_config
 from meanwhile import dropping, with_after, with_before
@@ -163,7 +163,7 @@ def test_a_writer_forgets_what_was_dropped_beside_it(places, monkeypatch):
     store, tau = places.new(), EVENTS["t"].to_numpy() // SECOND
     with LogWriter.open(store, HEADER) as log:
         for number in range(10):
-            log.commit(seal=[(number, EVENTS.filter(pa.array(tau == number)))])
+            log.commit(seal=[(number, EVENTS.filter(pa.array(tau == number)))], **labelled(number))
             compact(store, Keep(snapshots=2), always=True)
         assert (log.snapshots.first, len(log.snapshots)) == (6, 10)
         assert LogReader(store).snapshots.first == 8
@@ -177,9 +177,9 @@ def test_a_writer_commits_on_though_it_cannot_see_what_was_dropped(places, monke
         with monkeypatch.context() as patch:
             with_before(patch, freshet_graph.stream.store.log.commits, "newest_index", out_of_reach)
             for number in range(6):
-                log.commit(seal=[(number, EVENTS.filter(pa.array(tau == number)))])
+                log.commit(seal=[(number, EVENTS.filter(pa.array(tau == number)))], **labelled(number))
         compact(store, Keep(snapshots=2), always=True)
-        log.commit(seal=[(6, EVENTS.filter(pa.array(tau == 6)))])
+        log.commit(seal=[(6, EVENTS.filter(pa.array(tau == 6)))], **labelled(6))
         assert log.snapshots.first == 4
     assert problems_of(store) == []
 

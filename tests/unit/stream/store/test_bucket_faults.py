@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from compacted import EVENTS, HEADER, SECOND, seal
+from compacted import EVENTS, HEADER, SECOND, labelled, seal
 from faulty_s3 import Fault, FaultyS3, faulty
 from lane_stream import lane
 from log_events import event, poll, stream_config
@@ -54,7 +54,7 @@ def store(s3: S3Server, front: FaultyS3) -> str:
 
 
 def commit(writer: LogWriter, tau: int) -> CommitRecord:
-    return writer.commit(seal=[(tau, SNAPSHOTS[tau])])
+    return writer.commit(seal=[(tau, SNAPSHOTS[tau])], **labelled(tau))
 
 
 def sealed(store: str) -> list[int]:
@@ -298,10 +298,10 @@ def test_credentials_that_expire_and_clocks_that_are_off_are_told_and_lose_nothi
     with LogWriter.open(store, HEADER) as log:
         front.once(fault, "PUT", "/commits/")
         with pytest.raises(ObjectStoreError, match=words):
-            log.commit(seal=[(2, SNAPSHOTS[2])])
+            log.commit(seal=[(2, SNAPSHOTS[2])], **labelled(2))
     with LogWriter.open(store, HEADER) as log:
         assert [s.tau for s in log.snapshots] == [0, 1]
-        log.commit(seal=[(2, SNAPSHOTS[2])])
+        log.commit(seal=[(2, SNAPSHOTS[2])], **labelled(2))
     assert verify(store).problems == []
 
 

@@ -7,6 +7,7 @@ from compacted import HEADER, catch_up, grown, seal
 from lane_stream import lane
 from placed import Places
 
+from freshet_graph.schemas.store import Position
 from freshet_graph.schemas.store_address import Address
 from freshet_graph.stream.store.compact.store import Keep, compact
 from freshet_graph.stream.store.log.writer import LogWriter
@@ -46,7 +47,9 @@ def test_a_file_in_a_folder_is_judged_by_its_own_time(places: Places) -> None:
 def first_commit(store: Place) -> None:
     """The first commit of a new writer, which shuts out whoever wrote before."""
     with LogWriter.open(store, HEADER) as writer:
-        writer.commit(late=1)
+        reached = writer.positions.get(("labels", 0), Position(topic="labels", partition=0, next=0))
+        read = reached.model_copy(update={"next": reached.next + 1})
+        writer.commit(late=1, positions={("labels", 0): read})
 
 
 def first_manifest(store: Place) -> None:

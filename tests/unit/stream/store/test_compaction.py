@@ -324,8 +324,9 @@ def test_without_any_copy_the_commits_that_were_folded_are_missed(short, change)
 def test_an_index_that_is_lost_before_anything_was_folded_costs_nothing(whole, copy):
     store = copy
     compact(store, always=True)
-    for path in (whole / "log" / "commits").iterdir():
-        write(store / "log" / "commits" / path.name, path.read_bytes())
+    for folder in ("commits", "labels"):
+        for path in (whole / "log" / folder).iterdir():
+            write(store / "log" / folder / path.name, path.read_bytes())
     for name, path in files_of(store).items():
         if "/index/" in name:
             path.unlink()
@@ -349,6 +350,7 @@ def test_a_store_can_be_described_as_of_an_earlier_moment(whole, short):
     of_now = {
         "committed",
         "open_events",
+        "labels",
         "late",
         "refused",
         "refused_by_reason",
