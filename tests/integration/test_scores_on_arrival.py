@@ -124,6 +124,19 @@ def computed_again(config: TrainerConfig, messages: list[dict[str, Any]]) -> dic
     return scores
 
 
+def assert_computed_again(config: TrainerConfig, messages: list[dict[str, Any]]) -> None:
+    """Every score comes again from the log and the checkpoint that its message names."""
+    by_memory: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    for message in messages:
+        by_memory.setdefault((message["checkpoint"], message["memory"]), []).append(message)
+    for some in by_memory.values():
+        again = computed_again(config, some)
+        scored = [message for message in some if message["score"] is not None]
+        assert [again[message["commit"], message["row"]] for message in scored] == [
+            message["score"] for message in scored
+        ]
+
+
 MODELS: dict[str, dict[str, Any]] = {
     "tgn-history": {},
     "sage-linear": {
@@ -185,14 +198,7 @@ def test_every_event_has_a_score_that_can_be_computed_again(kafka: str, tmp_path
     assert len({row["checkpoint"] for row in rows}) > 1, "checkpoints took over"
     loaded = TrainerConfig.model_validate(yaml.safe_load(config.read_text()))
     last_sent = {(row["commit"], row["row"]): row for row in rows}
-    by_memory: dict[tuple[int, str], list[dict[str, Any]]] = {}
-    for row in last_sent.values():
-        by_memory.setdefault((row["checkpoint"], row["memory"]), []).append(row)
-    for some in by_memory.values():
-        again = computed_again(loaded, some)
-        assert [again[row["commit"], row["row"]] for row in some if row["score"] is not None] == [
-            row["score"] for row in some if row["score"] is not None
-        ]
+    assert_computed_again(loaded, list(last_sent.values()))
     if model != "tgn-history":
         assert len({row["snapshot"] for row in rows}) > 1, "snapshots were sealed meanwhile"
     assert verify(tmp_path / "store").problems == []
@@ -293,12 +299,7 @@ def test_a_question_has_the_score_that_the_topic_gets(kafka: str, tmp_path: Path
         ended_by(stream, tmp_path / "stream.log")
     rows = messages(kafka, scored_topic)
     loaded = TrainerConfig.model_validate(yaml.safe_load(config.read_text()))
-    again = {
-        (row["checkpoint"], row["memory"]): computed_again(loaded, row)
-        for row in {(row["checkpoint"], row["memory"]): row for row in rows}.values()
-    }
-    for row in rows:
-        assert again[row["checkpoint"], row["memory"]][row["commit"], row["row"]] == row["score"]
+    assert_computed_again(loaded, rows)
 
 
 def shape(content: Any) -> Any:

@@ -63,7 +63,7 @@ class PiecewiseLinear(nn.Module):
         return torch.cat([torch.minimum(pieces, self.most).flatten(1), (rows != 0).to(rows.dtype)], dim=1)
 
 
-class Reservoir:
+class RowSample:
     """A uniform sample of all rows that came, bounded (Vitter's algorithm R).
 
     Args:
@@ -122,7 +122,7 @@ class JudgedClassifier:
         self._columns, self._vectors, self._seed = columns, vectors, seed
         self._first, self._last, self._width = first, last, width
         self._rate, self._batch = learning_rate, batch
-        self._sample = Reservoir(sample, columns + vectors + 1)
+        self._sample = RowSample(sample, columns + vectors + 1)
         self._fitted = 0  # rows that were judged when pieces were placed
         self._network: nn.Module | None = None
         self._turns = 0

@@ -21,7 +21,7 @@ class Events:
         src: int64 (n,), numbers of nodes; −1: forgotten.
         dst: int64 (n,).
         time_us: int64 (n,), visible times, microseconds.
-        own: int8 (n,), the label that came with the event, or −1.
+        given: int8 (n,), the label that came with the event, or −1.
         values: float32 (n, 1 + features), signed logarithms of weight and features.
         rows: float16 (n, classifiers, width), the inputs of each classifier's score. NaN: it was not scored.
         scores: float64 (n, scorers).
@@ -30,7 +30,7 @@ class Events:
     src: Int64
     dst: Int64
     time_us: Int64
-    own: Int8
+    given: Int8
     values: Float32
     rows: Float16
     scores: Float64
@@ -52,7 +52,7 @@ _COLUMNS = tuple(field.name for field in fields(Events))
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
+class VisibleLabels:
     """Labels that became visible within a snapshot, in order of these times.
 
     Attributes:
@@ -110,21 +110,21 @@ class Waiting:
         self._events.rows[here] = rows[late:]
         self._events.scores[here] = scores[late:]
 
-    def arrive(self, until_us: int) -> Arrived:
+    def arrive(self, until_us: int) -> VisibleLabels:
         """The labels that become visible before a time and did not before, in order; their events are judged."""
         if self._events is None:
-            return Arrived(*np.zeros((3, 0), np.int64))
+            return VisibleLabels(*np.zeros((3, 0), np.int64))
         events, open_ = self._events, ~self._judged
-        has_own = events.own != NO_LABEL
-        visible_us = np.where(has_own, events.time_us + self._delay_us, np.iinfo(np.int64).max)
+        came_with = events.given != NO_LABEL
+        visible_us = np.where(came_with, events.time_us + self._delay_us, np.iinfo(np.int64).max)
         if self._silent_us is not None:
             visible_us = np.minimum(visible_us, events.time_us + self._silent_us)
         places = np.flatnonzero(open_ & (visible_us < until_us))
         places = places[np.argsort(visible_us[places], kind="stable")]
         self._judged[places] = True
-        own_first = has_own[places] & (events.time_us[places] + self._delay_us == visible_us[places])
-        label = np.where(own_first, events.own[places], 0).astype(np.int64)
-        return Arrived(self.first + places, label, visible_us[places])
+        is_given = came_with[places] & (events.time_us[places] + self._delay_us == visible_us[places])
+        label = np.where(is_given, events.given[places], 0).astype(np.int64)
+        return VisibleLabels(self.first + places, label, visible_us[places])
 
     def of(self, numbers: Int64) -> Events:
         """Events by their numbers, as far as ``arrive`` has just named them."""

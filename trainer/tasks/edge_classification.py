@@ -27,7 +27,7 @@ from freshet_graph.trainer.data.views import EventsView
 from freshet_graph.trainer.device import to_device
 from freshet_graph.trainer.labels.classifier import JudgedClassifier
 from freshet_graph.trainer.labels.label_memory import DAY_US, LabelMemory
-from freshet_graph.trainer.labels.waiting import Arrived, Events, Waiting
+from freshet_graph.trainer.labels.waiting import VisibleLabels, Events, Waiting
 from freshet_graph.trainer.models.interface import MODELS, Model
 from freshet_graph.trainer.models.link_decoder import EncounterEncoder
 from freshet_graph.trainer.ranks import Ranks
@@ -262,14 +262,14 @@ class EdgeClassification(LinkPrediction):
             return None
         self._tau, until_us = tau, (tau + 1) * self._lane.header.interval_us
         inserts = np.flatnonzero(events.op == int(Op.INSERT))
-        own, _ = labels_of(self._lane, tau)
+        given, _ = labels_of(self._lane, tau)
         count = len(inserts)
         self._first = self._waiting.add(
             Events(
                 events.src[inserts].copy(),
                 events.dst[inserts].copy(),
                 events.visible_t[inserts],
-                own.astype(np.int8),
+                given.astype(np.int8),
                 values_of(events, inserts),
                 np.full((count, len(LEARNING), self._width), np.nan, np.float16),
                 np.full((count, len(SCORERS)), np.nan),
@@ -460,7 +460,7 @@ def _surprise(links: Predictions, events: int) -> Float64:
     return surprise
 
 
-def messages_of(arrived: Arrived, labelled: Events, events: EventColumns) -> EventColumns:
+def messages_of(arrived: VisibleLabels, labelled: Events, events: EventColumns) -> EventColumns:
     """The labels of class 1 as messages between the ends of their events, at the times at which they became visible.
 
     A message has the values of its event, and as ``label`` 1 plus its age in hours.

@@ -8,7 +8,7 @@ from freshet_graph.trainer.labels.classifier import (
     OPEN_END,
     JudgedClassifier,
     PiecewiseLinear,
-    Reservoir,
+    RowSample,
 )
 
 
@@ -78,7 +78,7 @@ def test_pieces_add_up_to_the_place_between_quantiles_and_zero_is_marked() -> No
 def test_every_row_is_as_likely_to_be_kept() -> None:
     kept = np.zeros(60)
     for seed in range(2000):
-        reservoir, generator = Reservoir(12, 1), np.random.default_rng(seed)
+        reservoir, generator = RowSample(12, 1), np.random.default_rng(seed)
         for part in np.split(np.arange(60, dtype=np.float32)[:, None], [5, 20, 21, 47]):
             reservoir.add(part, generator)
         assert len(reservoir.rows) == 12 and reservoir.came == 60

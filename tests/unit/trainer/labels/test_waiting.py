@@ -16,7 +16,7 @@ def events(times_s, own, *, first: int = 0) -> Events:
     count = len(times_s)
     number = np.arange(first, first + count)
     return Events(
-        src=number % 7, dst=number % 5, time_us=np.asarray(times_s, np.int64) * SECOND, own=np.asarray(own, np.int8),
+        src=number % 7, dst=number % 5, time_us=np.asarray(times_s, np.int64) * SECOND, given=np.asarray(own, np.int8),
         values=np.zeros((count, 1), np.float32), rows=np.zeros((count, 1, 2), np.float16), scores=np.zeros((count, 1)),
     )  # fmt: skip
 
