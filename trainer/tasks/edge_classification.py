@@ -27,7 +27,7 @@ from freshet_graph.trainer.data.views import EventsView
 from freshet_graph.trainer.device import to_device
 from freshet_graph.trainer.labels.classifier import JudgedClassifier
 from freshet_graph.trainer.labels.label_memory import DAY_US, LabelMemory
-from freshet_graph.trainer.labels.waiting import VisibleLabels, Events, Waiting
+from freshet_graph.trainer.labels.waiting import Events, VisibleLabels, Waiting
 from freshet_graph.trainer.models.interface import MODELS, Model
 from freshet_graph.trainer.models.link_decoder import EncounterEncoder
 from freshet_graph.trainer.ranks import Ranks
@@ -387,6 +387,9 @@ class EdgeClassification(LinkPrediction):
     @override
     def restore(self, state: dict[str, Any]) -> None:
         super().restore(state)
+        if "labels" not in state:
+            log.warning("the checkpoint is older than the classifier of labels, which begins without any")
+            return
         for scorer, classifier in self._classifiers.items():
             classifier.restore(state["classifiers"][scorer])
         self._labels.restore(state["labels"]["memory"])

@@ -83,6 +83,20 @@ def test_a_label_as_a_message_changes_the_memory_from_its_own_time_on_and_nothin
     assert all(a["ap"] != b["ap"] for a, b in zip(ours[4:], theirs[4:], strict=True))
 
 
+def test_a_checkpoint_from_before_labels_could_wait_continues_with_a_new_classifier(tmp_path: Path) -> None:
+    make_lane(tmp_path / "store", events=labelled())
+    trainer = run(config_in(tmp_path, "checkpoints"), snapshots=5)
+    state = trainer.session.task.state()
+    older = {name: state[name] for name in ("known_nodes", "history")}
+    with capture_logs() as logs:
+        trainer.session.task.restore(older | {"classifiers": {"model": {"weights": {}}}})
+    assert [entry["event"] for entry in logs] == [
+        "the checkpoint is older than the classifier of labels, which begins without any"
+    ]
+    trainer.step(trainer.lane.manifests[5])
+    assert "ap" in lines(config_in(tmp_path, "checkpoints"))[5]
+
+
 def test_labels_as_messages_are_of_event_models_under_sequential(tmp_path: Path) -> None:
     make_lane(tmp_path / "store", events=labelled())
     with pytest.raises(
