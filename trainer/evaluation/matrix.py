@@ -247,7 +247,9 @@ CHOICE = {"choice": pa.string()}
 SETTLED = {"model", "strategy", "ranks", "seeds", "runs"}
 """Keys of an evaluation's result that a row holds in another form."""
 
-NOT_COMPARED = ("metrics", "store", "checkpoint", "checkpoint_every", "keep_checkpoints", "exports", "seed")
+NOT_COMPARED = (
+    "metrics", "store", "checkpoint", "checkpoint_every", "keep_checkpoints", "exports", "seed", "scoring", "serve",
+)  # fmt: skip
 """Keys of a configuration that an evaluation ignores, or that a row holds in another form."""
 
 

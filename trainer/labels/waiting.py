@@ -5,6 +5,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from freshet_graph.schemas.events import US_PER_S
@@ -59,50 +61,73 @@ class VisibleLabels:
         number: int64 (n,), numbers of their events.
         label: int64 (n,), 0 or 1.
         visible_us: int64 (n,), microseconds; only strictly later events know the label.
+        former: int64 (n,), the label that it replaces; −1: it is the event's first, which judges it.
     """
 
     number: Int64
     label: Int64
     visible_us: Int64
+    former: Int64
 
     def __len__(self) -> int:
         return len(self.number)
 
+    @property
+    def judging(self) -> "VisibleLabels":
+        """Those that are the first of their event."""
+        chosen = self.former == NO_LABEL
+        return VisibleLabels(*(getattr(self, field.name)[chosen] for field in fields(self)))
+
+    @property
+    def change(self) -> Float64:
+        """float64 (n, 2), what each adds to the number of labels, and of labels 1."""
+        is_first = self.former == NO_LABEL
+        return np.stack([is_first, self.label - np.where(is_first, 0, self.former)], axis=1).astype(
+            np.float64
+        )
+
 
 class Waiting:
-    """Numbers events in order, and keeps them until they are judged.
+    """Numbers events in order, and keeps them until all before them are judged.
 
     Args:
         delay_s: Seconds after which the label that came with an event becomes visible.
         negative_after_s: Seconds after which an event without a label is of class 0; None: it waits.
-        most: Events that wait at most; beyond, the oldest are forgotten.
+        most: Events that are kept at most; beyond, the oldest are forgotten. As many labels wait for their events.
 
     Attributes:
-        first: Number of the oldest event that waits.
+        first: Number of the oldest event that is kept.
         forgotten: Events that were dropped while they waited.
+        unknown: Labels of a topic whose event did not come, or came too long ago.
     """
 
     def __init__(self, delay_s: float, negative_after_s: float | None, most: int) -> None:
         self._delay_us = round(delay_s * US_PER_S)
         self._silent_us = None if negative_after_s is None else round(negative_after_s * US_PER_S)
         self._most = most
-        self.first, self.forgotten = 0, 0
+        self.first, self.forgotten, self.unknown = 0, 0, 0
         self._events: Events | None = None
-        self._judged: NDArray[np.bool_] = np.zeros(0, np.bool_)
+        self._ids = pa.array([], pa.large_string())
+        self._label: Int8 = np.zeros(0, np.int8)  # visible so far
+        self._priority: Int8 = np.zeros(0, np.int8)
+        self._early = LABELS.empty_table()  # labels of events that have not come
 
     def __len__(self) -> int:
-        return len(self._judged)
+        return len(self._label)
 
-    def add(self, events: Events) -> int:
-        """Take in a snapshot's events; returns the number of the first."""
+    def add(self, events: Events, ids: pa.Array | None = None) -> int:
+        """Take in a snapshot's events and their ids, strings or null; returns the number of the first."""
         number = self.first + len(self)
         self._events = events if self._events is None else Events.join([self._events, events])
-        self._judged = np.concatenate([self._judged, np.zeros(len(events), np.bool_)])
+        ids = pa.nulls(len(events), pa.large_string()) if ids is None else ids.cast(pa.large_string())
+        self._ids = pa.concat_arrays([self._ids, ids])
+        self._label = np.concatenate([self._label, np.full(len(events), NO_LABEL, np.int8)])
+        self._priority = np.concatenate([self._priority, np.zeros(len(events), np.int8)])
         self._drop(len(self) - self._most, lost=True)
         return number
 
     def scored(self, first: int, rows: Float16, scores: Float64) -> None:
-        """Set the rows and scores of events from number ``first`` on, as far as they still wait."""
+        """Set the rows and scores of events from number ``first`` on, as far as they are kept."""
         if self._events is None:
             return
         late = max(0, self.first - first)
@@ -110,21 +135,28 @@ class Waiting:
         self._events.rows[here] = rows[late:]
         self._events.scores[here] = scores[late:]
 
-    def arrive(self, until_us: int) -> VisibleLabels:
-        """The labels that become visible before a time and did not before, in order; their events are judged."""
+    def arrive(self, until_us: int, labels: pa.Table | None = None) -> VisibleLabels:
+        """The labels that become visible before a time and did not before, in order.
+
+        Args:
+            until_us: Microseconds.
+            labels: ``LABELS`` of topics that become visible before it, in order of arrival.
+        """
         if self._events is None:
-            return VisibleLabels(*np.zeros((3, 0), np.int64))
-        events, open_ = self._events, ~self._judged
+            return VisibleLabels(*np.zeros((4, 0), np.int64))
+        events = self._events
         came_with = events.given != NO_LABEL
         visible_us = np.where(came_with, events.time_us + self._delay_us, np.iinfo(np.int64).max)
         if self._silent_us is not None:
             visible_us = np.minimum(visible_us, events.time_us + self._silent_us)
-        places = np.flatnonzero(open_ & (visible_us < until_us))
-        places = places[np.argsort(visible_us[places], kind="stable")]
-        self._judged[places] = True
-        is_given = came_with[places] & (events.time_us[places] + self._delay_us == visible_us[places])
-        label = np.where(is_given, events.given[places], 0).astype(np.int64)
-        return VisibleLabels(self.first + places, label, visible_us[places])
+        place = np.flatnonzero((self._label == NO_LABEL) & (visible_us < until_us))
+        is_given = came_with[place] & (events.time_us[place] + self._delay_us == visible_us[place])
+        label = np.where(is_given, events.given[place], 0)
+        columns = [place, label, visible_us[place], np.zeros(len(place), np.int64)]
+        if labels is not None and len(labels) + len(self._early):
+            columns = [np.concatenate(pair) for pair in zip(columns, self._of_topics(labels), strict=True)]
+        order = np.argsort(columns[2], kind="stable")
+        return self._taken(*(column[order].astype(np.int64) for column in columns))
 
     def of(self, numbers: Int64) -> Events:
         """Events by their numbers, as far as ``arrive`` has just named them."""
@@ -133,7 +165,7 @@ class Waiting:
 
     def clear_judged(self) -> None:
         """Let go of judged events before the oldest that still waits."""
-        waits = np.flatnonzero(~self._judged)
+        waits = np.flatnonzero(self._label == NO_LABEL)
         self._drop(int(waits[0]) if len(waits) else len(self), lost=False)
 
     def keep(self, kept_nodes: Int64) -> None:
@@ -147,23 +179,96 @@ class Waiting:
     def state(self) -> dict[str, Any]:
         """The state that ``restore`` continues from."""
         columns = {} if self._events is None else {name: getattr(self._events, name) for name in _COLUMNS}
-        return {"first": self.first, "forgotten": self.forgotten, "judged": self._judged, "events": columns}
+        early = {name: self._early[name].to_numpy().copy() for name in LABELS.names[1:]}
+        return {
+            **{name: getattr(self, name) for name in ("first", "forgotten", "unknown")},
+            **{"label": self._label, "priority": self._priority, "events": columns},
+            "ids": _as_numbers(self._ids),
+            "early": {**early, "event_id": _as_numbers(self._early["event_id"].combine_chunks())},
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a ``state()``."""
-        self.first, self.forgotten = int(state["first"]), int(state["forgotten"])
-        self._judged = np.asarray(state["judged"]).copy()
+        self.first, self.forgotten, self.unknown = (
+            int(state[name]) for name in ("first", "forgotten", "unknown")
+        )
+        self._label, self._priority = (np.asarray(state[name]).copy() for name in ("label", "priority"))
         if state["events"]:
             self._events = Events(*(np.asarray(state["events"][name]).copy() for name in _COLUMNS))
+        self._ids = _as_texts(state["ids"])
+        early = [np.asarray(state["early"][name]) for name in LABELS.names[1:]]
+        self._early = pa.table([_as_texts(state["early"]["event_id"]), *early], schema=LABELS)
 
     @property
     def memory_bytes(self) -> int:
         """Bytes held."""
-        return 0 if self._events is None else sum(getattr(self._events, name).nbytes for name in _COLUMNS)
+        held = 0 if self._events is None else sum(getattr(self._events, name).nbytes for name in _COLUMNS)
+        return held + self._ids.nbytes + self._early.nbytes + 2 * len(self)
+
+    def _of_topics(self, labels: pa.Table) -> list[Int64]:
+        """Places, labels, times and priorities of the topics' labels whose events are here; the others wait."""
+        assert self._events is not None
+        every = pa.concat_tables([self._early, labels])
+        place = pc.index_in(every["event_id"], self._ids).fill_null(-1).to_numpy().astype(np.int64)
+        self._early = every.filter(pa.array(place < 0))
+        self.unknown += max(0, len(self._early) - self._most)
+        self._early = self._early.slice(max(0, len(self._early) - self._most))
+        here = np.flatnonzero(place >= 0)
+        label, visible_us, priority = (every[name].to_numpy()[here] for name in LABELS.names[1:])
+        place = place[here]
+        return [place, label, np.maximum(visible_us, self._events.time_us[place]), priority]
+
+    def _taken(self, place: Int64, label: Int64, visible_us: Int64, priority: Int64) -> VisibleLabels:
+        """Those of some labels in order that are the first of their event, or replace another one."""
+        former = np.full(len(place), NO_LABEL, np.int64)
+        takes = np.ones(len(place), np.bool_)
+        for index, (one, says, rank) in enumerate(
+            zip(place.tolist(), label.tolist(), priority.tolist(), strict=True)
+        ):
+            former[index] = self._label[one]
+            if former[index] != NO_LABEL and (rank < self._priority[one] or says == former[index]):
+                takes[index] = False
+                if rank < self._priority[one]:
+                    continue
+            self._label[one], self._priority[one] = says, rank
+        return VisibleLabels(self.first + place[takes], label[takes], visible_us[takes], former[takes])
 
     def _drop(self, count: int, *, lost: bool) -> None:
         if count <= 0 or self._events is None:
             return
-        self.forgotten += int((~self._judged[:count]).sum()) if lost else 0
-        self._events, self._judged = self._events.select(slice(count, None)), self._judged[count:]
+        self.forgotten += int((self._label[:count] == NO_LABEL).sum()) if lost else 0
+        self._events, self._ids = self._events.select(slice(count, None)), self._ids.slice(count)
+        self._label, self._priority = self._label[count:], self._priority[count:]
         self.first += count
+
+
+LABELS = pa.schema(
+    [
+        ("event_id", pa.large_string()),
+        ("label", pa.int64()),
+        ("visible_us", pa.int64()),
+        ("priority", pa.int64()),
+    ]
+)
+"""Labels of topics, of 0 and 1."""
+
+
+def _as_numbers(texts: pa.Array) -> dict[str, NDArray[Any]]:
+    """Texts as arrays of numbers, which checkpoints hold."""
+    whole = pa.concat_arrays([texts])  # without an offset
+    _, offsets, text_bytes = whole.buffers()
+    return {
+        "is_null": np.asarray(whole.is_null().to_numpy(zero_copy_only=False)),
+        "ends": np.frombuffer(offsets, np.int64)[: len(whole) + 1].copy()
+        if len(whole)
+        else np.zeros(1, np.int64),
+        "bytes": np.frombuffer(text_bytes or b"", np.uint8).copy(),
+    }
+
+
+def _as_texts(numbers: dict[str, Any]) -> pa.Array:
+    """The texts of ``_as_numbers``."""
+    is_null, ends, text_bytes = (np.asarray(numbers[name]) for name in ("is_null", "ends", "bytes"))
+    content = text_bytes.tobytes()
+    bounds = zip(ends[:-1].tolist(), ends[1:].tolist(), is_null.tolist(), strict=True)
+    return pa.array([None if null else content[a:b].decode() for a, b, null in bounds], pa.large_string())

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
 import torch
 from numpy.typing import NDArray
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 from typing_extensions import override
 
-from freshet_graph.schemas.events import Op
+from freshet_graph.schemas.events import Op, label_schema
 from freshet_graph.schemas.section import Section
 from freshet_graph.schemas.trainer_config import TrainerConfig
 from freshet_graph.stream.arrays.kinds import Bool, Float32, Float64, Int64
@@ -27,7 +29,7 @@ from freshet_graph.trainer.data.views import EventsView
 from freshet_graph.trainer.device import to_device
 from freshet_graph.trainer.labels.classifier import JudgedClassifier
 from freshet_graph.trainer.labels.label_memory import DAY_US, LabelMemory
-from freshet_graph.trainer.labels.waiting import Events, VisibleLabels, Waiting
+from freshet_graph.trainer.labels.waiting import LABELS, Events, VisibleLabels, Waiting
 from freshet_graph.trainer.models.interface import MODELS, Model
 from freshet_graph.trainer.models.link_decoder import EncounterEncoder
 from freshet_graph.trainer.ranks import Ranks
@@ -184,7 +186,7 @@ class Classifier(Links):
     )
     vectors: bool = Field(True, description="Whether the classifier sees the embeddings of both ends.")
     waiting: int = Field(
-        1_000_000,
+        200_000,
         ge=1,
         description="Most events that wait for a label, with the rows that they were scored with; beyond, the oldest are "
         "forgotten.",
@@ -229,6 +231,7 @@ class EdgeClassification(LinkPrediction):
                 "key task_params: messages needs an event model under strategy sequential, found "
                 f"{config.model} under {config.strategy}. Choose one, or leave it out"
             )
+        self._has_topics = False  # whether the log has labels of topics
         self._warned_or_seen = False  # a label was seen, or a warning about missing labels given
         self._warned_of_wrong = self._warned_of_few = False
 
@@ -243,6 +246,8 @@ class EdgeClassification(LinkPrediction):
         super().rewind(model)
         settings, features = self._settings, 1 + self._lane.header.edge_features
         self._tau = BEFORE_ALL
+        self._read_until, self._wrong, self._lost = -1, 0, 0
+        self._ahead = label_schema(self._lane.log.header.ids).empty_table()  # visible later
         self._labels = LabelMemory(settings.half_lives_s, features)
         self._waiting = Waiting(settings.delay_s, settings.negative_after_s, settings.waiting)
         self._columns = _TIMES + features + len(Encounter) + self._labels.columns
@@ -260,9 +265,13 @@ class EdgeClassification(LinkPrediction):
         """See ``label_messages`` of the interface: take in a snapshot, and the labels that become visible in it."""
         if tau <= self._tau:  # resumed after it
             return None
-        self._tau, until_us = tau, (tau + 1) * self._lane.header.interval_us
+        interval_us = self._lane.header.interval_us
+        since_us, until_us = (self._tau + 1) * interval_us, (tau + 1) * interval_us
+        self._tau = tau
         inserts = np.flatnonzero(events.op == int(Op.INSERT))
         given, _ = labels_of(self._lane, tau)
+        logged = self._lane.log.events(tau)
+        ids = logged["event_id"].filter(pc.equal(logged["op"], int(Op.INSERT))).combine_chunks()
         count = len(inserts)
         self._first = self._waiting.add(
             Events(
@@ -273,12 +282,30 @@ class EdgeClassification(LinkPrediction):
                 values_of(events, inserts),
                 np.full((count, len(LEARNING), self._width), np.nan, np.float16),
                 np.full((count, len(SCORERS)), np.nan),
-            )
+            ),
+            ids,
         )
-        self._arrived = self._waiting.arrive(until_us)
-        if not self._settings.messages or not (self._arrived.label == 1).any():
+        self._visible = self._waiting.arrive(until_us, self._of_topics(since_us, until_us))
+        if not self._settings.messages or not (self._visible.label == 1).any():
             return None
-        return messages_of(self._arrived, self._waiting.of(self._arrived.number), events)
+        return messages_of(self._visible, self._waiting.of(self._visible.number), events)
+
+    def _of_topics(self, since_us: int, until_us: int) -> pa.Table:
+        """``LABELS`` of label topics that become visible within a snapshot; the log has all of them once it is sealed."""
+        log_reader = self._lane.log
+        new = log_reader.labels(self._read_until)
+        self._has_topics |= len(new) > 0
+        if log_reader.last is not None:
+            self._read_until = log_reader.last.n
+        every = pa.concat_tables(
+            [self._ahead, new.filter(pc.greater_equal(new["visible_us"], max(since_us, -(1 << 62))))]
+        )
+        is_due = pc.less(every["visible_us"], until_us)
+        self._ahead, due = every.filter(pc.invert(is_due)), every.filter(is_due)
+        due = due.filter(due["event_id"].is_valid())
+        is_right = pc.is_in(due["label"], pa.array([0, 1], pa.int32()))
+        self._wrong += len(due) - pc.sum(is_right).as_py() if len(due) else 0
+        return due.filter(is_right).select(LABELS.names).cast(LABELS)
 
     @override
     def remember(self, tau: int, events: EventColumns, num_nodes: int) -> None:
@@ -299,6 +326,9 @@ class EdgeClassification(LinkPrediction):
         self._values = values_of(view.events(examples.tau), view.events(examples.tau).op == int(Op.INSERT))
         self._num_nodes = view.num_nodes
         wrong = labels_of(self._lane, examples.tau)[1]
+        of_topics, self._wrong = self._wrong, 0
+        lost = self._waiting.unknown + self._waiting.forgotten
+        newly_lost, self._lost = lost - self._lost, lost
         if len(wrong) and not self._warned_of_wrong:
             self._warned_of_wrong = True
             log.warning(
@@ -307,7 +337,10 @@ class EdgeClassification(LinkPrediction):
                 events=len(wrong),
                 label=int(wrong[0]),
             )
-        return replace(examples, excluded={**examples.excluded, "wrong_label": len(wrong)})
+        return replace(
+            examples,
+            excluded={**examples.excluded, "wrong_label": len(wrong) + of_topics, "label_lost": newly_lost},
+        )
 
     def evaluate(
         self, strategy: QueryAnswering, model: Model, baseline: Model | None, examples: Examples, ranks: Ranks
@@ -353,17 +386,16 @@ class EdgeClassification(LinkPrediction):
 
     def _judge(self, links: Predictions, examples: Examples) -> LabelScores:
         """Figures of the events judged within a snapshot, and their lesson."""
-        judged = self._waiting.of(self._arrived.number)
-        label_scores = LabelScores(links, judged.scores, self._arrived.label, judged.src, judged.time_us)
+        visible = self._visible.judging
+        judged = self._waiting.of(visible.number)
+        label_scores = LabelScores(links, judged.scores, visible.label, judged.src, judged.time_us)
         for scorer, rows in zip(LEARNING, judged.rows.swapaxes(0, 1), strict=True):
             was_scored = ~np.isnan(rows[:, 0])
-            self._classifiers[scorer].learn(
-                rows[was_scored].astype(np.float32), self._arrived.label[was_scored]
-            )
+            self._classifiers[scorer].learn(rows[was_scored].astype(np.float32), visible.label[was_scored])
         self._waiting.clear_judged()
         if not self._warned_or_seen:
             self._warned_or_seen = True
-            if not len(judged) and self._settings.delay_s == 0:
+            if not len(judged) and self._settings.delay_s == 0 and not self._has_topics:
                 log.warning("no event has a label yet, so only links are learned", tau=examples.tau)
         for caution in () if self._warned_of_few else label_scores.cautions:
             self._warned_of_few = True
@@ -395,6 +427,7 @@ class EdgeClassification(LinkPrediction):
         self._labels.restore(state["labels"]["memory"])
         self._waiting.restore(state["labels"]["waiting"])
         self._tau = int(state["labels"]["tau"])
+        self._lost = self._waiting.unknown + self._waiting.forgotten
 
     @override
     def forgot(self, nodes: int, kept_nodes: Int64 | None = None) -> None:
@@ -421,12 +454,11 @@ class EdgeClassification(LinkPrediction):
 
     def _look(self, src: Int64, dst: Int64, time_us: Int64, values: Float32, num_nodes: int) -> Float32:
         """See ``LabelMemory.look``, beside the labels of this snapshot."""
-        judged = self._waiting.of(self._arrived.number)
-        change = np.stack([np.ones(len(judged)), self._arrived.label], axis=1)
+        judged = self._waiting.of(self._visible.number)
         label_ends = np.stack([judged.src, judged.dst], axis=1)
         ends = np.stack([src, dst], axis=1)
         return self._labels.look(
-            ends, time_us, values, label_ends, self._arrived.visible_us, change, num_nodes
+            ends, time_us, values, label_ends, self._visible.visible_us, self._visible.change, num_nodes
         )
 
 

@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshet_graph.trainer.labels.waiting import Events, Waiting
+from freshet_graph.trainer.labels.waiting import LABELS, Events, Waiting
 
 SECOND = 1_000_000
 
@@ -60,6 +61,48 @@ def test_every_event_is_judged_once_when_its_label_is_visible(stream, delay_s, s
             expected[number] = (0, t + silent_s) if silent else (own, t + delay_s)
     assert judged == {number: what for number, what in expected.items() if what[1] < 120}
     assert waiting.forgotten == 0
+
+
+def labels(*rows: tuple[str, int, int, int]) -> pa.Table:
+    """Of event, label, seconds, priority."""
+    columns = zip(*rows, strict=True) if rows else ((), (), (), ())
+    names, label, visible_s, priority = map(list, columns)
+    return pa.table([names, label, [t * SECOND for t in visible_s], priority], schema=LABELS)
+
+
+def test_a_label_of_a_topic_judges_its_event_and_better_or_later_ones_replace_it() -> None:
+    waiting = Waiting(1000, None, 100)
+    waiting.add(events([1, 2, 3], [-1, -1, 1]), pa.array(["a", "b", None]))
+    arrived = waiting.arrive(
+        20 * SECOND,
+        labels(
+            ("b", 1, 5, 1), ("a", 0, 6, 0), ("b", 0, 7, 0), ("b", 1, 8, 1), ("a", 1, 9, 0), ("b", 0, 10, 2)
+        ),
+    )
+    assert list(zip(arrived.number.tolist(), arrived.label.tolist(), arrived.former.tolist(), strict=True)) == [
+        (1, 1, -1), (0, 0, -1), (0, 1, 0), (1, 0, 1),
+    ]  # fmt: skip
+    assert arrived.judging.number.tolist() == [1, 0]
+    assert arrived.change.tolist() == [[1, 1], [1, 0], [0, 1], [0, -1]]
+    assert waiting.arrive(30 * SECOND, labels(("a", 1, 25, 5), ("b", 1, 26, 1))).number.tolist() == []
+    waiting.clear_judged()
+    assert (waiting.first, len(waiting)) == (2, 1)
+    assert waiting.arrive(2000 * SECOND, labels()).number.tolist() == [2]
+
+
+def test_a_label_waits_for_its_event_and_is_never_visible_before_it() -> None:
+    waiting, other = (Waiting(0, None, 4) for _ in range(2))
+    waiting.add(events([1], [-1]), pa.array(["a"]))
+    early = labels(("never", 1, 2, 0), ("later", 1, 2, 0), ("über", 0, 3, 0), ("x", 0, 3, 0), ("y", 0, 4, 0))
+    assert waiting.arrive(10 * SECOND, early).number.tolist() == []
+    assert waiting.unknown == 1  # the oldest beyond the bound
+    other.restore(waiting.state())
+    for one in (waiting, other):
+        one.add(events([15, 16, 17], [-1, -1, -1], first=1), pa.array(["later", None, "über"]))
+        arrived = one.arrive(20 * SECOND, labels())
+        assert arrived.number.tolist() == [1, 3]
+        assert arrived.label.tolist() == [1, 0]
+        assert arrived.visible_us.tolist() == [15 * SECOND, 17 * SECOND]
 
 
 def test_beyond_its_bound_the_oldest_are_forgotten_and_counted() -> None:

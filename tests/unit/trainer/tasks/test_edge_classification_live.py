@@ -4,12 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 import pytest
-from small_trainers import EVENT_MODEL, KINDS, config_for, lines, run
+from small_trainers import EVENT_MODEL, KINDS, config_for, lines, run, trainer_for
 from structlog.testing import capture_logs
 from trainer_processes import configure, run_to_end, scored
 from trainer_streams import SECOND, make_lane, meetings
 
+from freshet_graph.schemas.events import label_schema
 from freshet_graph.schemas.trainer_config import TrainerConfig
 from freshet_graph.stream.service.failure import Failure
 from freshet_graph.trainer.service import result
@@ -95,6 +97,45 @@ def test_a_checkpoint_from_before_labels_could_wait_continues_with_a_new_classif
     ]
     trainer.step(trainer.lane.manifests[5])
     assert "ap" in lines(config_in(tmp_path, "checkpoints"))[5]
+
+
+def test_labels_of_a_topic_judge_as_those_that_came_with_their_events(tmp_path: Path) -> None:
+    """The same labels at the same times, in two forms: the runs agree in every figure, also through an interruption."""
+    came_with = labelled()
+    ids = pa.array([f"event {row}" for row in range(len(came_with))])
+    place, id_place = (came_with.schema.get_field_index(name) for name in ("label", "event_id"))
+    with_ids = came_with.set_column(id_place, "event_id", ids)
+    bare = with_ids.set_column(place, "label", pa.nulls(len(with_ids), pa.int32()))
+    is_labelled = came_with["label"].is_valid()
+    t_us = pa.compute.add(came_with["t"], SECOND)
+    late = {
+        "event_id": ids, "node": pa.nulls(len(ids), pa.int64()), "label": came_with["label"], "t": t_us, "visible_us": t_us,
+        "commit": pa.array(np.arange(len(ids), dtype=np.int32)), "source": pa.nulls(len(ids), pa.string()),
+        "priority": pa.array(np.zeros(len(ids), np.int32)),
+    }  # fmt: skip
+    topic = pa.table(late).filter(is_labelled).cast(label_schema("int"))
+    make_lane(tmp_path / "with", events=with_ids)
+    make_lane(tmp_path / "bare", events=bare)
+    parts = {"with": [None], "bare": [None], "broken": [2, 3, None]}
+    found = {}
+    for name, ends in parts.items():
+        store = str(tmp_path / ("with" if name == "with" else "bare"))
+        delay = {"delay_s": 1.0} if name == "with" else {}
+        config = config_in(tmp_path, name, store=store, task_params={"first": 40, **delay})
+        for end in ends:
+            trainer = trainer_for(config)
+            if name != "with":
+                trainer.lane.log.labels = lambda after=-1: topic.filter(
+                    pa.compute.greater(topic["commit"], after)
+                )
+            for manifest in trainer.lane.manifests[trainer.sequence + 1 : end]:
+                trainer.step(manifest)
+        found[name] = lines(config)
+        for line in found[name]:
+            del line["lag"]
+    assert sum("average_precision" in line for line in found["with"]) >= 3
+    assert found["bare"] == found["with"]
+    assert found["broken"] == found["bare"]
 
 
 def test_labels_as_messages_are_of_event_models_under_sequential(tmp_path: Path) -> None:
