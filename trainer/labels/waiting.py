@@ -202,8 +202,10 @@ class Waiting:
     @property
     def memory_bytes(self) -> int:
         """Bytes held."""
-        held = 0 if self._events is None else sum(getattr(self._events, name).nbytes for name in _COLUMNS)
-        return held + self._ids.nbytes + self._early.nbytes + 2 * len(self)
+        column_bytes = (
+            0 if self._events is None else sum(getattr(self._events, name).nbytes for name in _COLUMNS)
+        )
+        return column_bytes + self._ids.nbytes + self._early.nbytes + 2 * len(self)
 
     def _of_topics(self, labels: pa.Table) -> list[Int64]:
         """Places, labels, times and priorities of the topics' labels whose events are here; the others wait."""
