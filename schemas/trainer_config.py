@@ -138,6 +138,10 @@ class Exports(Section):
     hold: Hold = Field(default_factory=Hold)
 
 
+WITH_REGISTRY = ("avro",)
+"""Formats of scores that need a registry."""
+
+
 class Scoring(Section):
     """Figures of new snapshots under run, and scores on arrival under score."""
 
@@ -169,9 +173,9 @@ class Scoring(Section):
     @model_validator(mode="after")
     def _avro_has_a_registry(self) -> Self:
         registry = None if self.kafka is None else self.kafka.schema_registry
-        if self.format == "avro" and (registry is None or registry.url is None):
+        if self.format in WITH_REGISTRY and (registry is None or registry.url is None):
             raise ValueError(
-                "format avro needs a registry. Give its address in scoring.kafka.schema_registry.url"
+                f"format {self.format} needs a registry. Give its address in scoring.kafka.schema_registry.url"
             )
         return self
 

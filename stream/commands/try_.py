@@ -72,8 +72,9 @@ def try_(
             else:
                 print(yaml.safe_dump(trial.proposal, sort_keys=False), end="")  # noqa: T201  a result, to copy
         if not trial.events:
+            none = "rows became an event" if file is not None else "messages became an event or a label"
             raise Failure(
-                f"none of {trial.messages:,} {'rows' if file is not None else 'messages'} became an event or a label. The "
+                f"none of {trial.messages:,} {none}. The "
                 "examples have the reasons. Correct the fields, the format or the producer"
             )
 

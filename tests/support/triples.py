@@ -77,7 +77,7 @@ def config_for(together: Triple, **more: Any) -> TrainerConfig:
     """
     model, strategy, task = together
     params = {name: LESS[name] for name in MODELS.find(model).Options.model_fields if name in LESS}
-    of_task = {"edge-classification": {"epochs": 2}, "node-classification": {"labels": labels_file()}}
+    of_task = {"edge-classification": {"first": 40}, "node-classification": {"labels": labels_file()}}
     return TrainerConfig.model_validate(
         {
             "store": "store", "lane": "hash", "window": 2, "model": model, "model_params": params,

@@ -26,7 +26,6 @@ from freshet_graph.trainer.models.interface import Model
 from freshet_graph.trainer.scoring.metrics import Figures, auroc, cautions
 from freshet_graph.trainer.session.session import Session
 from freshet_graph.trainer.tasks.edge_classification import (
-    AUROCS,
     Classifier,
     EventClassifier,
     first_ranks,
@@ -71,6 +70,9 @@ def require_both_kinds(label: Int64, time_us: Int64, split: Split) -> None:
                 f"task edge-classification needs labels 0 and 1 among the {name} events, found {ones} of 1 and {zeros} of 0. "
                 "Choose other shares with --split, or data with labels there"
             )
+
+
+AUROCS = ("auroc", "random_auroc", "activity_auroc")
 
 
 def label_cautions(label: Int64, time_us: Int64, split: Split) -> list[dict[str, Any]]:

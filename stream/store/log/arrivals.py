@@ -86,8 +86,13 @@ class Arrivals:
         self._first = len(self._log.snapshots) if newest == last.n else self._first
 
     def covers(self, number: int) -> bool:
-        """Whether all events of the sealed snapshots up to a number came with commits that were given."""
-        numbers = range(self._first, min(number + 1, len(self._log.snapshots)))
+        """Whether all events of the sealed snapshots up to a number came with commits that were given.
+
+        No, if the snapshot was sealed since the last look.
+        """
+        if number >= len(self._log.snapshots):
+            return False
+        numbers = range(self._first, number + 1)
         return all(int(self._arrivals(one).max()) <= self.done for one in numbers)
 
     def _pass_dropped(self, *, counted: bool = True) -> None:

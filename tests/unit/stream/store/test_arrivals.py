@@ -93,6 +93,18 @@ def test_the_events_after_a_snapshot_or_a_commit_alone(tmp_path: Path) -> None:
     assert behind.covers(2)
 
 
+def test_a_snapshot_that_was_sealed_since_the_last_look_is_not_covered(tmp_path: Path) -> None:
+    """A trainer may have a checkpoint of it already: its memory has events that were not given."""
+    seal(tmp_path, 0, 2)
+    follower = Arrivals(LogReader(tmp_path))
+    listed(follower)
+    seal(tmp_path, 2, 4)
+    assert follower.covers(1)
+    assert not follower.covers(3)
+    listed(follower)
+    assert follower.covers(3)
+
+
 def test_snapshots_that_retention_dropped_before_they_were_looked_through_are_passed_and_counted(
     tmp_path: Path,
 ) -> None:

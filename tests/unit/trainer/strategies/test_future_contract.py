@@ -25,6 +25,7 @@ from freshet_graph.stream.store.lane.reader import LaneReader
 from freshet_graph.trainer.ranks import Ranks
 from freshet_graph.trainer.session.session import Session
 from freshet_graph.trainer.session.snapshot_trainer import SnapshotTrainer
+from freshet_graph.trainer.tasks.edge_classification import LabelScores
 from freshet_graph.trainer.tasks.interface import SnapshotExamples
 
 NODES, NODE_FEATURES, EDGE_FEATURES = 24, 3, 2
@@ -118,6 +119,11 @@ def scores(session: Session, examples: SnapshotExamples) -> list[Any]:
     judged = session.task.evaluate(
         session.strategy, session.model, session.untrained, examples, session.ranks
     )
+    if isinstance(
+        judged, LabelScores
+    ):  # a row has its event's own values, which a flipped event has others of
+        until_us = np.append(examples.times[:BATCH], examples.times[BATCH : BATCH + 1])[-1]
+        judged = dataclasses.replace(judged, scores=judged.scores[judged.time_us < until_us])
     return [each for each in arrays(judged) if np.issubdtype(each.dtype, np.floating)]
 
 
