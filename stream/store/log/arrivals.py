@@ -67,7 +67,8 @@ class Arrivals:
             return
         self._pass_dropped()
         newest = last.n if until is None else min(until, last.n)
-        numbers = range(self._first, len(self._log.snapshots))
+        end = len(self._log.snapshots)  # others may refresh the log between two commits
+        numbers = range(self._first, end)
         firsts = [int(self._arrivals(number).min()) for number in numbers]
         later = _in_order(open_events)
         least = int(later[COMMIT].to_numpy().min()) if len(later) else newest + 1
@@ -83,7 +84,7 @@ class Arrivals:
                 yield from self._commits(now)
         yield from self._commits(pa.concat_tables([*waiting, self._unseen(later, newest)]))
         self.done = newest
-        self._first = len(self._log.snapshots) if newest == last.n else self._first
+        self._first = end if newest == last.n else self._first
 
     def covers(self, number: int) -> bool:
         """Whether all events of the sealed snapshots up to a number came with commits that were given.

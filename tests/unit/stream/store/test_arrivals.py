@@ -105,6 +105,20 @@ def test_a_snapshot_that_was_sealed_since_the_last_look_is_not_covered(tmp_path:
     assert follower.covers(3)
 
 
+def test_a_reader_that_is_refreshed_between_two_commits_leaves_none_out(tmp_path: Path) -> None:
+    seal(tmp_path, 0, 2)
+    log = LogReader(tmp_path)
+    follower, given = Arrivals(log), []
+    for number, arrived in enumerate(follower.new()):
+        given += arrived.events["t"].to_pylist()
+        if number == 0:
+            seal(tmp_path, 2, 4)
+            log.refresh()
+    given += [t for arrived in follower.new() for t in arrived.events["t"].to_pylist()]
+    every = Arrivals(LogReader(tmp_path)).new()
+    assert given == [t for arrived in every for t in arrived.events["t"].to_pylist()]
+
+
 def test_snapshots_that_retention_dropped_before_they_were_looked_through_are_passed_and_counted(
     tmp_path: Path,
 ) -> None:
