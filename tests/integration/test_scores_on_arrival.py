@@ -275,7 +275,11 @@ def test_a_question_has_the_score_that_the_topic_gets(kafka: str, tmp_path: Path
                 answer["known_commit"] < message["commit"]
                 and answer["known_until"] < T0 + CHUNKS + number / 4 + 1
             )
-            if message["checkpoint"] == answer["checkpoint"]:
+            named = (
+                "checkpoint",
+                "memory",
+            )  # a takeover in between may keep the weights and change the memory
+            if [message[name] for name in named] == [answer[name] for name in named]:
                 same += 1
                 (scored,) = answer["scores"]
                 assert {name: message[name] for name in scored} == scored
