@@ -95,8 +95,8 @@ TITLES = (
 )
 
 
-def measured(folder: Path, bootstrap: str, rates: list[int], seconds: float) -> Iterator[list[object]]:
-    """A row for each rate."""
+def all_services(folder: Path, bootstrap: str, **of_scorer: Any) -> list[Any]:
+    """A stream, a trainer and a scorer, with further keys of the scorer."""
     stream = harness.stream_keys(
         folder / "store", bootstrap, {"name": TOPIC}, {"name": "hash", "algorithm": "hash", "parts": 1},
         snapshots={"interval_s": INTERVAL_S, "commit_every_s": COMMIT_S, "idle_timeout_s": 1.0},
@@ -106,12 +106,17 @@ def measured(folder: Path, bootstrap: str, rates: list[int], seconds: float) -> 
         "overload": "subsample", "optimisation": {"epochs": 1},
         "scoring": {"topic": SCORED, "kafka": {"bootstrap": bootstrap}},
     }  # fmt: skip
-    context, first = multiprocessing.get_context("spawn"), 0
-    services = [
+    return [
         harness.service(folder, "stream", stream),
         harness.service(folder, "trainer", trainer),
-        harness.service(folder, "scorer", trainer, service="score"),
+        harness.service(folder, "scorer", {**trainer, **of_scorer}, service="score"),
     ]
+
+
+def measured(folder: Path, bootstrap: str, rates: list[int], seconds: float) -> Iterator[list[object]]:
+    """A row for each rate."""
+    context, first = multiprocessing.get_context("spawn"), 0
+    services = all_services(folder, bootstrap)
     try:
         address = harness.address_of(services[2], folder / "scorer.log")
         of_stream = harness.address_of(services[0], folder / "stream.log")

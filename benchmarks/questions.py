@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import harness
 import numpy as np
 import psutil
-from arrival import CARDS, COMMIT_S, INTERVAL_S, SCORED, SETTLE_S, TERMINALS, TOPIC, produce
+from arrival import CARDS, COMMIT_S, INTERVAL_S, SCORED, SETTLE_S, TERMINALS, TOPIC, all_services, produce
 from harness import require
 
 CLIENTS, ASKED_PER_S, RANKED_PER_S, BURST = 16, 200, 10, 10_000
@@ -76,20 +76,7 @@ def main() -> None:
 
 def measured(folder: Path, bootstrap: str, rates: list[int], seconds: float) -> list[list[object]]:
     """A row for each case."""
-    stream = harness.stream_keys(
-        folder / "store", bootstrap, {"name": TOPIC}, {"name": "hash", "algorithm": "hash", "parts": 1},
-        snapshots={"interval_s": INTERVAL_S, "commit_every_s": COMMIT_S, "idle_timeout_s": 1.0},
-    )  # fmt: skip
-    trainer = {
-        "store": str(folder / "store"), "lane": "hash", "checkpoint": str(folder / "checkpoints"), "metrics": {"port": 0},
-        "overload": "subsample", "optimisation": {"epochs": 1},
-        "scoring": {"topic": SCORED, "kafka": {"bootstrap": bootstrap}},
-    }  # fmt: skip
-    services = [
-        harness.service(folder, "stream", stream),
-        harness.service(folder, "trainer", trainer),
-        harness.service(folder, "scorer", {**trainer, "serve": {"port": 0}}, service="score"),
-    ]
+    services = all_services(folder, bootstrap, serve={"port": 0})
     context, first = multiprocessing.get_context("spawn"), 0
     try:
         url = harness.base_of(services[2], folder / "scorer.log", "questions")

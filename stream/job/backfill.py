@@ -16,6 +16,7 @@ from freshet_graph.schemas.store import (
     FORMAT_VERSION,
     LABELS_NAMED,
     HistoryEnd,
+    HistoryFile,
     HistoryRecord,
     Key,
     Position,
@@ -358,20 +359,17 @@ def _polls(
     config: StreamConfig, rules: Rules, history: HistoryRecord, files: Sequence[Path], start: int
 ) -> Iterator[MicroBatch]:
     """All rows from ``start`` on, counted over all files."""
-    first = 0
-    for file, path in zip(history.files, files, strict=True):
-        if start < first + file.rows:
-            yield from read_polls(
-                path,
-                config,
-                rules,
-                key=HISTORY,
-                first=first,
-                start=max(0, start - first),
-                until_us=history.until_us,
-                options=_options(history),
-            )
-        first += file.rows
+    for path, first, begin in _unread(history.files, files, start):
+        yield from read_polls(
+            path,
+            config,
+            rules,
+            key=HISTORY,
+            first=first,
+            start=begin,
+            until_us=history.until_us,
+            options=_options(history),
+        )
 
 
 def _label_polls(
@@ -387,21 +385,29 @@ def _label_polls(
         raise Failure(
             "label topics rank their sources differently, and a file of labels has one ranking. Give them the same sources"
         )
-    begun, first = positions.get(HISTORY_LABELS), 0
-    start = 0 if begun is None else begun.next
-    for file, path in zip(history.labels, files, strict=True):
-        if start < first + file.rows:
-            yield from label_polls(
-                path,
-                config,
-                rules,
-                key=HISTORY_LABELS,
-                first=first,
-                start=max(0, start - first),
-                until_us=history.labels_until_us,
-                sources=rankings[0] if rankings else None,
-            )
-        first += file.rows
+    begun = positions.get(HISTORY_LABELS)
+    for path, first, begin in _unread(history.labels, files, 0 if begun is None else begun.next):
+        yield from label_polls(
+            path,
+            config,
+            rules,
+            key=HISTORY_LABELS,
+            first=first,
+            start=begin,
+            until_us=history.labels_until_us,
+            sources=rankings[0] if rankings else None,
+        )
+
+
+def _unread(
+    records: Sequence[HistoryFile], files: Sequence[Path], start: int
+) -> Iterator[tuple[Path, int, int]]:
+    """Files with rows from row ``start`` of all files on: path, number of the first row, first row to read in the file."""
+    first = 0
+    for record, path in zip(records, files, strict=True):
+        if start < first + record.rows:
+            yield path, first, max(0, start - first)
+        first += record.rows
 
 
 def _options(history: HistoryRecord) -> FileOptions:

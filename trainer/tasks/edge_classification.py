@@ -194,8 +194,8 @@ class Classifier(Links):
     sample: int = Field(65_536, ge=1, description="Judged events that are kept to be learned again.")
     first: int = Field(256, ge=1, description="Judged events before the first score.")
     hidden: int = Field(64, ge=1, description="Width of the classifier's hidden layers.")
-    label_rate: float = Field(1e-3, gt=0, description="Of Adam, for the classifier in run.")
-    label_batch: int = Field(256, ge=1, description="Judged events per step of the classifier in run.")
+    label_learning_rate: float = Field(1e-3, gt=0, description="Of Adam, for the classifier in run.")
+    label_batch_size: int = Field(256, ge=1, description="Judged events per step of the classifier in run.")
     epochs: int = Field(30, ge=1, description="evaluate: passes over the labelled training events.")
     batch_size: int = Field(200, ge=1, description="evaluate: labelled events per step.")
     learning_rate: float = Field(3e-4, gt=0, description="evaluate: of Adam.")
@@ -256,7 +256,8 @@ class EdgeClassification(LinkPrediction):
         self._classifiers = {
             scorer: JudgedClassifier(
                 self._columns, vectors, self._config.seed, first=settings.first, last=2 * settings.sample,
-                sample=settings.sample, width=settings.hidden, learning_rate=settings.label_rate, batch=settings.label_batch,
+                sample=settings.sample, width=settings.hidden, learning_rate=settings.label_learning_rate,
+                batch=settings.label_batch_size,
             )
             for scorer in LEARNING
         }  # fmt: skip
