@@ -25,8 +25,10 @@ MESSAGE, EVENT = (
     re.findall(r"^\d+\. `((?:stream|trainer)/[\w/]+\.py)`", part, re.MULTILINE)
     for part in PAGE.split("\n## ")[1:3]
 )
-BESIDE = {"message": 43, "event": 31}
+BESIDE = {"message": 36, "event": 31}
 """Modules of ours that may be entered beside those of the page. Lower them when you can."""
+TIMED = ("stream/kafka/", "stream/service/")
+"""Folders not counted beside the page: a client that connects again, or a heartbeat, enters more of them."""
 
 
 class Entered:
@@ -64,7 +66,7 @@ def require_tour(path: str, named: list[str], entered: set[str]) -> None:
     """Check that a run entered all named files, and few others."""
     assert len(named) == 12
     assert not set(named) - entered, "the page names files that the run does not enter"
-    beside = entered - set(named)
+    beside = {file for file in entered - set(named) if not file.startswith(TIMED)}
     assert len(beside) <= BESIDE[path], sorted(beside)
 
 
