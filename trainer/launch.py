@@ -14,6 +14,7 @@ from freshet_graph.schemas.errors import one_line, system_call
 from freshet_graph.stream.service.failure import Failure
 from freshet_graph.stream.service.logs import take_over
 from freshet_graph.stream.service.scratch import WITHIN, scratch_folder
+from freshet_graph.trainer.start import NOTHING_LEARNED
 
 MAX_RESTARTS = 30
 """How often all ranks are started again after one was killed. Each time they resume from the last checkpoint."""
@@ -58,6 +59,11 @@ def launched() -> bool:
     return "RANK" in os.environ
 
 
+def local_rank() -> int:
+    """This process's number among the ranks of its host; 0 unless a launcher says otherwise."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
 def restarts() -> int:
     """In a rank: how often all ranks were started again, as many or fewer, since the command began."""
     return int(os.environ.get(_FEWER, "0")) + int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
@@ -76,12 +82,12 @@ def launch(arguments: Sequence[str], ranks: RankRange) -> dict[str, Any]:
         Failure: With a rank's own sentence, or because ranks kept dying or ended without a result.
     """
     take_over("torch", "torch.distributed")
+    from torch.distributed.elastic.multiprocessing import SignalException
+
     with scratch_folder("ranks") as folder:
         os.environ[_OUTCOME] = os.environ[WITHIN] = str(folder)
         os.environ.setdefault(STARTED, str(time.time()))
         os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SHUTDOWN_S))  # older torch ignores it
-        if sys.platform == "linux":
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are local: no name has to resolve
         try:
             for fewer in range(ranks.most - ranks.fewest + 1):
                 os.environ[_FEWER] = str(fewer)
@@ -95,6 +101,9 @@ def launch(arguments: Sequence[str], ranks: RankRange) -> dict[str, Any]:
                         "are above"
                     )
                 log.warning("a rank died, the others continue without it", exit_code=death, ranks=number - 1)
+        except SignalException:
+            if arguments[:1] == ["run"] and not (folder / _RESULT).exists():
+                return dict(NOTHING_LEARNED)  # asked to end while ranks loaded
         finally:
             del os.environ[WITHIN], os.environ[_FEWER]
         sentence, result = folder / _SENTENCE, folder / _RESULT
@@ -109,8 +118,12 @@ def launch(arguments: Sequence[str], ranks: RankRange) -> dict[str, Any]:
 
 
 def _ended(arguments: Sequence[str], ranks: int, restarts: int, folder: Path) -> int | None:
-    """Start ranks and wait for their end: the exit code of the first that died once too often; None if none did."""
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+    """Start ranks and wait for their end: the exit code of the first that died once too often; None if none did.
+
+    Raises:
+        SignalException: This process was asked to end, and has passed that on.
+    """
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -128,8 +141,6 @@ def _ended(arguments: Sequence[str], ranks: int, restarts: int, folder: Path) ->
     )
     try:
         elastic_launch(settings, sys.executable)("-m", "freshet_graph.trainer.cli", *arguments)
-    except SignalException:
-        pass  # asked to end: the files of the ranks show whether they could
     except ChildFailedError as error:
         return error.get_first_failure()[1].exitcode
     return None

@@ -15,15 +15,16 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from freshet_graph.schemas.errors import FreshetError
 from freshet_graph.stream.arrays.kinds import Int64
+from freshet_graph.stream.service.failure import Failure
 from freshet_graph.trainer.wire.exchange import GradientBuffer, Handle, begin_exchange, packed, unpacked
-from freshet_graph.trainer.wire.joining import Device, join
+from freshet_graph.trainer.wire.joining import TIMEOUT_S, Device, join
 from freshet_graph.trainer.wire.link import Link, Operation, PendingWork, ProcessLink
 from freshet_graph.trainer.wire.traffic import Flight, Traffic
 
 T = TypeVar("T", bound=np.generic)
-TIMEOUT_S = 600.0
-"""A peer that does not answer for so long counts as dead."""
+R = TypeVar("R")
 CONTROL = "control"
 """The purpose of numbers for decisions of the host."""
 MOST_AHEAD = 1 << 13
@@ -123,12 +124,37 @@ class Ranks:
 
     def text_from_first(self, text: str) -> str:
         """Rank 0's text, on every rank."""
-        if self.size == 1:
-            return text
-        encoded = torch.frombuffer(bytearray(text.encode() or b" "), dtype=torch.uint8)
-        length = self.from_first(len(encoded))
-        box = encoded if self.rank == 0 else torch.empty(length, dtype=torch.uint8)
-        return bytes(self._from_first(box, CONTROL).numpy()).decode()
+        return self.bytes_from_first(text.encode(), CONTROL).decode()
+
+    def bytes_from_first(self, content: bytes, purpose: str) -> bytes:
+        """Rank 0's bytes, on every rank."""
+        length = self.from_first(len(content))
+        if self.size == 1 or not length:
+            return content if self.rank == 0 else b""
+        box = torch.frombuffer(bytearray(content if self.rank == 0 else length), dtype=torch.uint8)
+        return self._from_first(box, purpose).numpy().tobytes()
+
+    def unlike_first(self, text: str) -> str:
+        """Numbers of the ranks whose text is not that of rank 0, such as ``1, 3``; on every rank."""
+        is_unlike = self.gather_numbers([text != self.text_from_first(text)])[:, 0]
+        return ", ".join(str(rank) for rank in np.flatnonzero(is_unlike))
+
+    def on_first(self, work: Callable[[], R]) -> R | None:
+        """Do something on rank 0 alone; None elsewhere. If it fails there, it fails everywhere.
+
+        Raises:
+            Failure: ``work`` raised an error of Freshet on rank 0; with its sentence.
+        """
+        refused, done = "", None
+        if self.rank == 0:
+            try:
+                done = work()
+            except FreshetError as error:
+                refused = str(error)
+        refused = self.text_from_first(refused)
+        if refused:
+            raise Failure(refused)
+        return done
 
     def gather_numbers(self, numbers: Sequence[int]) -> Int64:
         """Every rank's numbers, as many on each, on every rank: int64 (size, n)."""

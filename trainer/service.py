@@ -17,7 +17,6 @@ from freshet_graph.stream.service.endpoint import Endpoint
 from freshet_graph.stream.service.failure import Failure
 from freshet_graph.stream.service.logs import take_over
 from freshet_graph.stream.store.as_of import AsOf
-from freshet_graph.stream.store.errors import LaneBusyError
 from freshet_graph.stream.store.lane.reader import LaneReader
 from freshet_graph.trainer.continual.auto import lane_of
 from freshet_graph.trainer.continual.daemon import Trainer, follow
@@ -26,7 +25,7 @@ from freshet_graph.trainer.continual.follower import Follower
 from freshet_graph.trainer.continual.journal import ScoreFile
 from freshet_graph.trainer.continual.tracking import Tracking
 from freshet_graph.trainer.heartbeats import Heartbeats
-from freshet_graph.trainer.launch import STARTED, restarts
+from freshet_graph.trainer.launch import STARTED, local_rank, restarts
 from freshet_graph.trainer.metrics import TrainerMetrics
 from freshet_graph.trainer.ranks import Ranks
 from freshet_graph.trainer.session.checkpoint import Checkpoints
@@ -39,6 +38,9 @@ SCORES = (
     "ap", "auc", "mrr", "hits_at_10", "inductive_ap", "random_ap", "edgebank_ap", "edgebank_window_ap",
     "recency_ap", "recency_popularity_ap",
 )  # fmt: skip
+OF_A_HOST = ("store", "checkpoint", "metrics", "device", "threads")
+"""Keys that may differ between the ranks of a run: where things are on their host."""
+
 OF_TASKS = (
     "auroc", "random_auroc", "activity_auroc", "mse", "random_mse", "zero_mse", "mean_mse", "persistence_mse",
     "age_persistence_mse", "accuracy", "random_accuracy", "majority_accuracy", "last_label_accuracy", "macro_f1",
@@ -65,24 +67,27 @@ def train(
     take_over("torch", "torch.distributed")
     shutdown = Shutdown()
     shutdown.on_signals()
+    shutdown.at_once_until_training()
     rank_dies_with_launcher()
+    heartbeats = Heartbeats.from_environment()
     ranks = join_ranks(config)
     structlog.contextvars.bind_contextvars(rank=ranks.rank)
     log.info(
         "starting", ranks=ranks.size, version=version(), config=config.digest(), store=config.store,
         lane=config.lane, attempt=restarts(),
     )  # fmt: skip
-    heartbeats = Heartbeats.from_environment(ranks.rank, ranks.size)
+    _require_one_configuration(config, ranks)
     metrics = TrainerMetrics(config, ranks.rank, ranks=ranks.size, up=heartbeats.up, restarts=restarts())
     progress = _Progress(metrics)
-    port = config.metrics.port + ranks.rank if config.metrics.port else 0
+    port = config.metrics.port + local_rank() if config.metrics.port else 0
     endpoint = Endpoint(
         config.metrics.model_copy(update={"port": port}), metrics.registry, lambda: progress.obstacle
     )
     log.info("metrics", url=endpoint.url)
     folder_lock = ExitStack()
     try:
-        _hold(folder_lock, Checkpoints(config.checkpoint, config.keep_checkpoints), ranks)
+        checkpoints = Checkpoints(config.checkpoint, config.keep_checkpoints)
+        ranks.on_first(lambda: folder_lock.enter_context(checkpoints.alone()))
         follower = Follower(
             ranks, until_idle_s=until_idle_s, stop=lambda: shutdown.wanted, waiting=progress.waiting
         )
@@ -104,6 +109,7 @@ def train(
                     f"{follower.end_after} of --as-of. Choose another folder in the key checkpoint"
                 )
             with ExitStack() as tracked:
+                shutdown.training = True
                 if config.tracker is not None and ranks.rank == 0:
                     tracked.enter_context(Tracking(config, lane, metrics))
                 follow(trainer, follower)
@@ -165,17 +171,17 @@ def _cautions(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"cautions": counted} if counted else {}
 
 
-def _hold(folder_lock: ExitStack, checkpoints: Checkpoints, ranks: Ranks) -> None:
-    """Lock the folder of checkpoints against other trainers; a collective: all ranks fail, or none."""
-    refused = ""
-    if ranks.rank == 0:
-        try:
-            folder_lock.enter_context(checkpoints.alone())
-        except (Failure, LaneBusyError) as error:
-            refused = str(error)
-    refused = ranks.text_from_first(refused).strip()
-    if refused:
-        raise Failure(refused)
+def _require_one_configuration(config: TrainerConfig, ranks: Ranks) -> None:
+    """Check that all ranks have one configuration, except for what may differ from host to host; a collective.
+
+    Raises:
+        Failure: They differ (on all ranks).
+    """
+    if others := ranks.unlike_first(config.model_dump_json(exclude=set(OF_A_HOST))):
+        raise Failure(
+            f"the configuration of rank {others} is not that of rank 0. Give all ranks the same file; "
+            f"only {', '.join(OF_A_HOST)} may differ"
+        )
 
 
 def _number(lane: LaneReader, as_of: AsOf, ranks: Ranks) -> int:

@@ -26,7 +26,7 @@ from freshet_graph.trainer.learning.soundness import is_sound
 from freshet_graph.trainer.metrics import TrainerMetrics
 from freshet_graph.trainer.ranks import Ranks
 from freshet_graph.trainer.scoring.metrics import flat_figures
-from freshet_graph.trainer.session.checkpoint import Checkpoints, content_of, identity, newest_checkpoint
+from freshet_graph.trainer.session.checkpoint import Checkpoints, checkpoint_of_first, content_of, identity
 from freshet_graph.trainer.session.session import Session
 from freshet_graph.trainer.session.snapshot_trainer import SnapshotTrainer
 from freshet_graph.trainer.strategies.cost_model import AUTO
@@ -105,6 +105,7 @@ class Trainer:
         self.scores = ScoreFile(config.checkpoint)
         self.writes = Writes()
         self._resume()
+        self._require_equal_weights("at the start")
         self._show_strategy()
         exported = config.exports.embeddings or config.exports.scores
         self._exporter = Exporter(config, lane, ranks) if exported else None
@@ -174,6 +175,7 @@ class Trainer:
         if self.sequence < 0 or self._saved == self.sequence:
             return
         self._saved = self.sequence
+        self._require_equal_weights(f"after snapshot number {self.sequence}")
         with self._saving.measured():
             self._save()
 
@@ -205,7 +207,7 @@ class Trainer:
         self.metrics.checkpointed()
 
     def _resume(self) -> None:
-        newest = newest_checkpoint(self.config, self.lane)
+        newest = checkpoint_of_first(self.config, self.lane, self.ranks)
         interval_s = self.lane.header.interval_us / US_PER_S
         if newest is None:
             if self.ranks.rank == 0:
@@ -230,6 +232,18 @@ class Trainer:
             newest_us = self.lane.log.snapshots[sequence].max_t_us
             self.metrics.begins(interval_s, newest_us, path.stat().st_mtime)
             log.info("resumed", checkpoint=str(path), sequence=sequence)
+
+    def _require_equal_weights(self, when: str) -> None:
+        """Check that all ranks have the same weights, bit for bit; a collective.
+
+        Raises:
+            Failure: They differ (on all ranks).
+        """
+        if self.ranks.size > 1 and (others := self.ranks.unlike_first(version_of(self.session.model))):
+            raise Failure(
+                f"weights of rank {others} differ from those of rank 0 {when}. Start all ranks again: they resume from rank "
+                "0's newest checkpoint. If they differ again, give all hosts the same releases and processors"
+            )
 
     def _continue_with(self, session: Session) -> None:
         """Train with this session from now on; without effect if it is the present one."""

@@ -77,7 +77,7 @@ class Follower:
                 self._moved = time.monotonic()
                 opened = self._ranks.text_from_first(lane.header.lane if lane is not None else "")
                 return lane if lane is not None else LaneReader(store, opened)
-            reason = self._ranks.text_from_first(reason).strip()
+            reason = self._ranks.text_from_first(reason)
             self._waiting(f"waiting for lane {name}: {reason}", True)
             if ended:
                 return None
@@ -166,15 +166,13 @@ class Follower:
 
     def _require_answer(self) -> None:
         """Fail if the store is silent: without an answer a trainer is not idle."""
-        silence = "" if self._silence is None else one_line(self._silence)
-        own_reason = (
-            f"the store does not answer, so whether there is something to learn is not known: {silence}"
-            if silence
-            else ""
-        )
-        reason = self._ranks.text_from_first(own_reason).strip()
-        if reason:
-            raise Failure(reason)
+        self._ranks.on_first(self._raise_silence)
+
+    def _raise_silence(self) -> None:
+        if self._silence is not None:
+            raise Failure(
+                f"the store does not answer, so whether there is something to learn is not known: {one_line(self._silence)}"
+            )
 
     def _heard(self, error: OSError | None) -> None:
         """Log once when the store stops answering, and once when it answers again."""

@@ -178,7 +178,7 @@ def build_store_of(
             said = json.dumps([*split.borders, masked.tolist(), lane])
         except Exception as caught:  # noqa: BLE001  raised below, after the others know
             error = caught
-    said = ranks.text_from_first(said).strip()
+    said = ranks.text_from_first(said)
     if error is not None:
         raise error
     if not said:
@@ -646,17 +646,20 @@ def _stored(
     path: str, lane: LaneReader, inserts: Inserts, split: Split, seed: int, ranks: Ranks
 ) -> StoredNegatives:
     """The negatives of a file, which rank 0 first creates if it is missing; a collective."""
-    refused = ""
-    if ranks.rank == 0 and not Path(path).exists():
+
+    def create() -> None:
+        if Path(path).exists():
+            return
+        drawn = OfflineProtocol(lane, inserts, split, seed).every_snapshot()
         try:
-            drawn = OfflineProtocol(lane, inserts, split, seed).every_snapshot()
             write_negatives(path, lane, inserts, split, drawn, {"seed": seed, "events": len(inserts)})
-            log.info("negatives written", file=path, seed=seed)
         except OSError as error:
-            refused = f"--negatives {path} cannot be written: {error.strerror or error}. Give another path"
-    refused = ranks.text_from_first(refused).strip()
-    if refused:
-        raise Failure(refused)
+            raise Failure(
+                f"--negatives {path} cannot be written: {error.strerror or error}. Give another path"
+            ) from None
+        log.info("negatives written", file=path, seed=seed)
+
+    ranks.on_first(create)
     return StoredNegatives(path, lane, inserts, split)
 
 

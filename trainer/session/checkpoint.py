@@ -14,6 +14,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -36,6 +37,7 @@ from freshet_graph.stream.store.places.durable import (
     sync_file,
     sync_folder,
 )
+from freshet_graph.trainer.ranks import Ranks
 from freshet_graph.trainer.strategies.cost_model import AUTO
 from freshet_graph.trainer.tasks.interface import TASKS
 
@@ -147,17 +149,7 @@ class Checkpoints:
         if path is None:
             return None
         _require_checksum(path)
-        try:
-            state = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:
-            if (refusal := _refusal(error)) is not None:
-                with system_call("read", path):
-                    raise refusal from None
-            raise Failure(f"checkpoint {path} cannot be read ({type(error).__name__}). {_REMEDY}") from error
-        if not isinstance(state, dict) or state.get("format") != FORMAT:
-            format_found = state.get("format") if isinstance(state, dict) else type(state).__name__
-            raise Failure(f"checkpoint {path} has format {format_found}, this release reads {FORMAT}")
-        return path, state
+        return path, _read(path, path)
 
     def sequences(self) -> Iterator[int]:
         """Numbers of the snapshots that the checkpoints are after, oldest first."""
@@ -182,6 +174,31 @@ def _require_checksum(path: Path) -> None:
             tail = tail[-_TAIL_BYTES:]
     if tail.startswith(_MARK) and tail != _MARK + digest.hexdigest().encode():
         raise Failure(f"checkpoint {path} is damaged: it differs from its checksum. {_REMEDY}")
+
+
+def _read(path: Path, source: Path | BytesIO) -> dict[str, Any]:
+    """The state in a checkpoint's file ``path``, or in its bytes."""
+    try:
+        state = torch.load(source, map_location="cpu", weights_only=True)
+    except Exception as error:
+        if (refusal := _refusal(error)) is not None:
+            with system_call("read", path):
+                raise refusal from None
+        raise Failure(f"checkpoint {path} cannot be read ({type(error).__name__}). {_REMEDY}") from error
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        format_found = state.get("format") if isinstance(state, dict) else type(state).__name__
+        raise Failure(f"checkpoint {path} has format {format_found}, this release reads {FORMAT}")
+    return state
+
+
+def _mark(path: Path) -> str:
+    """The checksum that ends a checkpoint's file; empty without the file, or if it is of an older release."""
+    if not path.exists():
+        return ""
+    with system_call("read", path), path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+        tail = file.read()
+    return tail.decode() if tail.startswith(_MARK) else ""
 
 
 def _refusal(error: BaseException | None) -> OSError | None:
@@ -293,6 +310,36 @@ def newest_checkpoint(
             f"{config.store} doesn't have with these events. Choose another folder in the key checkpoint"
         )
     return path, state
+
+
+def checkpoint_of_first(
+    config: TrainerConfig, lane: LaneReader, ranks: Ranks
+) -> tuple[Path, dict[str, Any]] | None:
+    """The ``newest_checkpoint`` of rank 0's folder, on every rank; a collective.
+
+    Only rank 0 writes checkpoints. What another host has in its folder is used if it is the same file, by its checksum; if
+    any rank lacks it, rank 0 sends it to all.
+
+    Raises:
+        Failure: See ``newest_checkpoint``; on all ranks.
+    """
+    newest = ranks.on_first(lambda: newest_checkpoint(config, lane))
+    name, _, mark = ranks.text_from_first(f"{newest[0].name} {_mark(newest[0])}" if newest else "").partition(
+        " "
+    )
+    if not name:
+        return None
+    path = Path(config.checkpoint) / name
+    has_it = newest is not None or (mark != "" and _mark(path) == mark)
+    (missing,) = ranks.any(not has_it)
+    content = (
+        ranks.bytes_from_first(newest[0].read_bytes() if newest else b"", "checkpoint") if missing else b""
+    )
+    if newest is not None:
+        return newest
+    if has_it:
+        _require_checksum(path)
+    return path, _read(path, path if has_it else BytesIO(content))
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 
-import psutil  # type: ignore[import-untyped]  # no stubs in the development set
+import psutil
 import torch
 
 from freshet_graph.schemas.events import US_PER_S

@@ -5,7 +5,7 @@ from prometheus_client import generate_latest
 from torch.distributed import HashStore
 
 from freshet_graph.schemas.trainer_config import TrainerConfig
-from freshet_graph.trainer.heartbeats import SILENT_S, Heartbeats
+from freshet_graph.trainer.heartbeats import LOST_S, PROCESS, SILENT_S, Heartbeats
 from freshet_graph.trainer.metrics import TrainerMetrics
 
 
@@ -59,7 +59,30 @@ def test_while_the_store_of_the_ranks_is_gone_nobody_is_heard_of_but_oneself(clo
     assert (beats.up(0), beats.up(1)) == (False, True)
 
 
+def test_an_attempt_ends_with_a_rank_that_falls_silent_for_a_minute_or_begins_again(clock: Clock) -> None:
+    store = HashStore()
+    beats = [Heartbeats(store, rank, 3, clock) for rank in range(3)]
+    for rank in (0, 1):
+        store.add(str(rank), PROCESS)
+    clock.now_s += 10 * LOST_S
+    for rank in (0, 1, 0):
+        beats[rank].beat()
+    assert beats[0].lost() == "", "rank 2 is waited for as long as it takes"
+    clock.now_s += LOST_S - 1
+    beats[0].beat()
+    assert beats[0].lost() == ""
+    clock.now_s += 1
+    assert beats[0].lost() == "rank 1 has been silent for 60 seconds"
+    beats[1].beat()
+    beats[0].beat()
+    assert beats[0].lost() == ""
+    store.add("1", PROCESS)
+    for rank in (0, 1):
+        beats[rank].beat()
+        assert beats[rank].lost() == "rank 1 began again", "a new process sees it, too"
+
+
 def test_a_rank_alone_beats_for_nobody() -> None:
-    beats = Heartbeats.from_environment(0, 1)
+    beats = Heartbeats.from_environment()
     assert beats.up(0)
     beats.close()
