@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from handlers import caught
 from own_broker import Own
 from running_job import (
     SECONDS,
@@ -57,13 +58,6 @@ def test_from_its_first_moment_on(kafka: str, tmp_path: Path) -> None:
         assert told[0]["ended"] == "stopped"
         assert set(told[0]) == set(NOTHING_READ)
     assert verify(tmp_path / "store").problems == []
-
-
-def caught(pid: int) -> bool:
-    """Whether a process has a handler for SIGTERM."""
-    status = Path(f"/proc/{pid}/status")
-    line = next(line for line in status.read_text().splitlines() if line.startswith("SigCgt:"))
-    return bool(int(line.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def test_while_one_empty_partition_lets_go_of_many_snapshots(kafka: str, tmp_path: Path) -> None:

@@ -6,12 +6,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from bad_connections import bad_connections
+from handlers import caught
 from log_lines import error_of, log_lines
 from trainer_processes import (
     PATIENCE_S,
@@ -29,6 +31,7 @@ from trainer_processes import (
 from trainer_streams import held_back, make_lane, meetings
 
 from freshet_graph.stream.store.plan import Stream, plan
+from freshet_graph.trainer.start import NOTHING_LEARNED
 from freshet_graph.trainer.strategies.cost_model import GAIN
 
 IMPATIENT = Path(__file__).parent / "impatient"
@@ -284,6 +287,37 @@ def test_bad_connections_hold_up_neither_scrapes_nor_the_end(tmp_path: Path) -> 
             out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err
     assert json.loads(out)["snapshots"] == 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [(), ("--ranks", "2")])
+def test_sigterm_ends_it_at_once_while_it_loads_also_as_the_first_process_of_a_container(
+    store: Path, tmp_path: Path, ranks: tuple[str, ...]
+) -> None:
+    """For that process the kernel does nothing about SIGTERM, as if it were ignored: only a handler of ours ends it."""
+    config = configure(tmp_path, store=str(store))
+    for delay_s in (0, 1, 5):
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "freshet_graph.trainer.start",
+                "run",
+                "--config",
+                str(config),
+                "--json",
+                *ranks,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        until(lambda: caught(process.pid), "a handler")  # noqa: B023  in this round only
+        time.sleep(delay_s)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, err
+        assert set(NOTHING_LEARNED) <= set(json.loads(out)), "one summary, also of nothing"
 
 
 def test_a_rank_that_waits_in_vain_for_another_is_not_alive(store: Path, tmp_path: Path) -> None:
