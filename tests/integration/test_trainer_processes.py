@@ -296,18 +296,10 @@ def test_sigterm_ends_it_at_once_while_it_loads_also_as_the_first_process_of_a_c
 ) -> None:
     """For that process the kernel does nothing about SIGTERM, as if it were ignored: only a handler of ours ends it."""
     config = configure(tmp_path, store=str(store))
+    command = ["env", "--ignore-signal=TERM", sys.executable, "-m", "freshet_graph.trainer.start", "run"]
     for delay_s in (0, 1, 5):
         process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "freshet_graph.trainer.start",
-                "run",
-                "--config",
-                str(config),
-                "--json",
-                *ranks,
-            ],
+            [*command, "--config", str(config), "--json", *ranks],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
