@@ -305,6 +305,9 @@ def test_sigterm_ends_it_at_once_while_it_loads_also_as_the_first_process_of_a_c
             text=True,
         )
         until(lambda: caught(process.pid), "a handler")  # noqa: B023  in this round only
+        assert "torch" not in Path(f"/proc/{process.pid}/maps").read_text(), (
+            "long before it has loaded anything"
+        )
         time.sleep(delay_s)
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=PATIENCE_S)
