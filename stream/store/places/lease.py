@@ -24,6 +24,9 @@ CLOSE_S = 5.0
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
+SILENT_S = 120.0
+"""For so long after a process lost one lease by its silence, its other leases need not run out one after the other."""
+
 BEATS = 3
 """Renewals within the time after which a silent holder loses its lease."""
 
@@ -128,12 +131,17 @@ class Lease:
                 return self._taken()
             holder = _read(raw)
             silent_s = now_s() - since_s if seen == entry.etag else 0.0
-            if not holder or _is_gone(holder) or silent_s >= max(self._lease_s, _lease_s(holder)):
+            is_silent = silent_s >= max(self._lease_s, _lease_s(holder))
+            is_silent = is_silent or now_s() - _silent.get(_process(holder), -math.inf) < SILENT_S
+            if not holder or is_silent or _is_gone(holder):
                 self._held_s = now_s()
                 try:
-                    return self._bucket.replace(self._key, content, entry.etag)
+                    etag = self._bucket.replace(self._key, content, entry.etag)
                 except StaleError:
                     raise self._busy(self._holder()) from None
+                if is_silent:
+                    _silent[_process(holder)] = now_s()
+                return etag
             if (seen and seen != entry.etag) or _is_here(holder):
                 raise self._busy(str(holder.get("writer", "")))
             seen = entry.etag
@@ -191,6 +199,16 @@ def _boot() -> str:
         return secrets.token_hex(16)
 
 
+_silent: dict[tuple[object, ...], float] = {}
+"""When this process has last taken a lease from another one after its silence."""
+
+
+def _process(holder: dict[str, object]) -> tuple[object, ...]:
+    """What identifies the holder's process; unique if it does not say."""
+    said = tuple(holder.get(key) for key in ("boot", "pid", "started"))
+    return (object(),) if None in said else said
+
+
 def _is_here(holder: dict[str, object]) -> bool:
     """Whether the holder is a live process of this machine."""
     pid = holder.get("pid")
@@ -231,9 +249,13 @@ def _read(raw: bytes) -> dict[str, object]:
 
 
 def _started(pid: int) -> str | None:
-    """Start of a process of this machine, in the kernel's ticks; None: there is no such process."""
+    """Start of a process of this machine, in the kernel's ticks; None: there is no such process.
+
+    One that was killed and that its parent has not waited for is still listed, but "gone".
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    return stat.rpartition(")")[2].split()[19]
+    fields = stat.rpartition(")")[2].split()
+    return "gone" if fields[0] in "ZX" else fields[19]

@@ -1,7 +1,10 @@
 """A store in a bucket behind a bad network or a busy service, beside a second writer, and with nothing to go by."""
 
 import os
+import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -250,6 +253,49 @@ def test_two_writers_of_a_lane_make_every_manifest_once(
         second.catch_up()
     assert len(LaneReader(store, "hash").manifests) == 4
     assert verify(store).problems == []
+
+
+def test_leases_of_one_silent_process_run_out_together(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The standby of a job with three lanes waits for one lease, not for four."""
+    store = s3.store(lease_s=60)
+    seal(store, 0, 1)  # type: ignore[arg-type]
+    back = elsewhere(monkeypatch)
+    writers = [
+        LogWriter.open(store, HEADER),
+        LaneWriter(store, lane("hash")),
+        LaneWriter(store, lane("ldg")),
+    ]
+    for writer in writers:
+        writer.lock.fall_silent()  # type: ignore[attr-defined]
+    elsewhere(monkeypatch)
+    third = LaneWriter(store, lane("hdrf"))
+    third.lock.fall_silent()  # type: ignore[attr-defined]
+    back()
+    now_s, waited = lease.now_s, [0.0]
+    monkeypatch.setattr(lease, "now_s", lambda: now_s() + waited[0])
+    monkeypatch.setattr(lease.time, "sleep", lambda _: waited.__setitem__(0, waited[0] + 10))
+    with (
+        LogWriter.open(store, HEADER),
+        LaneWriter(store, lane("hash")),
+        LaneWriter(store, lane("ldg")),
+    ):
+        assert waited[0] == 60
+    LaneWriter(store, lane("hdrf")).close()
+    assert waited[0] == 120, "another process may still be there"
+
+
+def test_a_killed_writer_whose_parent_has_not_waited_for_it_is_gone(s3: S3Server) -> None:
+    store = s3.store(lease_s=60)
+    take = (
+        "import os, signal; from freshet_graph.stream.store.places.place import place_of;"
+        f"(place_of({store!r}) / 'log').lock('first', 'lock', 'written'); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    with subprocess.Popen([sys.executable, "-c", take]) as first:
+        os.waitid(os.P_PID, first.pid, os.WEXITED | os.WNOWAIT)  # it stays listed
+        began_s = time.monotonic()
+        (place_of(store) / "log").lock("second", "lock", "written").release()
+        assert time.monotonic() - began_s < 60
+    assert first.returncode == -signal.SIGKILL
 
 
 def free_port() -> int:
