@@ -97,7 +97,9 @@ def test_it_is_what_the_trainer_predicts_before_it_learns_the_label(tmp_path: Pa
     waiting = run(config, snapshots=LEARNED + 1).session.task.label_parts[1]
     wanted = waiting._events.scores[-len(here) :, 0]
     assert np.ptp(wanted) > 1
-    is_apart = np.diff(here["t"].to_numpy(), prepend=0, append=1 << 62) > 0  # equal times: one after the other here
+    is_apart = (
+        np.diff(here["t"].to_numpy(), prepend=0, append=1 << 62) > 0
+    )  # equal times: one after the other here
     chosen = is_apart[:-1] & is_apart[1:]
     np.testing.assert_allclose(found[chosen], 1 / (1 + np.exp(-wanted[chosen])), rtol=1e-3, atol=1e-4)
 
@@ -112,7 +114,12 @@ def test_it_can_be_computed_again_bit_for_bit_and_knows_the_label_that_came_befo
     end_us = int(first["t"][-1].as_py())
     ids = first["event_id"].to_pylist()
     said = topic(*[(one, 1, end_us, 5) for one in ids])
-    quiet, live, again, blind = memory(config, said), memory(config, said), memory(config, said), memory(config)
+    quiet, live, again, blind = (
+        memory(config, said),
+        memory(config, said),
+        memory(config, said),
+        memory(config),
+    )
     before = [take(of, 5, first) for of in (live, blind)]
     assert before[0].tobytes() == before[1].tobytes(), "labels of the commit itself come after it"
     assert quiet.labels is not None
@@ -149,7 +156,9 @@ def test_a_question_has_the_probability_of_the_next_commit_and_changes_nothing(t
     first, rest = events.slice(0, 30), events.slice(30)
     now_us = int(first["t"][-1].as_py())
     ids = first["event_id"].to_pylist()
-    said = topic(*[(one, row % 2, now_us + 200_000 * row, 5) for row, one in enumerate(ids)], ("none", 1, now_us, 5))
+    said = topic(
+        *[(one, row % 2, now_us + 200_000 * row, 5) for row, one in enumerate(ids)], ("none", 1, now_us, 5)
+    )
     asked, never = memory(config, said, vectors=True), memory(config, said)
     for of in (asked, never):
         take(of, 5, first)

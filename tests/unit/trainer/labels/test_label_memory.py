@@ -117,7 +117,9 @@ def test_a_peek_is_the_next_row_of_each_event_alone_and_changes_nothing(stream) 
     half = len(ends) // 2
     now_us = int(time_us[half]) if half else 0
     known = label_us < now_us
-    memory.look(ends[:half], time_us[:half], values[:half], label_ends[known], label_us[known], change[known], 5)
+    memory.look(
+        ends[:half], time_us[:half], values[:half], label_ends[known], label_us[known], change[known], 5
+    )
     before = {name: column.copy() for name, column in memory.state().items()}
     pending = [column[~known] for column in (label_ends, label_us, change)]
     peeked = memory.peek(ends[half:], time_us[half:], values[half:], *pending)
