@@ -161,10 +161,10 @@ def _own_labels(log: LogReader, rows: pa.Table) -> pa.Array:
     parts, places = [pa.array([], pa.int32())], np.argsort(tau, kind="stable")
     for one in np.unique(tau).tolist():
         try:
-            own = log.events(one)["label"].combine_chunks().take(pa.array(row[tau == one]))
+            came_with = log.events(one)["label"].combine_chunks().take(pa.array(row[tau == one]))
         except RetainedError:
-            own = pa.nulls(np.count_nonzero(tau == one), pa.int32())
-        parts.append(own)
+            came_with = pa.nulls(np.count_nonzero(tau == one), pa.int32())
+        parts.append(came_with)
     return pa.concat_arrays(parts).take(pa.array(np.argsort(places)))
 
 

@@ -99,16 +99,16 @@ class LabelMemory:
             column = getattr(self, name)
             setattr(alone, name, np.zeros((len(nodes), *column.shape[1:]), column.dtype))
             getattr(alone, name)[known] = column[nodes[known]]
-        own = np.arange(len(nodes)).reshape(-1, 2)
-        own[:, 1] = np.where(ends[:, 0] == ends[:, 1], own[:, 0], own[:, 1])
+        apart = np.arange(len(nodes)).reshape(-1, 2)
+        apart[:, 1] = np.where(ends[:, 0] == ends[:, 1], apart[:, 0], apart[:, 1])
         near = np.flatnonzero(np.isin(label_ends, ends).any(axis=1))
         label, node = np.nonzero((label_ends[near][:, :, None] == nodes).any(axis=1))
-        each = near[label]
+        said = near[label]
         order = np.argsort(time_us, kind="stable")
         rows = np.empty((len(ends), self.columns), np.float32)
         rows[order] = alone.look(
-            own[order], time_us[order], values[order], np.stack([node, np.full(len(node), -1)], axis=1), label_us[each],
-            change[each], len(nodes),
+            apart[order], time_us[order], values[order], np.stack([node, np.full(len(node), -1)], axis=1), label_us[said],
+            change[said], len(nodes),
         )  # fmt: skip
         return rows
 
