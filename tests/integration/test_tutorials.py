@@ -117,10 +117,11 @@ def test_stolen_cards_stand_out_and_frauds_have_a_probability_while_payments_wai
     answer, _ = json.JSONDecoder().raw_decode(printed[printed.index('{\n    "graph"') :])
     asked = {one["event_id"]: one["label_probability"] for one in answer["scores"]}
     assert asked["reported"] > 2 * asked["trusted"], printed
-    sent = {
-        name: float(value)
-        for name, value in re.findall(r"^(\w+): fraud ([\d.]+), pair", printed, re.MULTILINE)
-    }
+    said, sent = (
+        {one: float(value) for one, value in re.findall(r"^(\w+): fraud ([\d.]+), pair", text, re.MULTILINE)}
+        for text in (page, printed)
+    )
+    assert sent == {name: pytest.approx(value, abs=0.15) for name, value in said.items()}
     assert set(sent) == set(asked)
     assert sent["reported"] == pytest.approx(asked["reported"], abs=0.006)  # the other knows this one
 
