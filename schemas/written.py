@@ -133,6 +133,12 @@ FIELDS: dict[Written, dict[str, WrittenField]] = {
         "row": _whole("Its row there; with the commit it identifies a message."),
         "score": _number("Log-odds against a random destination.", nullable=True),
         "percentile": _number("Share of the newest scores that are not higher, in percent.", nullable=True),
+        "label_probability": WrittenField(
+            {"type": "number"},
+            "double",
+            "Task edge-classification: probability that the event's label is 1; null otherwise, and before it learned any.",
+            nullable=True,
+        ),
         "graph": _text("Name of the graph."),
         "model_version": _VERSION,
         "checkpoint": _whole("Number of the snapshot that the weights were saved after."),

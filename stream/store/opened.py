@@ -4,10 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from freshet_graph.stream.optional import package
 from freshet_graph.stream.store.as_of import AsOf, Moment
+from freshet_graph.stream.store.errors import RetainedError, StoreError
 from freshet_graph.stream.store.graph import Frames, SnapshotGraph, read_graph, read_graphs
 from freshet_graph.stream.store.lane.layout import lane_names
 from freshet_graph.stream.store.log.reader import LogReader
@@ -102,6 +105,67 @@ class Store:
             RetainedError, CorruptError, FormatVersionError, StoreError: As for ``window``.
         """
         return undisturbed(self.place, lambda: LogReader(self.place).sealed_events(_moment(as_of)))
+
+    def with_labels(self, rows: pa.Table) -> pa.Table:
+        """Events or their scores, each with its newest label of a label topic.
+
+        Of several labels the newest of the best source counts (docs/labels.md). A row without one has the label that came
+        with the event: its own column ``label``, or of exported scores that of the log, null once the snapshot is dropped.
+
+        Args:
+            rows: With the producer's ids in ``event_id``: of ``events``, ``load_scores``, or your own.
+
+        Returns:
+            The rows, in their order, with ``label`` (int32), ``label_visible`` (timestamp[us, UTC], the time from which later
+            events may know it) and ``label_source`` (string). The last two are null without a label of a topic.
+
+        Raises:
+            StoreError: ``event_id`` is missing.
+            CorruptError, FormatVersionError: A file is damaged, or from another release.
+        """
+        return undisturbed(self.place, lambda: joined_labels(LogReader(self.place), rows))
+
+
+def joined_labels(log: LogReader, rows: pa.Table) -> pa.Table:
+    """See ``Store.with_labels``."""
+    if "event_id" not in rows.column_names:
+        raise StoreError(
+            f"the rows have columns {', '.join(rows.column_names)}, and labels are joined by event_id. Keep that column"
+        )
+    labels = log.labels()
+    labels = labels.filter(labels["event_id"].is_valid())
+    best = np.lexsort(
+        [-np.arange(len(labels)), -labels["visible_us"].to_numpy(), -labels["priority"].to_numpy()]
+    )
+    ids = labels["event_id"].take(pa.array(best)).combine_chunks().dictionary_encode()
+    labels = labels.take(pa.array(best[np.unique(ids.indices.to_numpy(), return_index=True)[1]]))
+    place = pc.index_in(rows["event_id"].cast(pa.string()), labels["event_id"].combine_chunks())
+    columns = {
+        "label": pc.coalesce(labels["label"].take(place), _own_labels(log, rows)),
+        "label_visible": labels["visible_us"].take(place).cast(pa.timestamp("us", "UTC")),
+        "label_source": labels["source"].take(place),
+    }
+    rows = rows.drop_columns([name for name in columns if name in rows.column_names])
+    for name, column in columns.items():
+        rows = rows.append_column(name, column)
+    return rows
+
+
+def _own_labels(log: LogReader, rows: pa.Table) -> pa.Array:
+    """The labels that came with events, int32."""
+    if "label" in rows.column_names:
+        return rows["label"].combine_chunks().cast(pa.int32())
+    if not {"tau", "row"} <= set(rows.column_names):
+        return pa.nulls(len(rows), pa.int32())
+    tau, row = rows["tau"].to_numpy(), rows["row"].to_numpy()
+    parts, places = [pa.array([], pa.int32())], np.argsort(tau, kind="stable")
+    for one in np.unique(tau).tolist():
+        try:
+            came_with = log.events(one)["label"].combine_chunks().take(pa.array(row[tau == one]))
+        except RetainedError:
+            came_with = pa.nulls(np.count_nonzero(tau == one), pa.int32())
+        parts.append(came_with)
+    return pa.concat_arrays(parts).take(pa.array(np.argsort(places)))
 
 
 def open_store(place: str | Place) -> Store:

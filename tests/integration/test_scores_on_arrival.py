@@ -45,6 +45,8 @@ from freshet_graph.stream.store.log.arrivals import Arrivals
 from freshet_graph.stream.store.log.reader import LogReader
 from freshet_graph.stream.store.verify.store import verify
 from freshet_graph.trainer.arrival.memory import ArrivalMemory
+from freshet_graph.trainer.arrival.messages import label_probability
+from freshet_graph.trainer.arrival.messages import number as finite
 from freshet_graph.trainer.arrival.snapshots import SnapshotMemory
 from freshet_graph.trainer.ranks import Ranks
 from freshet_graph.trainer.session.checkpoint import newest_checkpoint
@@ -103,8 +105,8 @@ def sent(random: Random, chunk: int) -> list[bytes]:
     return rows
 
 
-def computed_again(config: TrainerConfig, messages: list[dict[str, Any]]) -> dict[tuple[int, int], float]:
-    """All scores by commit and row that the checkpoint and the memory of some messages give, by what these say."""
+def computed_again(config: TrainerConfig, messages: list[dict[str, Any]]) -> dict[tuple[int, int], list[Any]]:
+    """All scores and probabilities by commit and row that the checkpoint and memory of some messages give, as these say."""
     lane, message = LaneReader(config.store, config.lane), messages[0]
     found = newest_checkpoint(config, lane, message["checkpoint"])
     assert found is not None and int(found[1]["sequence"]) == message["checkpoint"]
@@ -117,10 +119,12 @@ def computed_again(config: TrainerConfig, messages: list[dict[str, Any]]) -> dic
         if isinstance(memory, SnapshotMemory) and arrived.commit in snapshots:
             until = snapshots[arrived.commit]
             memory.before(arrived.commit, -1 if until is None else until)
+        if memory.labels is not None:
+            memory.labels.before(arrived.commit)
         scored = memory.take(arrived.events)
         assert scored is not None
-        for row, score in zip(scored.rows.tolist(), scored.score.tolist(), strict=True):
-            scores[arrived.commit, row] = score
+        for place, row in enumerate(scored.rows.tolist()):
+            scores[arrived.commit, row] = [finite(scored.score[place]), label_probability(scored, place)]
     return scores
 
 
@@ -131,14 +135,14 @@ def assert_computed_again(config: TrainerConfig, messages: list[dict[str, Any]])
         by_memory.setdefault((message["checkpoint"], message["memory"]), []).append(message)
     for some in by_memory.values():
         again = computed_again(config, some)
-        scored = [message for message in some if message["score"] is not None]
-        assert [again[message["commit"], message["row"]] for message in scored] == [
-            message["score"] for message in scored
-        ]
+        for message in some:
+            found = [message["score"], message["label_probability"]]
+            assert again[message["commit"], message["row"]] == found
 
 
 MODELS: dict[str, dict[str, Any]] = {
     "tgn-history": {},
+    "labels": {"task": "edge-classification", "task_params": {"first": 40, "negative_after_s": 4.0}},
     "sage-linear": {
         "model": "sage-linear",
         "strategy": "vertex",
@@ -153,7 +157,10 @@ def test_every_event_has_a_score_that_can_be_computed_again(kafka: str, tmp_path
     topic, scored_topic, random = fresh_topic(kafka), f"scored-{uuid.uuid4().hex[:8]}", Random(3)
     snapshots = {"interval_s": 1.0, "commit_every_s": 0.2, "lateness_s": 1.0, "idle_timeout_s": 0.5}
     lanes = [{"name": "hash", "algorithm": "hash", "parts": 2}]
-    content = configuration(tmp_path / "store", kafka, topic, snapshots=snapshots, lanes=lanes)
+    topics: list[Any] = [topic]
+    if model == "labels":
+        topics.append({"name": fresh_topic(kafka, stem="labels"), "kind": "labels"})
+    content = configuration(tmp_path / "store", kafka, *topics, snapshots=snapshots, lanes=lanes)
     config = file_of(tmp_path, {**keys(tmp_path, kafka, scored_topic), **MODELS[model]})
     newer_topic, newer = fresh_topic(kafka, stem="newer"), None
     (tmp_path / "newer").mkdir()
@@ -168,6 +175,12 @@ def test_every_event_has_a_score_that_can_be_computed_again(kafka: str, tmp_path
             rows = sent(random, chunk)
             ids |= {json.loads(row)["event_id"] for row in rows}
             send(kafka, topic, rows)
+            if model == "labels" and chunk:  # of a part of the chunk before
+                said = [
+                    {"event_id": f"e{chunk - 1}-{one}", "label": one % 2, "t": T0 + chunk}
+                    for one in range(0, A_CHUNK, 2 + chunk % 2)
+                ]
+                send(kafka, topics[1]["name"], [json.dumps(one).encode() for one in said])
             if chunk in (5, 8):
                 reached(lambda: len(messages(kafka, scored_topic)) > 0)
                 scorer.send_signal(signal.SIGKILL)
@@ -199,7 +212,9 @@ def test_every_event_has_a_score_that_can_be_computed_again(kafka: str, tmp_path
     loaded = TrainerConfig.model_validate(yaml.safe_load(config.read_text()))
     last_sent = {(row["commit"], row["row"]): row for row in rows}
     assert_computed_again(loaded, list(last_sent.values()))
-    if model != "tgn-history":
+    probabilities = {row["label_probability"] for row in rows} - {None}
+    assert (len(probabilities) > 20) == (model == "labels")
+    if model == "sage-linear":
         assert len({row["snapshot"] for row in rows}) > 1, "snapshots were sealed meanwhile"
     assert verify(tmp_path / "store").problems == []
     assert all(

@@ -4,8 +4,11 @@ import json
 import os
 import random
 import re
+import signal
+import socket
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -46,7 +49,7 @@ def follow(
             )  # fmt: skip
             assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
             printed += done.stdout
-        else:
+        elif about != "text":  # which shows what a command prints
             file = folder / about.split('"')[1]
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(block, encoding="utf-8")
@@ -82,13 +85,45 @@ def test_a_package_of_ones_own_brings_a_model_and_a_partitioner(tmp_path: Path) 
 
 
 @pytest.mark.integration
-def test_stolen_cards_stand_out_among_payments(kafka: str, tmp_path: Path) -> None:
+def test_stolen_cards_stand_out_and_frauds_have_a_probability_while_payments_wait(
+    kafka: str, tmp_path: Path
+) -> None:
     topic = fresh_topic(kafka)
-    here = {"127.0.0.1:9092": kafka, '"payments"': f'"{topic}"', "name: payments": f"name: {topic}"}
-    printed = follow("payments.md", tmp_path, here)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    cards, labels = fresh_topic(kafka, stem="cards"), fresh_topic(kafka, stem="labels")
+    here = {
+        "127.0.0.1:9092": kafka, '"payments"': f'"{topic}"', "name: payments": f"name: {topic}",
+        "card-payments": cards, "chargebacks": labels, "127.0.0.1:9120": f"127.0.0.1:{port}",
+        "port: 9120": f"port: {port}",
+    }  # fmt: skip
+    try:
+        printed = follow("payments.md", tmp_path, here)
+    except BaseException:  # the page ends them itself
+        for left in tmp_path.glob("*.pid"):
+            with suppress(ProcessLookupError):
+                os.kill(int(left.read_text()), signal.SIGTERM)
+        raise
     stolen = re.search(r"(\d+) of 20 stolen payments are among the least likely 5 %", printed)
     assert stolen is not None, printed
     assert int(stolen[1]) >= 12
+    page = (TUTORIALS / "payments.md").read_text(encoding="utf-8")
+    shown, figures = (
+        {name: float(value) for name, value in re.findall(r"^(\w+) (0\.\d+)$", text, re.MULTILINE)}
+        for text in (page, printed)
+    )
+    assert figures == {name: pytest.approx(value, abs=0.08) for name, value in shown.items()}
+    assert figures["average_precision"] > figures["label_share_average_precision"] + 0.1
+    answer, _ = json.JSONDecoder().raw_decode(printed[printed.index('{\n    "graph"') :])
+    asked = {one["event_id"]: one["label_probability"] for one in answer["scores"]}
+    assert asked["reported"] > 2 * asked["trusted"], printed
+    said, sent = (
+        {one: float(value) for one, value in re.findall(r"^(\w+): fraud ([\d.]+), pair", text, re.MULTILINE)}
+        for text in (page, printed)
+    )
+    assert sent == {name: pytest.approx(value, abs=0.15) for name, value in said.items()}
+    assert set(sent) == set(asked)
+    assert sent["reported"] == pytest.approx(asked["reported"], abs=0.006)  # the other knows this one
 
 
 @pytest.mark.integration

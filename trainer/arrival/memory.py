@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,21 +12,26 @@ from torch import Tensor
 
 from freshet_graph.schemas.events import Op
 from freshet_graph.schemas.trainer_config import TrainerConfig
-from freshet_graph.stream.arrays.kinds import Float32, Int32, Int64
+from freshet_graph.stream.arrays.kinds import Float32, Float64, Int32, Int64
 from freshet_graph.stream.kernels import njit
 from freshet_graph.stream.service.failure import Failure
 from freshet_graph.stream.snapshots.dictionary import new_dictionary
 from freshet_graph.stream.store.lane.reader import LaneReader
-from freshet_graph.stream.store.log.event_columns import event_columns
+from freshet_graph.stream.store.log.event_columns import EventColumns, event_columns
+from freshet_graph.trainer.arrival.labels import ArrivalLabels, Seen
 from freshet_graph.trainer.data.examples import Queries
-from freshet_graph.trainer.data.history import Encounter, History, first_appearances
+from freshet_graph.trainer.data.history import Encounter, first_appearances
 from freshet_graph.trainer.data.temporal_sampler import sample_before
+from freshet_graph.trainer.data.views import without_labels
 from freshet_graph.trainer.models.event_model import EventModel, Question
 from freshet_graph.trainer.models.tgn import MemoryModel
 from freshet_graph.trainer.ranks import Ranks
 from freshet_graph.trainer.session.session import Session
 from freshet_graph.trainer.strategies.events.event_stream import answered, looked, on_host
 from freshet_graph.trainer.strategies.events.remembering import ANSWERED_AT_ONCE, Memories
+from freshet_graph.trainer.tasks.edge_classification import EdgeClassification
+from freshet_graph.trainer.tasks.interface import create_task
+from freshet_graph.trainer.tasks.link_prediction import LinkPrediction
 
 RUN = 256
 """Most events scored at a time."""
@@ -49,6 +54,7 @@ class Scored:
         recent: float32 (E,), share of the source's last ``RECENT`` events that were with this destination; NaN without any.
         vectors: float32 (E, 2 · width), the embeddings of both ends just before the event; None unless wanted.
         snapshot: Number of the snapshot after which the embeddings are; None: just before the event.
+        label_probability: float64 (E,), of class 1; NaN: nothing is said yet. None: the task has no labels.
     """
 
     rows: Int64
@@ -57,6 +63,13 @@ class Scored:
     recent: Float32
     vectors: Float32 | None
     snapshot: int | None = None
+    label_probability: Float64 | None = None
+
+    @property
+    def seen(self) -> Seen:
+        """What the classifier of labels sees of the memory."""
+        none = np.empty((len(self.rows), 0), np.float32)
+        return Seen(self.encounters, none if self.vectors is None else self.vectors)
 
 
 class ArrivalMemory:
@@ -82,6 +95,7 @@ class ArrivalMemory:
         model: With the checkpoint's weights.
         between: Makes a context at each run, within which ``ask`` may be called from another thread.
         rows: Within ``take``: rows of the commit that are in the memory; None outside, where all are.
+        labels: What labels say, under ``edge-classification``; it reads those before each commit by its own ``before``.
 
     Raises:
         Failure: The model has another task.
@@ -97,11 +111,13 @@ class ArrivalMemory:
         learned: bool = True,
         vectors: bool = False,
     ) -> None:
-        session = Session(config.model_copy(update={"compile": False}), lane, ranks)
+        session, self.labels = session_of(config, lane, ranks, state, learned=learned)
         model = session.model
         assert isinstance(model, EventModel), "others have a SnapshotMemory"
-        self._history = require_history(config, session)
-        self.model, self._session, self._vectors = model, session, vectors
+        assert session.task.history is not None, "it is of links"
+        self._history = session.task.history
+        self.model, self._session, self._wants_vectors = model, session, vectors
+        self._vectors = vectors or (self.labels is not None and self.labels.sees_vectors)
         self._header = lane.log.header
         self._ids = new_dictionary(self._header.ids)
         if learned:
@@ -132,7 +148,8 @@ class ArrivalMemory:
         inserts = events.take(pa.array(rows))
         if not len(rows):
             return self._scores(rows, [], [], [], []) if scored else None
-        src, dst, time_us = self._append(inserts)
+        appended = self._append(inserts)
+        src, dst, time_us = appended.src, appended.dst, appended.visible_t
         questions, answers, vectors = list[Question](), list[Tensor](), list[Tensor]()
         encounters, recent = list[Float32](), list[Float32]()
         first, size = 0, 0
@@ -157,9 +174,13 @@ class ArrivalMemory:
             self._history.see(src[here], dst[here], time_us[here])
             first = last
         self._known, self.rows = len(self._feed), None
-        if not scored:
-            return None
-        return self._scores(rows, answers, encounters, recent, vectors)
+        result = self._scores(rows, answers, encounters, recent, vectors) if scored else None
+        if self.labels is not None:
+            known = None if result is None else result.seen
+            ids = inserts["event_id"].combine_chunks()
+            probability = self.labels.take(ids, appended, time_us, len(self._session.names), known)
+            result = result and replace(result, label_probability=probability)
+        return result and self._without_unwanted(result)
 
     @property
     def known_us(self) -> int | None:
@@ -167,7 +188,7 @@ class ArrivalMemory:
         return int(self._feed.time_us[self._known - 1]) if self._known else None
 
     @torch.no_grad()
-    def ask(self, src: pa.Array, dst: pa.Array, visible_us: Int64) -> Scored:
+    def ask(self, src: pa.Array, dst: pa.Array, visible_us: Int64, values: Float32 | None = None) -> Scored:
         """The scores of events that may happen next, each as if it alone came now; the memory stays as it is.
 
         A score is that of ``take``, bit for bit, if the event is the only insert of the next commit.
@@ -176,6 +197,7 @@ class ArrivalMemory:
             src: Ids (E,), in the graph's kind; unknown ones are new nodes.
             dst: Ids (E,), in the same way.
             visible_us: Microseconds (E,), E > 0.
+            values: ``event_values`` (E, 1 + features), which probabilities of labels need; None: these are not wanted.
         """
         seen_us = None if self.known_us is None else self.known_us + 1
         time_us = visible_us if seen_us is None else np.maximum(visible_us, seen_us)
@@ -204,7 +226,11 @@ class ArrivalMemory:
             question, rows = Question.join(questions), np.argsort(np.concatenate(groups))
             score = on_host([self.model.answer(question)])  # without a beat, which is the main thread's
             vectors = on_host([torch.cat(self.model.ends(question), dim=1)])[rows] if self._vectors else None
-        return Scored(np.arange(len(event)), score[rows], encounters, recent, vectors)
+        scored = Scored(np.arange(len(event)), score[rows], encounters, recent, vectors)
+        if self.labels is not None and values is not None:
+            probability = self.labels.ask(src_number, dst_number, time_us, values, scored.seen)
+            scored = replace(scored, label_probability=probability)
+        return self._without_unwanted(scored)
 
     def destinations(self, src: pa.Array, most: int, *, unmet: bool) -> tuple[pa.Array, int]:
         """Known destinations that a source may meet next, and the number of all known ones.
@@ -291,8 +317,11 @@ class ArrivalMemory:
         if self._vectors:
             vectors.append(torch.cat(self.model.ends(question), dim=1))
 
-    def _append(self, inserts: pa.Table) -> tuple[Int64, Int64, Int64]:
-        """Give the ends numbers, and the events their times; returns int64 src, dst and time of each."""
+    def _without_unwanted(self, scored: Scored) -> Scored:
+        return scored if self._wants_vectors else replace(scored, vectors=None)
+
+    def _append(self, inserts: pa.Table) -> EventColumns:
+        """Give the ends numbers, and the events their times, which are the visible ones of what is returned."""
         names, interval_us = self._session.names, self._header.interval_us
         dense = self._ids.encode(inserts["src"], inserts["dst"])
         names.meet(self._ids.size)
@@ -303,8 +332,8 @@ class ArrivalMemory:
         columns = event_columns(
             inserts.set_column(3, "t", pa.array(time_us)), 0, 1, self._header.edge_features
         )
-        self._feed.append(columns, len(names))
-        return src, dst, time_us
+        self._feed.append(columns if self.labels is None else without_labels(columns), len(names))
+        return columns
 
     def _run(self, src: Int64, dst: Int64, before_us: int) -> int:
         """How many of the next events read nothing of each other, at least one."""
@@ -335,15 +364,29 @@ def _largest(counts: Int32, most: int) -> Int64:
     return ordered
 
 
-def require_history(config: TrainerConfig, session: Session) -> History:
-    """The task's encounters of pairs.
+def session_of(
+    config: TrainerConfig, lane: LaneReader, ranks: Ranks, state: Mapping[str, Any], *, learned: bool
+) -> tuple[Session, ArrivalLabels | None]:
+    """A session of links, and what labels say if the task asks for them.
 
     Raises:
-        Failure: It is another task than ``link-prediction``.
+        Failure: It is a task of nodes, or labels are messages to the model's memory.
     """
-    if session.task.history is None or config.task != "link-prediction":
-        raise Failure(f"key task: scores on arrival are of task link-prediction, found {config.task}")
-    return session.task.history
+    task = create_task(config, lane)
+    if not isinstance(task, LinkPrediction):
+        raise Failure(
+            f"key task: scores on arrival are of link-prediction and edge-classification, found {config.task}"
+        )
+    config = config.model_copy(update={"compile": False})
+    if not isinstance(task, EdgeClassification):
+        return Session(config, lane, ranks, task=task), None
+    if task.sends_messages:
+        raise Failure(
+            "key task_params: messages is true, and scores on arrival do not send labels to the model's memory. "
+            "Leave it out"
+        )
+    session = Session(config, lane, ranks, task=task.links())
+    return session, ArrivalLabels(task, session.model, lane.log, state, learned=learned)
 
 
 def arrival_times(inserts: pa.Table, newest_us: int, interval_us: int) -> Int64:

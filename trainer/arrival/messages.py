@@ -71,6 +71,7 @@ def messages(
             "row": row,
             "score": number(scored.score[place]),
             "percentile": number(percentiles[place]),
+            "label_probability": label_probability(scored, place),
             **said,
             "snapshot": scored.snapshot,
             "scored_at": now_s,
@@ -89,6 +90,11 @@ def reasons(scored: Scored, place: int) -> dict[str, Any]:
         "pair_age_s": number(row[Encounter.PAIR_AGE]),
         "recent_share": number(scored.recent[place]),
     }
+
+
+def label_probability(scored: Scored, place: int) -> float | None:
+    """The probability of one event's label."""
+    return None if scored.label_probability is None else number(scored.label_probability[place])
 
 
 def number(value: np.floating[Any]) -> float | None:

@@ -9,10 +9,11 @@ from pydantic import BaseModel, Field, StrictInt, StrictStr, ValidationError, mo
 from freshet_graph.schemas.errors import FreshetError
 from freshet_graph.schemas.events import US_PER_S, IdKind
 from freshet_graph.schemas.section import Section
-from freshet_graph.stream.arrays.kinds import Int64
+from freshet_graph.stream.arrays.kinds import Float32, Int64
 from freshet_graph.stream.service.config_file import sentences
+from freshet_graph.trainer.arrival.labels import values_asked
 from freshet_graph.trainer.arrival.memory import Scored
-from freshet_graph.trainer.arrival.messages import Percentiles, number, reasons
+from freshet_graph.trainer.arrival.messages import Percentiles, label_probability, number, reasons
 from freshet_graph.trainer.arrival.scorer import CheckpointMemory, Scorer
 
 EVENTS, CANDIDATES = 100, 500
@@ -37,8 +38,10 @@ class EventAsked(Section):
     src: Id = Field(description="Source: a number or a text, as in the stream. An unknown one is a new node.")
     dst: Id = Field(description="Destination.")
     t: Moment = Field(description="Event time, seconds since 1970.")
-    weight: float | None = Field(None, description="Taken as in the stream. A score does not depend on it.")
-    features: list[float] | None = Field(None, max_length=65_536, description="Likewise.")
+    weight: float | None = Field(
+        None, description="As in the stream; null: 1. label_probability depends on it, and score does not."
+    )
+    features: list[float] | None = Field(None, max_length=65_536, description="Likewise; null: zeros.")
     event_id: StrictStr | None = Field(None, max_length=_ID_BYTES, description="Comes back with the score.")
 
 
@@ -91,6 +94,9 @@ class ScoreOfEvent(Ranked):
     src: int | str
     t: float
     event_id: str | None
+    label_probability: float | None = Field(
+        description="Task edge-classification: probability of label 1; null otherwise, and before it learned any."
+    )
 
 
 class Answer(BaseModel):
@@ -187,11 +193,18 @@ class Desk:
         src, dst = (_ids([getattr(one, name) for one in events], name, kind) for name in ("src", "dst"))
         with self._scorer.turns.question(TURN_S):
             known = self._scorer.known  # another takes over at any time
-            scored = known.event_memory.ask(src, dst, _visible(known, [one.t for one in events]))
+            values = None if known.memory.labels is None else _values(events, known.edge_features)
+            scored = known.event_memory.ask(src, dst, _visible(known, [one.t for one in events]), values)
             said = {**known.said, **known.position}
         entries = [
-            {"src": event.src, "t": event.t, "event_id": event.event_id, **entry}
-            for event, entry in zip(events, self._entries(dst, scored), strict=True)
+            {
+                "src": event.src,
+                "t": event.t,
+                "event_id": event.event_id,
+                **entry,
+                "label_probability": label_probability(scored, place),
+            }
+            for place, (event, entry) in enumerate(zip(events, self._entries(dst, scored), strict=True))
         ]
         return {**said, "scores": entries}
 
@@ -241,6 +254,20 @@ def _visible(known: CheckpointMemory, times_s: list[float]) -> Int64:
     """When events would count, int64 microseconds: a late one from the beginning of the first open snapshot on."""
     time_us = np.rint(np.array(times_s) * US_PER_S).astype(np.int64)
     return np.maximum(time_us, known.open_us)
+
+
+def _values(events: list[EventAsked], width: int) -> Float32:
+    """Weights and features as the classifier of labels sees them.
+
+    Raises:
+        WrongQuestionError: There are more or fewer features than the graph has.
+    """
+    for row, event in enumerate(events):
+        if event.features is not None and len(event.features) != width:
+            raise WrongQuestionError(
+                f"event {row}: {len(event.features)} features, and edges of this graph have {width}"
+            )
+    return values_asked([event.weight for event in events], [event.features for event in events], width)
 
 
 def _read(kind: type[Asked], content: Any, where: str) -> Asked:

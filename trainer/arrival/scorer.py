@@ -48,6 +48,7 @@ class CheckpointMemory:
         said: What messages say of it.
         ids: The graph's kind of ids.
         interval_us: Length of a snapshot.
+        edge_features: Of the graph.
         commit: The newest commit of which events are in the memory.
     """
 
@@ -58,6 +59,7 @@ class CheckpointMemory:
     said: dict[str, Any]
     ids: IdKind
     interval_us: int
+    edge_features: int
     commit: int = UNKNOWN
 
     @property
@@ -87,7 +89,7 @@ class CheckpointMemory:
     def catch_up(self, done: int) -> Self:
         """Take in the commits up to one without scores."""
         for arrived in self.arrivals.new(until=done):
-            self.memory.take(arrived.events, scored=False)
+            self.take(arrived, scored=False)
         self.before(done + 1)
         self.commit = done
         return self
@@ -96,6 +98,18 @@ class CheckpointMemory:
         """Get ready for a commit."""
         if isinstance(self.memory, SnapshotMemory):
             self.memory.before(commit)
+        self.before_labels(commit)
+
+    def before_labels(self, commit: int) -> None:
+        """Read the labels that came before a commit, if the task has any."""
+        if self.memory.labels is not None:
+            self.memory.labels.before(commit)
+
+    def take(self, arrived: Arrived, *, scored: bool = True) -> Scored | None:
+        """Take in a commit; see ``ArrivalMemory.take``."""
+        self.before_labels(arrived.commit)
+        self.commit = arrived.commit
+        return self.memory.take(arrived.events, scored=scored)
 
 
 class Scorer:
@@ -159,12 +173,14 @@ class Scorer:
         for arrived in self.known.arrivals.new():
             with self.turns.scorer():
                 self.known.before(arrived.commit)
-                self.known.commit = arrived.commit
-                scored = self.known.memory.take(arrived.events)
+                scored = self.known.take(arrived)
             assert scored is not None
             if not emit(arrived, scored):
                 break
             events += len(scored.rows)
+        else:
+            with self.turns.scorer():  # questions know the labels of commits without events, too
+                self.known.before_labels(self.known.arrivals.done + 1)
         if self.known.arrivals.dropped:
             log.warning(
                 "retention dropped snapshots before scores had their events; they are missing in the memory, and those that "
@@ -238,6 +254,13 @@ class Scorer:
         arrivals = Arrivals(lane.log, -1 if number is None else sequence)
         header = lane.log.header
         known = CheckpointMemory(
-            memory, arrivals, sequence, number is not None, said, header.ids, header.interval_us
+            memory,
+            arrivals,
+            sequence,
+            number is not None,
+            said,
+            header.ids,
+            header.interval_us,
+            header.edge_features,
         )
         return known.catch_up(done)

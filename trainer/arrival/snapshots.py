@@ -1,6 +1,7 @@
 """Scores on arrival of a snapshot model: the embeddings after the last sealed snapshot, and encounters of all events so far."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,15 +11,15 @@ from torch import Tensor
 
 from freshet_graph.schemas.events import Op
 from freshet_graph.schemas.trainer_config import TrainerConfig
-from freshet_graph.stream.arrays.kinds import Int64
+from freshet_graph.stream.arrays.kinds import Float32, Int64
 from freshet_graph.stream.snapshots.dictionary import new_dictionary
 from freshet_graph.stream.store.lane.reader import LaneReader
-from freshet_graph.trainer.arrival.memory import Scored, arrival_times, require_history
+from freshet_graph.stream.store.log.event_columns import event_columns
+from freshet_graph.trainer.arrival.memory import Scored, arrival_times, session_of
 from freshet_graph.trainer.data.examples import Queries
 from freshet_graph.trainer.data.history import History, Inserts
 from freshet_graph.trainer.device import to_device
 from freshet_graph.trainer.ranks import Ranks
-from freshet_graph.trainer.session.session import Session
 
 
 class SnapshotMemory:
@@ -37,6 +38,7 @@ class SnapshotMemory:
 
     Attributes:
         model: With the checkpoint's weights.
+        labels: See ``ArrivalMemory``.
 
     Raises:
         Failure: The model has another task.
@@ -52,8 +54,7 @@ class SnapshotMemory:
         learned: bool = True,
         vectors: bool = False,
     ) -> None:
-        self._session = Session(config.model_copy(update={"compile": False}), lane, ranks)
-        require_history(config, self._session)
+        self._session, self.labels = session_of(config, lane, ranks, state, learned=learned)
         self.model = self._session.model
         self._lane, self._vectors = lane, vectors
         self._ids = new_dictionary(lane.log.header.ids)
@@ -97,17 +98,28 @@ class SnapshotMemory:
         happened = Inserts(src, dst, time_us, np.zeros(len(rows), np.bool_))
         queried = np.arange(len(rows) if scored else 0)
         seen = self._history.replay(happened, self._ids.size, queried, src[queried], dst[queried])
-        if not scored:
-            return None
+        result = self._scores(rows, src, dst, time_us, seen) if scored else None
+        if self.labels is not None:
+            renamed = event_columns(
+                inserts.append_column("src_node", pa.array(src)).append_column("dst_node", pa.array(dst)), 0, 1,
+                self._lane.log.header.edge_features,
+            )  # fmt: skip
+            ids = inserts["event_id"].combine_chunks()
+            known = None if result is None else result.seen
+            probability = self.labels.take(ids, renamed, time_us, self._ids.size, known)
+            result = result and replace(result, label_probability=probability)
+        return result if self._vectors or result is None else replace(result, vectors=None)
+
+    def _scores(self, rows: Int64, src: Int64, dst: Int64, time_us: Int64, seen: Float32) -> Scored:
         recent = np.full(len(rows), np.nan, np.float32)
         if self.snapshot is None or not len(rows):
-            none = np.full((len(rows), 2 * self.model.width), np.nan, np.float32) if self._vectors else None
-            return Scored(rows, np.full(len(rows), np.nan, np.float32), seen, recent, none, self.snapshot)
+            unknown = np.full((len(rows), 2 * self.model.width), np.nan, np.float32)
+            return Scored(rows, np.full(len(rows), np.nan, np.float32), seen, recent, unknown, self.snapshot)
         z_src, z_dst = self._rows(src), self._rows(dst)
-        queries = Queries(queried, src, dst, seen, time_us, time_us)
+        queries = Queries(np.arange(len(rows)), src, dst, seen, time_us, time_us)
         with torch.no_grad():
             score = queries.read(self.model.decoder, [z_src, z_dst]).float().cpu().numpy()
-        vectors = torch.cat([z_src, z_dst], dim=1).cpu().numpy() if self._vectors else None
+            vectors = torch.cat([z_src, z_dst], dim=1).float().cpu().numpy()
         return Scored(rows, score, seen, recent, vectors, self.snapshot)
 
     def _rows(self, numbers: Int64) -> Tensor:

@@ -1,5 +1,6 @@
 """Events that wait for their labels, with the rows that they were scored with."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -158,6 +159,12 @@ class Waiting:
         order = np.argsort(columns[2], kind="stable")
         return self._taken(*(column[order].astype(np.int64) for column in columns))
 
+    def preview(self, until_us: int, labels: pa.Table | None = None) -> VisibleLabels:
+        """What ``arrive`` would return; nothing changes."""
+        ahead = copy.copy(self)
+        ahead._label, ahead._priority = self._label.copy(), self._priority.copy()
+        return ahead.arrive(until_us, labels)
+
     def of(self, numbers: Int64) -> Events:
         """Events by their numbers, as far as ``arrive`` has just named them."""
         assert self._events is not None
@@ -211,7 +218,12 @@ class Waiting:
         """Places, labels, times and priorities of the topics' labels whose events are here; the others wait."""
         assert self._events is not None
         every = pa.concat_tables([self._early, labels])
-        place = pc.index_in(every["event_id"], self._ids).fill_null(-1).to_numpy().astype(np.int64)
+        # the few labels are hashed, not the many events
+        named = np.flatnonzero(
+            pc.is_in(self._ids, every["event_id"].combine_chunks()).to_numpy(zero_copy_only=False)
+        )
+        index = pc.index_in(every["event_id"], self._ids.take(pa.array(named))).fill_null(-1).to_numpy()
+        place = np.append(named, -1)[index]
         self._early = every.filter(pa.array(place < 0))
         self.unknown += max(0, len(self._early) - self._most)
         self._early = self._early.slice(max(0, len(self._early) - self._most))
@@ -253,6 +265,12 @@ LABELS = pa.schema(
     ]
 )
 """Labels of topics, of 0 and 1."""
+
+
+def zeros_and_ones(labels: pa.Table) -> pa.Table:
+    """``LABELS`` of those among a log's labels that are of events, and 0 or 1."""
+    is_right = pc.and_(labels["event_id"].is_valid(), pc.is_in(labels["label"], pa.array([0, 1], pa.int32())))
+    return labels.filter(is_right).select(LABELS.names).cast(LABELS)
 
 
 def _as_numbers(texts: pa.Array) -> dict[str, NDArray[Any]]:

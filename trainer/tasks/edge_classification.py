@@ -18,7 +18,7 @@ from typing_extensions import override
 from freshet_graph.schemas.events import Op, label_schema
 from freshet_graph.schemas.section import Section
 from freshet_graph.schemas.trainer_config import TrainerConfig
-from freshet_graph.stream.arrays.kinds import Bool, Float32, Float64, Int64
+from freshet_graph.stream.arrays.kinds import Bool, Float16, Float32, Float64, Int64
 from freshet_graph.stream.service.failure import Failure
 from freshet_graph.stream.store.lane.reader import LaneReader
 from freshet_graph.stream.store.log.event_columns import EventColumns, event_columns
@@ -29,7 +29,7 @@ from freshet_graph.trainer.data.views import EventsView
 from freshet_graph.trainer.device import to_device
 from freshet_graph.trainer.labels.classifier import JudgedClassifier
 from freshet_graph.trainer.labels.label_memory import DAY_US, LabelMemory
-from freshet_graph.trainer.labels.waiting import LABELS, Events, VisibleLabels, Waiting
+from freshet_graph.trainer.labels.waiting import Events, VisibleLabels, Waiting, zeros_and_ones
 from freshet_graph.trainer.models.interface import MODELS, Model
 from freshet_graph.trainer.models.link_decoder import EncounterEncoder
 from freshet_graph.trainer.ranks import Ranks
@@ -235,11 +235,15 @@ class EdgeClassification(LinkPrediction):
         self._warned_or_seen = False  # a label was seen, or a warning about missing labels given
         self._warned_of_wrong = self._warned_of_few = False
 
-    def offline(self, splits: Splits) -> LinkPrediction:
-        """See ``LinkPrediction.offline``: links only, because ``evaluate`` judges labels after all epochs."""
+    def links(self) -> LinkPrediction:
+        """The task of its links alone."""
         links = LinkPrediction(self._config, self._lane, self._settings)
         links.loss, links.head, links.sees_labels = self.loss, self.head, self.sees_labels  # type: ignore[misc, method-assign]  # of this one
-        return links.offline(splits)
+        return links
+
+    def offline(self, splits: Splits) -> LinkPrediction:
+        """See ``LinkPrediction.offline``: links only, because ``evaluate`` judges labels after all epochs."""
+        return self.links().offline(splits)
 
     @override
     def rewind(self, model: Model) -> None:
@@ -261,6 +265,21 @@ class EdgeClassification(LinkPrediction):
             )
             for scorer in LEARNING
         }  # fmt: skip
+
+    @property
+    def sees_vectors(self) -> bool:
+        """Whether the classifier sees embeddings."""
+        return self._settings.vectors
+
+    @property
+    def sends_messages(self) -> bool:
+        """Whether labels are messages to the model's memory."""
+        return self._settings.messages
+
+    @property
+    def label_parts(self) -> tuple[LabelMemory, Waiting, JudgedClassifier]:
+        """The memory of labels, the events that wait, and the model's classifier."""
+        return self._labels, self._waiting, self._classifiers["model"]
 
     def label_messages(self, tau: int, events: EventColumns) -> EventColumns | None:
         """See ``label_messages`` of the interface: take in a snapshot, and the labels that become visible in it."""
@@ -304,9 +323,9 @@ class EdgeClassification(LinkPrediction):
         is_due = pc.less(every["visible_us"], until_us)
         self._ahead, due = every.filter(pc.invert(is_due)), every.filter(is_due)
         due = due.filter(due["event_id"].is_valid())
-        is_right = pc.is_in(due["label"], pa.array([0, 1], pa.int32()))
-        self._wrong += len(due) - pc.sum(is_right).as_py() if len(due) else 0
-        return due.filter(is_right).select(LABELS.names).cast(LABELS)
+        right = zeros_and_ones(due)
+        self._wrong += len(due) - len(right)
+        return right
 
     @override
     def remember(self, tau: int, events: EventColumns, num_nodes: int) -> None:
@@ -361,11 +380,9 @@ class EdgeClassification(LinkPrediction):
         if links is None:
             self._waiting.clear_judged()
             return None
-        numbers = np.concatenate(
-            [times_of(inserts.visible_us), self._values, finite(encounters), known], axis=1
-        )
         rows = {
-            scorer: np.concatenate([numbers, z], axis=1).astype(np.float16) for scorer, z in vectors.items()
+            scorer: rows_of(inserts.visible_us, self._values, encounters, known, z)
+            for scorer, z in vectors.items()
         }
         columns = {
             **{
@@ -473,11 +490,24 @@ def times_of(time_us: Int64) -> Float32:
     return np.stack([wave(turn) for turn in turns for wave in (np.sin, np.cos)], axis=1).astype(np.float32)
 
 
+def rows_of(
+    time_us: Int64, values: Float32, encounters: Float32, known: Float32, vectors: Float32
+) -> Float16:
+    """Inputs of the classifier, float16 (n, width): of each event its time, values, past, labels and embeddings."""
+    columns = [times_of(time_us), values, finite(encounters), known, vectors]
+    return np.concatenate(columns, axis=1).astype(np.float16)
+
+
 def values_of(events: EventColumns, chosen: NDArray[Any]) -> Float32:
-    """Signed logarithms of the weight and the features of some events, float32 (n, 1 + features)."""
-    raw = [events.weight[chosen][:, None]]
-    if events.features is not None:
-        raw.append(events.features[chosen].clip(-LARGEST_FEATURE, LARGEST_FEATURE))
+    """``event_values`` of some events."""
+    return event_values(events.weight[chosen], None if events.features is None else events.features[chosen])
+
+
+def event_values(weight: Float32, features: Float32 | None) -> Float32:
+    """Signed logarithms of weights (n,) and features (n, F), float32 (n, 1 + F)."""
+    raw = [weight[:, None]]
+    if features is not None:
+        raw.append(features.clip(-LARGEST_FEATURE, LARGEST_FEATURE))
     values = np.concatenate(raw, axis=1)
     logarithms: Float32 = np.sign(values) * np.log1p(np.abs(values))
     return logarithms

@@ -2,24 +2,29 @@
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from compacted import HEADER, grown, labels_of, seal
 from lane_stream import SECOND
 from log_events import Clock, event, label_poll, poll, stream_config
 from placed import Places, problems_of
+from trainer_streams import make_lane, meetings
 
 from freshet_graph.schemas.config import Topic
+from freshet_graph.schemas.events import event_schema
 from freshet_graph.schemas.store import CommitRecord, LogIndex, Position
 from freshet_graph.stream.microbatch import Quiet
 from freshet_graph.stream.sink import SnapshotSink, log_header
 from freshet_graph.stream.store.compact.log import index_log
 from freshet_graph.stream.store.compact.store import Keep, compact
-from freshet_graph.stream.store.errors import CorruptError, FormatVersionError, MismatchError
+from freshet_graph.stream.store.errors import CorruptError, FormatVersionError, MismatchError, StoreError
 from freshet_graph.stream.store.files.records import read_record
 from freshet_graph.stream.store.inspect import inspect
+from freshet_graph.stream.store.log.labels import arrived_schema
 from freshet_graph.stream.store.log.layout import commit_name
 from freshet_graph.stream.store.log.reader import LogReader
 from freshet_graph.stream.store.log.writer import LogWriter
+from freshet_graph.stream.store.opened import open_store
 from freshet_graph.stream.store.verify.store import verify
 
 
@@ -167,3 +172,64 @@ def test_labels_never_move_event_time_and_never_hold_it(tmp_path: Path) -> None:
         sink.close()
     visible = LogReader(tmp_path).labels()["visible_us"].to_pylist()
     assert visible == [1_500_000, 10**12, 2_000_000]
+
+
+def test_rows_are_joined_with_the_label_that_counts(tmp_path: Path) -> None:
+    """The newest of the best source; then the label that came with the event, of scores by snapshot and row."""
+    said = [
+        ("e0", 1, 9, 0, "model"),
+        ("e0", 0, 5, 1, "analyst"),
+        ("e0", 1, 7, 1, "analyst"),
+        ("e2", 3, 8, 0, None),
+    ]
+    rows = [
+        {
+            "event_id": one,
+            "label": label,
+            "t": t,
+            "priority": rank,
+            "source": source,
+            "topic": "labels",
+            "partition": 0,
+            "offset": k,
+        }
+        for k, (one, label, t, rank, source) in enumerate(said)
+    ]
+    sealed = pa.table(
+        {
+            name: {"event_id": ["e0", "e1", "e2"], "label": [None, 4, 5], "t": [1, 2, SECOND + 1]}.get(
+                name, [1.0 if name == "weight" else 1 if name in ("op", "src", "dst") else None] * 3
+            )
+            for name in event_schema("int").names
+        },
+        schema=event_schema("int"),
+    )
+    with LogWriter.open(tmp_path, HEADER) as writer:
+        read = Position(topic="labels", partition=0, next=4)
+        labels = pa.Table.from_pylist(rows, schema=arrived_schema("int"))
+        writer.commit(
+            seal=[(0, sealed.slice(0, 2)), (1, sealed.slice(2))],
+            positions={("labels", 0): read},
+            labels=labels,
+        )
+    store = open_store(tmp_path)
+    joined = store.with_labels(store.events()).select(["event_id", "label", "label_source"]).to_pylist()
+    assert [tuple(row.values()) for row in joined] == [("e0", 1, "analyst"), ("e1", 4, None), ("e2", 3, None)]
+    scores = pa.table({"tau": [1, 0, 0], "row": [0, 1, 0], "event_id": ["e2", "e1", None]})
+    found = store.with_labels(scores)
+    assert found["label"].to_pylist() == [3, 4, None]
+    assert [one and one.timestamp() for one in found["label_visible"].to_pylist()] == [2.0, None, None]
+    bare = store.with_labels(pa.table({"event_id": ["e1", "e0"], "label_source": ["old", "old"]}))
+    assert bare.to_pylist()[1] | {"label_visible": None} == {
+        "event_id": "e0", "label": 1, "label_visible": None, "label_source": "analyst",
+    }  # fmt: skip
+    assert bare["label"].to_pylist() == [None, 1]
+    with pytest.raises(StoreError, match=r"columns tau, and labels are joined by event_id. Keep that column"):
+        store.with_labels(pa.table({"tau": [1]}))
+
+
+def test_a_store_without_labels_of_topics_joins_what_came_with_events(tmp_path: Path) -> None:
+    make_lane(tmp_path / "store", events=meetings(snapshots=2))
+    store = open_store(str(tmp_path / "store"))
+    joined = store.with_labels(store.events())
+    assert joined["label"].null_count == len(joined) > 0

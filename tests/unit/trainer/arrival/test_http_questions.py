@@ -53,7 +53,10 @@ class FakeDesk:
         self.asked.append(content)
         if self.raised is not None:
             raise self.raised
-        return {**KNOWN, "scores": [{"src": 1, "t": 5.0, "event_id": None, **RANKED}]}
+        return {
+            **KNOWN,
+            "scores": [{"src": 1, "t": 5.0, "event_id": None, **RANKED, "label_probability": None}],
+        }
 
     def rank(self, content: Any) -> dict[str, Any]:
         self.asked.append(content)

@@ -330,5 +330,11 @@ def test_scores_of_all_exports_are_a_table_that_duckdb_reads_as_the_page_shows(
         shown: list[Any] = []
         exec(program[1], {"print": lambda relation, shown=shown: shown.extend(relation.fetchall())})
         assert [row[-1] for row in shown] == sorted(chosen["score"].to_pylist())[:20]
+    with_labels = re.search(
+        r"```python\n(from freshet_graph import load_scores, open_store\n.*?)```", page, re.DOTALL
+    )
+    tables: list[Any] = []
+    exec(with_labels[1], {"print": tables.append})
+    assert tables[0].column_names[-3:] == ["label", "label_visible", "label_source"]
     with pytest.raises(Failure, match=r"no scores\. Set exports"):
         load_scores(config.store, "nothing")

@@ -108,3 +108,26 @@ def test_a_replaced_label_changes_the_share_only() -> None:
 
 def test_only_the_first_features_have_means() -> None:
     assert LabelMemory([1.0], 100).columns == LabelMemory([1.0], FEATURES).columns
+
+
+@given(streams())
+def test_a_peek_is_the_next_row_of_each_event_alone_and_changes_nothing(stream) -> None:
+    ends, time_us, values, label_ends, label_us, change = stream
+    memory = LabelMemory(HALF_LIVES_S, values.shape[1])
+    half = len(ends) // 2
+    now_us = int(time_us[half]) if half else 0
+    known = label_us < now_us
+    memory.look(
+        ends[:half], time_us[:half], values[:half], label_ends[known], label_us[known], change[known], 5
+    )
+    before = {name: column.copy() for name, column in memory.state().items()}
+    pending = [column[~known] for column in (label_ends, label_us, change)]
+    peeked = memory.peek(ends[half:], time_us[half:], values[half:], *pending)
+    for name, column in memory.state().items():
+        np.testing.assert_array_equal(column, before[name])
+    for row in range(half, len(ends)):
+        alone = LabelMemory(HALF_LIVES_S, values.shape[1])
+        alone.restore(before)
+        event = slice(row, row + 1)
+        (wanted,) = alone.look(ends[event], time_us[event], values[event], *pending, 5)
+        assert wanted.tobytes() == peeked[row - half].tobytes()
