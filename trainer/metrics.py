@@ -13,6 +13,7 @@ from freshet_graph.schemas.events import US_PER_S
 from freshet_graph.schemas.trainer_config import TrainerConfig
 from freshet_graph.schemas.version import version
 from freshet_graph.stream.service.failure import Failure
+from freshet_graph.trainer.labels.report import LabelReport
 from freshet_graph.trainer.scoring.metrics import Figures
 from freshet_graph.trainer.strategies.cost_model import AUTO, CANDIDATES
 from freshet_graph.trainer.strategies.figures import TrainingFigure, Values, declared_by
@@ -123,6 +124,25 @@ class TrainerMetrics:
             "trainer_step_events", "Events of all ranks that an optimiser step learns from, at most"
         )
         self._excluded = counter("trainer_eval_excluded", "Events left out of scores", "reason")
+        self._labels = counter("trainer_labels", "Events whose label was decided", "label", "by")
+        self._label_delay = gauge(
+            "trainer_label_delay_seconds",
+            "Quantiles from event to label, of the newest snapshot with labels",
+            "quantile",
+        )
+        self._label_time = gauge(
+            "trainer_label_timestamp_seconds", "Event time at which the newest label became visible"
+        )
+        self._labels_expected = gauge("trainer_labels_expected_seconds", "labels_expected_s")
+        self._unjudged = gauge("trainer_unjudged_events", "Events that wait for a label")
+        self._judged_until = gauge(
+            "trainer_judged_until_timestamp_seconds", "Event time up to which all events are judged"
+        )
+        self._stability = gauge(
+            "trainer_stability_index",
+            "Population stability index of the newest window against the one before",
+            "column",
+        )
         self._nonfinite = counter("trainer_nonfinite", "Steps with non-finite loss or gradient")
         self._checkpoint = gauge(
             "trainer_checkpoint_timestamp_seconds", "When the newest checkpoint was written"
@@ -191,6 +211,7 @@ class TrainerMetrics:
             self._events,
             self._excluded,
             self._tracker_failures,
+            self._labels,
         ):
             counter.clear()
         self._restarts.labels(name).inc(self._restarts_before)
@@ -198,7 +219,7 @@ class TrainerMetrics:
         self._tracker_failures.labels(name)
         for use in ("trained", "discarded", "replayed", "state_only"):
             self._events.labels(name, use)
-        for reason in ("late", "delete", "no_negative", "wrong_label"):
+        for reason in ("late", "delete", "no_negative", "wrong_label", "label_lost", "stopped"):
             self._excluded.labels(name, reason)
 
     def begins(self, interval_s: float, weights_event_us: int | None, checkpoint_s: float | None) -> None:
@@ -294,6 +315,22 @@ class TrainerMetrics:
         """Events left out of scores."""
         for reason, count in reasons.items():
             self._excluded.labels(self._graph, reason).inc(count)
+
+    def labels(self, report: LabelReport) -> None:
+        """How labels arrived in the last snapshot."""
+        graph = self._graph
+        for (label, origin), count in report.judged.items():
+            self._labels.labels(graph, label, origin).inc(count)
+        for share, seconds in report.delay_s.items():
+            self._label_delay.labels(graph, str(share)).set(seconds)
+        if report.newest_s is not None:
+            self._label_time.labels(graph).set(report.newest_s)
+        self._labels_expected.labels(graph).set(report.expected_s)
+        self._unjudged.labels(graph).set(report.unjudged)
+        self._judged_until.labels(graph).set(report.judged_until_s)
+        self._stability.clear()
+        for column, index in report.stability.items():
+            self._stability.labels(graph, column).set(index)
 
     def used(self, use: str, events: int) -> None:
         """Insert events by use: a label value of docs/metrics.md."""

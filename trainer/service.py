@@ -128,7 +128,10 @@ def train(
 
 
 def result(config: TrainerConfig, *, since: float) -> dict[str, Any]:
-    """Totals and event-weighted means over the snapshots trained since a wall time (seconds since the epoch)."""
+    """Totals and event-weighted means over the snapshots trained since a wall time (seconds since the epoch).
+
+    Figures of a sliding window are the newest ones.
+    """
     every = ScoreFile(config.checkpoint).lines()
     lines = [line for line in every if line["wall_time"] >= since]
     return {
@@ -144,6 +147,7 @@ def result(config: TrainerConfig, *, since: float) -> dict[str, Any]:
         "first_tau": lines[0]["tau"] if lines else None,
         "last_tau": lines[-1]["tau"] if lines else None,
         "total_snapshots": len(every),
+        **{key: value for line in every[-1:] for key, value in line.items() if key.startswith("window_")},
         **_cautions(lines),
     }
 

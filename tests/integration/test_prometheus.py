@@ -41,6 +41,8 @@ NEEDS_TRAFFIC = (
 """What a healthy stream may leave at nothing."""
 OF_SCORES_ON_ARRIVAL = ("freshet_scor", "freshet_question")
 """Series of another command."""
+OF_LABELS = ("trainer_label", "unjudged", "judged_until", "stability", 'subset="window"')
+"""Series of another task."""
 OF_EVENT_MODELS = ("remembered", "evicted")
 """Series of what snapshot models, such as the one watched here, do not have."""
 OF_OTHER_STRATEGIES = (
@@ -272,7 +274,13 @@ def test_every_query_of_the_dashboard_answers(prometheus: str) -> None:
             query = target["expr"].replace("$graph", "watched").replace("$__rate_interval", "1m")
             expected = not any(
                 word in query
-                for word in (*NEEDS_TRAFFIC, *OF_EVENT_MODELS, *OF_SCORES_ON_ARRIVAL, *OF_OTHER_STRATEGIES)
+                for word in (
+                    *NEEDS_TRAFFIC,
+                    *OF_EVENT_MODELS,
+                    *OF_SCORES_ON_ARRIVAL,
+                    *OF_OTHER_STRATEGIES,
+                    *OF_LABELS,
+                )
             )
             if expected and not ask(prometheus, query):
                 silent.append((panel["title"], query))

@@ -107,6 +107,7 @@ class World:
         reason: Why they are.
         late: Share of events that are two hours old.
         label: Label of all events.
+        weight: Weight of all events.
         reads: Whether the stream's loop goes round.
         lane_works: Whether the lane follows the log.
         learns: Snapshots learned a minute, at most.
@@ -149,6 +150,7 @@ class World:
         self.unread, self.silent = {0: 0, 1: 0}, set[int]()
         self.refused = self.late = self.skipped = 0
         self.label: int | None = None
+        self.weight = 1.0
         self.reason = "not_json"
         self.reads = self.lane_works = self.beats = self.by_turns = True
         self.learns = 1_000.0
@@ -246,7 +248,7 @@ class World:
         for offset, t in enumerate(times.tolist(), first):
             refused, late = self._random.random() < self.refused, self._random.random() < self.late
             ends = self._random.integers(0, 20, 2).tolist()
-            rows = [event(*ends, round((t - 7_200 * late) * SECOND), label=self.label)]
+            rows = [event(*ends, round((t - 7_200 * late) * SECOND), label=self.label, weight=self.weight)]
             messages.append((offset, None if refused else rows))
         batch = poll(
             "edges",

@@ -61,31 +61,46 @@ def held_back(store: Path, lane: str, after: int) -> Callable[[], None]:
 
 
 def make_lane(
-    folder: Path, *, events: pa.Table | None = None, algorithm: str = "hash", parts: int = 2
+    folder: Path,
+    *,
+    events: pa.Table | None = None,
+    algorithm: str = "hash",
+    parts: int = 2,
+    interval_us: int = SECOND,
 ) -> LaneReader:
     """A store of ``events`` (default: ``meetings()``) in ``folder``, with one lane named like its algorithm."""
     table = meetings() if events is None else events
     stream = pa.BufferOutputStream()
     with pa.ipc.new_stream(stream, table.schema) as writer:
         writer.write_table(table)
-    for name, content in _files_of_store(stream.getvalue().to_pybytes(), algorithm, parts).items():
+    for name, content in _files_of_store(
+        stream.getvalue().to_pybytes(), algorithm, parts, interval_us
+    ).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
     return LaneReader(folder, algorithm)
 
 
 @lru_cache(maxsize=64)
-def _files_of_store(events: bytes, algorithm: str, parts: int) -> dict[str, bytes]:
+def _files_of_store(events: bytes, algorithm: str, parts: int, interval_us: int) -> dict[str, bytes]:
     """By name in the store; tests of a module mostly begin with the same one."""
     table = pa.ipc.open_stream(events).read_all()
-    widths = {len(row) for row in table["features"].to_pylist() if row}
+    widths, edge_widths = (
+        {
+            len(row)
+            for row, one in zip(table["features"].to_pylist(), table["op"].to_pylist(), strict=True)
+            if row and bool(one) is edge
+        }
+        for edge in (False, True)
+    )
     with TemporaryDirectory() as folder:
         build_store(
             table,
             folder,
-            interval_us=SECOND,
+            interval_us=interval_us,
             lanes=[Lane(name=algorithm, algorithm=algorithm, parts=parts)],
             node_features=max(widths, default=0),
+            edge_features=max(edge_widths, default=0),
             segments=2,
             graph="meetings",
         )

@@ -7,15 +7,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 
 from freshet_graph.stream.arrays.kinds import Float32, Float64, Int64
 from freshet_graph.stream.store.log.event_columns import EventColumns
 from freshet_graph.stream.store.log.reader import LogReader
-from freshet_graph.trainer.labels.waiting import LABELS, NO_LABEL, Events, VisibleLabels, zeros_and_ones
+from freshet_graph.trainer.labels.waiting import (
+    BEFORE_ALL,
+    LABELS,
+    NO_LABEL,
+    Events,
+    VisibleLabels,
+    zeros_and_ones,
+)
 from freshet_graph.trainer.models.interface import Model
 from freshet_graph.trainer.tasks.edge_classification import (
-    BEFORE_ALL,
     EdgeClassification,
     event_values,
     rows_of,
@@ -55,11 +60,13 @@ class ArrivalLabels:
         learned: bool,
     ) -> None:
         task.rewind(model)
+        self._task = task
         self._memory, self._waiting, self._classifier = task.label_parts
         self.sees_vectors = task.sees_vectors
         self._log, self._read_until, since_us = log_reader, -1, BEFORE_ALL
-        if "labels" in state:  # checkpoints from before have none
+        if "window" in state.get("labels", {}):  # checkpoints from before have none
             self._classifier.restore(state["classifiers"]["model"])
+            task.restore_calibrations(dict(state))
             labels = state["labels"]
             if learned:
                 self._memory.restore(labels["memory"])
@@ -92,13 +99,15 @@ class ArrivalLabels:
         Returns:
             NaN: the classifier has not begun.
         """
-        count, values = len(events), values_of(events, np.arange(len(events)))
+        count, every = len(events), np.arange(len(events))
+        values = self._task.inputs_of(values_of(events, every))
         if not count:
             return None if seen is None else np.empty(0)
         given = np.where(events.has_label & np.isin(events.label, [0, 1]), events.label, NO_LABEL)
         self._waiting.add(
             Events(
-                events.src.astype(np.int64), events.dst.astype(np.int64), time_us, given.astype(np.int8), *_no_rows(count)
+                events.src.astype(np.int64), events.dst.astype(np.int64), time_us, given.astype(np.int8), *_no_rows(count),
+                source=every, stopped=self._task.stopped(events, every), weight=np.ones(count),
             ),
             ids,
         )  # fmt: skip
@@ -112,7 +121,7 @@ class ArrivalLabels:
 
     def ask(self, src: Int64, dst: Int64, time_us: Int64, values: Float32, seen: Seen) -> Float64:
         """The probabilities of events (E,), each as if it alone came now; nothing changes. E > 0."""
-        until_us = int(time_us.max())
+        values, until_us = self._task.inputs_of(values), int(time_us.max())
         visible = self._waiting.preview(until_us, self._due(until_us))
         known = self._memory.peek(np.stack([src, dst], axis=1), time_us, values, *self._said(visible))
         return self._probabilities(time_us, values, known, seen)
@@ -130,9 +139,8 @@ class ArrivalLabels:
     def _probabilities(self, time_us: Int64, values: Float32, known: Float32, seen: Seen) -> Float64:
         vectors = seen.vectors if self.sees_vectors else seen.vectors[:, :0]
         rows = rows_of(time_us, values, seen.encounters, known, vectors)
-        logits = self._classifier.scores(rows.astype(np.float32))
-        probabilities: Float64 = torch.sigmoid(torch.from_numpy(logits)).numpy()
-        return probabilities
+        scores = self._task.unweighted(self._classifier.scores(rows.astype(np.float32)))
+        return self._task.probabilities(scores)
 
 
 def values_asked(weight: list[float | None], features: list[list[float] | None], width: int) -> Float32:
@@ -148,9 +156,10 @@ def values_asked(weight: list[float | None], features: list[list[float] | None],
     return event_values(weights, vectors.reshape(len(weight), width) if width else None)
 
 
-def _no_rows(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Values, rows and scores that are not kept: events are not learned here."""
-    return np.empty((count, 0), np.float32), np.empty((count, 0, 0), np.float16), np.empty((count, 0))
+def _no_rows(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Values, rows, scores and probabilities that are not kept: events are not learned here."""
+    none = np.empty((count, 0))
+    return none.astype(np.float32), np.empty((count, 0, 0), np.float16), none, none
 
 
 def _without_rows(waiting: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,5 +167,5 @@ def _without_rows(waiting: Mapping[str, Any]) -> dict[str, Any]:
     events = waiting["events"]
     if not events:
         return dict(waiting)
-    none = dict(zip(("values", "rows", "scores"), _no_rows(len(events["src"])), strict=True))
+    none = dict(zip(("values", "rows", "scores", "probabilities"), _no_rows(len(events["src"])), strict=True))
     return {**waiting, "events": {**events, **none}}

@@ -24,7 +24,7 @@ from freshet_graph.trainer.exports.exporter import HELD
 from freshet_graph.trainer.metrics import TrainerMetrics
 from freshet_graph.trainer.scoring.metrics import Figures, flat_figures
 from freshet_graph.trainer.strategies.interface import StepReport
-from freshet_graph.trainer.tasks.interface import Evaluation, SnapshotExamples, Task
+from freshet_graph.trainer.tasks.interface import Evaluation, SnapshotExamples, Task, label_report
 
 NAME = "scores.jsonl"
 
@@ -260,6 +260,8 @@ def write_line(
     line |= step.sizes | flat_figures(step.errors, "_error")
     if step.evaluation.cautions:
         line["cautions"] = step.evaluation.cautions
+    if (labels := label_report(step.evaluation)) is not None:
+        line["labels"] = labels.line()
     if step.report.loss is not None:
         line["loss"] = step.report.loss
     if step.report.replayed:
@@ -323,6 +325,8 @@ def observe(
         task.selection_metric[0], step.sliding.means, step.sliding.drop, drifted=step.sliding.drifted
     )
     metrics.excluded(step.examples.excluded)
+    if (labels := label_report(step.evaluation)) is not None:
+        metrics.labels(labels)
     metrics.used("trained", report.events)
     metrics.steps_of(step.step_events)
     metrics.used("discarded", report.discarded)

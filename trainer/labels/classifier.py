@@ -68,7 +68,7 @@ class RowSample:
 
     Args:
         most: Rows.
-        columns: Of a row, the label last.
+        columns: Of a row.
     """
 
     def __init__(self, most: int, columns: int) -> None:
@@ -122,7 +122,7 @@ class JudgedClassifier:
         self._columns, self._vectors, self._seed = columns, vectors, seed
         self._first, self._last, self._width = first, last, width
         self._rate, self._batch = learning_rate, batch
-        self._sample = RowSample(sample, columns + vectors + 1)
+        self._sample = RowSample(sample, columns + vectors + 2)  # weight and label last
         self._fitted = 0  # rows that were judged when pieces were placed
         self._network: nn.Module | None = None
         self._turns = 0
@@ -139,11 +139,15 @@ class JudgedClassifier:
             ]
         return np.concatenate(parts).astype(np.float64)
 
-    def learn(self, rows: Float32, label: Int64) -> None:
-        """Learn judged rows (n, columns + vectors) and their classes int64 (n,), 0 or 1, in order."""
+    def learn(self, rows: Float32, label: Int64, weight: Float64 | None = None) -> None:
+        """Learn judged rows (n, columns + vectors) and their classes int64 (n,), 0 or 1, in order.
+
+        ``weight`` float64 (n,) says by how much each loss counts, now and when it is learned again; None: by 1.
+        """
         self._turns += 1
         generator = np.random.default_rng([self._seed, self._turns])
-        judged = np.column_stack([rows, label]).astype(np.float32)
+        weights = np.ones(len(rows)) if weight is None else weight
+        judged = np.column_stack([rows, weights, label]).astype(np.float32)
         self._sample.add(judged, generator)
         came = self._sample.came
         with torch.random.fork_rng([]), torch.enable_grad():
@@ -202,8 +206,8 @@ class JudgedClassifier:
         rows = torch.from_numpy(judged)
         for batch in torch.split(rows, self._batch):
             self._optimiser.zero_grad(set_to_none=True)
-            logits = self._network(batch[:, :-1]).squeeze(1)
-            binary_cross_entropy_with_logits(logits, batch[:, -1]).backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
+            logits = self._network(batch[:, :-2]).squeeze(1)
+            binary_cross_entropy_with_logits(logits, batch[:, -1], batch[:, -2]).backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
             self._optimiser.step()
 
 

@@ -11,9 +11,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from freshet_graph.schemas.events import US_PER_S
-from freshet_graph.stream.arrays.kinds import Float16, Float32, Float64, Int8, Int64
+from freshet_graph.stream.arrays.kinds import Bool, Float16, Float32, Float64, Int8, Int64
 
 NO_LABEL = -1
+LEFT_OUT = -2
+"""No label came in time, and none is expected: the platform stopped the event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,10 @@ class Events:
         values: float32 (n, 1 + features), signed logarithms of weight and features.
         rows: float16 (n, classifiers, width), the inputs of each classifier's score. NaN: it was not scored.
         scores: float64 (n, scorers).
+        probabilities: float64 (n, classifiers), of label 1, as they were when the events were scored.
+        source: int64 (n,), see ``edge_classification``; unlike ``src`` it stays when nodes are forgotten.
+        stopped: bool (n,), the platform stopped the event, so no label means nothing.
+        weight: float64 (n,), how many events it stands for.
     """
 
     src: Int64
@@ -37,6 +43,10 @@ class Events:
     values: Float32
     rows: Float16
     scores: Float64
+    probabilities: Float64
+    source: Int64
+    stopped: Bool
+    weight: Float64
 
     def __len__(self) -> int:
         return len(self.src)
@@ -63,12 +73,14 @@ class VisibleLabels:
         label: int64 (n,), 0 or 1.
         visible_us: int64 (n,), microseconds; only strictly later events know the label.
         former: int64 (n,), the label that it replaces; −1: it is the event's first, which judges it.
+        given: bool (n,), somebody gave it; otherwise ``negative_after_s`` went by.
     """
 
     number: Int64
     label: Int64
     visible_us: Int64
     former: Int64
+    given: Bool
 
     def __len__(self) -> int:
         return len(self.number)
@@ -93,12 +105,14 @@ class Waiting:
 
     Args:
         delay_s: Seconds after which the label that came with an event becomes visible.
-        negative_after_s: Seconds after which an event without a label is of class 0; None: it waits.
+        negative_after_s: Seconds after which an event without a label is of class 0, unless it was
+            stopped; None: it waits.
         most: Events that are kept at most; beyond, the oldest are forgotten. As many labels wait for their events.
 
     Attributes:
         first: Number of the oldest event that is kept.
         forgotten: Events that were dropped while they waited.
+        left_out: Stopped events without a label after ``negative_after_s``.
         unknown: Labels of a topic whose event did not come, or came too long ago.
     """
 
@@ -106,7 +120,8 @@ class Waiting:
         self._delay_us = round(delay_s * US_PER_S)
         self._silent_us = None if negative_after_s is None else round(negative_after_s * US_PER_S)
         self._most = most
-        self.first, self.forgotten, self.unknown = 0, 0, 0
+        self.first, self.forgotten, self.left_out, self.unknown = 0, 0, 0, 0
+        self._until_us = BEFORE_ALL
         self._events: Events | None = None
         self._ids = pa.array([], pa.large_string())
         self._label: Int8 = np.zeros(0, np.int8)  # visible so far
@@ -127,14 +142,28 @@ class Waiting:
         self._drop(len(self) - self._most, lost=True)
         return number
 
-    def scored(self, first: int, rows: Float16, scores: Float64) -> None:
-        """Set the rows and scores of events from number ``first`` on, as far as they are kept."""
+    @property
+    def unjudged(self) -> int:
+        """Events that wait for a label."""
+        return int((self._label == NO_LABEL).sum())
+
+    @property
+    def judged_until_us(self) -> int:
+        """All events that were visible up to this time are judged, left out or forgotten, microseconds."""
+        waits = np.flatnonzero(self._label == NO_LABEL)
+        if self._events is None or not len(waits):
+            return self._until_us - 1
+        return int(self._events.time_us[waits[0]]) - 1
+
+    def scored(self, first: int, rows: Float16, scores: Float64, probabilities: Float64) -> None:
+        """Set what was said about events from number ``first`` on, as far as they are kept."""
         if self._events is None:
             return
         late = max(0, self.first - first)
         here = slice(first + late - self.first, first + len(scores) - self.first)
         self._events.rows[here] = rows[late:]
         self._events.scores[here] = scores[late:]
+        self._events.probabilities[here] = probabilities[late:]
 
     def arrive(self, until_us: int, labels: pa.Table | None = None) -> VisibleLabels:
         """The labels that become visible before a time and did not before, in order.
@@ -143,21 +172,29 @@ class Waiting:
             until_us: Microseconds.
             labels: ``LABELS`` of topics that become visible before it, in order of arrival.
         """
+        self._until_us = until_us
         if self._events is None:
-            return VisibleLabels(*np.zeros((4, 0), np.int64))
+            none = np.zeros(0, np.int64)
+            return VisibleLabels(none, none, none, none, none == 1)
         events = self._events
         came_with = events.given != NO_LABEL
         visible_us = np.where(came_with, events.time_us + self._delay_us, np.iinfo(np.int64).max)
+        silent_us = np.full(len(events), np.iinfo(np.int64).max)
         if self._silent_us is not None:
-            visible_us = np.minimum(visible_us, events.time_us + self._silent_us)
+            silent_us = events.time_us + self._silent_us
+            visible_us = np.where(events.stopped, visible_us, np.minimum(visible_us, silent_us))
         place = np.flatnonzero((self._label == NO_LABEL) & (visible_us < until_us))
         is_given = came_with[place] & (events.time_us[place] + self._delay_us == visible_us[place])
         label = np.where(is_given, events.given[place], 0)
-        columns = [place, label, visible_us[place], np.zeros(len(place), np.int64)]
+        columns = [place, label, visible_us[place], np.zeros(len(place), np.int64), is_given]
         if labels is not None and len(labels) + len(self._early):
             columns = [np.concatenate(pair) for pair in zip(columns, self._of_topics(labels), strict=True)]
         order = np.argsort(columns[2], kind="stable")
-        return self._taken(*(column[order].astype(np.int64) for column in columns))
+        taken = self._taken(*(column[order].astype(np.int64) for column in columns))
+        waits_in_vain = (self._label == NO_LABEL) & events.stopped & ~came_with & (silent_us < until_us)
+        self._label[waits_in_vain] = LEFT_OUT
+        self.left_out += int(waits_in_vain.sum())
+        return taken
 
     def preview(self, until_us: int, labels: pa.Table | None = None) -> VisibleLabels:
         """What ``arrive`` would return; nothing changes."""
@@ -188,7 +225,7 @@ class Waiting:
         columns = {} if self._events is None else {name: getattr(self._events, name) for name in _COLUMNS}
         early = {name: self._early[name].to_numpy().copy() for name in LABELS.names[1:]}
         return {
-            **{name: getattr(self, name) for name in ("first", "forgotten", "unknown")},
+            **{name: getattr(self, name) for name in _COUNTS},
             **{"label": self._label, "priority": self._priority, "events": columns},
             "ids": _as_numbers(self._ids),
             "early": {**early, "event_id": _as_numbers(self._early["event_id"].combine_chunks())},
@@ -196,9 +233,7 @@ class Waiting:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a ``state()``."""
-        self.first, self.forgotten, self.unknown = (
-            int(state[name]) for name in ("first", "forgotten", "unknown")
-        )
+        self.first, self.forgotten, self.left_out, self.unknown = (int(state[name]) for name in _COUNTS)
         self._label, self._priority = (np.asarray(state[name]).copy() for name in ("label", "priority"))
         if state["events"]:
             self._events = Events(*(np.asarray(state["events"][name]).copy() for name in _COLUMNS))
@@ -215,7 +250,7 @@ class Waiting:
         return column_bytes + self._ids.nbytes + self._early.nbytes + 2 * len(self)
 
     def _of_topics(self, labels: pa.Table) -> list[Int64]:
-        """Places, labels, times and priorities of the topics' labels whose events are here; the others wait."""
+        """Columns of the topics' labels whose events are here, for ``_taken``; the others wait."""
         assert self._events is not None
         every = pa.concat_tables([self._early, labels])
         # the few labels are hashed, not the many events
@@ -230,22 +265,27 @@ class Waiting:
         here = np.flatnonzero(place >= 0)
         label, visible_us, priority = (every[name].to_numpy()[here] for name in LABELS.names[1:])
         place = place[here]
-        return [place, label, np.maximum(visible_us, self._events.time_us[place]), priority]
+        visible_us = np.maximum(visible_us, self._events.time_us[place])
+        return [place, label, visible_us, priority, np.ones(len(place), np.bool_)]
 
-    def _taken(self, place: Int64, label: Int64, visible_us: Int64, priority: Int64) -> VisibleLabels:
+    def _taken(
+        self, place: Int64, label: Int64, visible_us: Int64, priority: Int64, given: Int64
+    ) -> VisibleLabels:
         """Those of some labels in order that are the first of their event, or replace another one."""
         former = np.full(len(place), NO_LABEL, np.int64)
         takes = np.ones(len(place), np.bool_)
         for index, (one, says, rank) in enumerate(
             zip(place.tolist(), label.tolist(), priority.tolist(), strict=True)
         ):
-            former[index] = self._label[one]
+            former[index] = max(NO_LABEL, self._label[one])
             if former[index] != NO_LABEL and (rank < self._priority[one] or says == former[index]):
                 takes[index] = False
                 if rank < self._priority[one]:
                     continue
             self._label[one], self._priority[one] = says, rank
-        return VisibleLabels(self.first + place[takes], label[takes], visible_us[takes], former[takes])
+        return VisibleLabels(
+            self.first + place[takes], label[takes], visible_us[takes], former[takes], given[takes] == 1
+        )
 
     def _drop(self, count: int, *, lost: bool) -> None:
         if count <= 0 or self._events is None:
@@ -255,6 +295,9 @@ class Waiting:
         self._label, self._priority = self._label[count:], self._priority[count:]
         self.first += count
 
+
+_COUNTS = ("first", "forgotten", "left_out", "unknown")
+BEFORE_ALL = -(1 << 62)
 
 LABELS = pa.schema(
     [

@@ -66,7 +66,7 @@ class Calibration:
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a ``state()``."""
         self.slope, self.intercept = float(state["slope"]), float(state["intercept"])
-        self._precision = np.array(state["precision"], np.float64)
+        self._precision = np.asarray(state["precision"]).copy()
 
     def _learn_part(self, score: Float64, label: Bool, weight: Float64) -> None:
         stays = 0.5 ** (len(score) / self._half_life)

@@ -7,7 +7,8 @@ it needs is missing.
 """
 
 from collections import defaultdict
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -134,13 +135,11 @@ def precision_at_k(
     """
     if not len(score) or np.isnan(score).any():
         return None
-    order = np.lexsort((score, source, day))
-    score, source, day = score[order], source[order], day[order]
-    is_last = np.ones(len(score), np.bool_)
-    is_last[:-1] = (source[1:] != source[:-1]) | (day[1:] != day[:-1])
-    begins = np.flatnonzero(np.append(True, is_last[:-1]))
+    order = np.lexsort((source, day))
+    source, day = source[order], day[order]
+    begins = np.flatnonzero(np.append(True, (source[1:] != source[:-1]) | (day[1:] != day[:-1])))
     right = np.logical_or.reduceat(label[order] == 1, begins)
-    score, source, day = score[is_last], source[is_last], day[is_last]
+    score, source, day = np.maximum.reduceat(score[order], begins), source[begins], day[begins]
     nodes, number = np.unique(source, return_inverse=True)
     days, starts = np.unique(day, return_index=True)
     is_left_out = np.zeros(len(nodes), np.bool_)
@@ -200,8 +199,8 @@ class JudgedEvents:
     """Events with a score and a label, n in any order.
 
     Attributes:
-        score: float64 (n,), ranks.
-        probability: float64 (n,), of label 1; all NaN if there is none.
+        score: float64 (n,), ranks; or (n, S), a column per scorer.
+        probability: float64 (n,), of label 1; all NaN if there is none. Or (n, P), of the first P scorers.
         label: bool (n,).
         source: int64 (n,), the node that a review looks at.
         t_us: int64 (n,), the event's own time, microseconds since 1970.
@@ -243,6 +242,12 @@ class JudgedEvents:
         """Some of them, by their places or a mask."""
         return JudgedEvents(*(getattr(self, column)[rows] for column in COLUMNS))
 
+    def of_scorer(self, column: int) -> "JudgedEvents":
+        """One scorer's column of several."""
+        has_probability = column < self.probability.shape[1]
+        probability = self.probability[:, column] if has_probability else np.full(len(self), np.nan)
+        return replace(self, score=self.score[:, column], probability=probability)
+
     def figures(self, k: int, budget: float, whole_days: Bool | None = None) -> dict[str, float]:
         """All figures that have a meaning, by name.
 
@@ -277,6 +282,9 @@ class JudgedEvents:
 
 COLUMNS = tuple(column.name for column in fields(JudgedEvents))
 
+OF_EVENTS = ("base_rate", "precision_at_k_ceiling", "recall_at_budget_ceiling", "days")
+"""Figures that no scorer changes."""
+
 
 class SlidingLabelFigures:
     """Figures of the newest judged events, within a bounded memory.
@@ -286,8 +294,8 @@ class SlidingLabelFigures:
     before which all are judged. Figures of days are about days that lie in it as a whole.
 
     Args:
-        events: At most so many are kept, those of the newest times; between two
-            looks twice as many, of 41 bytes each.
+        events: At most so many are kept, those of the newest times; between two looks twice as many, of 25 bytes each and 8
+            per score and probability.
         span_s: Only events of so many seconds before that time are kept; None: all.
     """
 
@@ -310,6 +318,15 @@ class SlidingLabelFigures:
         if sum(map(len, self._parts)) > 2 * self._capacity or len(self._parts) > 1000:
             self._trimmed()
 
+    def skip_until(self, t_us: int) -> None:
+        """Events up to this time are missing, so the days that they lie in do not count; it never falls, microseconds."""
+        self._dropped_until_us = max(self._dropped_until_us, t_us)
+
+    @property
+    def judged_until_us(self) -> int:
+        """See ``add``."""
+        return self._judged_until_us
+
     def counted(self) -> JudgedEvents:
         """The events of the window, in order of time."""
         events = self._trimmed()
@@ -318,9 +335,34 @@ class SlidingLabelFigures:
     def figures(self, k: int, budget: float) -> dict[str, float]:
         """Figures of the window; see ``JudgedEvents.figures``."""
         events = self.counted()
+        return events.figures(k, budget, self._of_whole_days(events))
+
+    def figures_by_scorer(
+        self, scorers: Sequence[str], k: int, budget: float
+    ) -> dict[tuple[str, str], float]:
+        """Figures by their name and scorer, of events whose scores have a column per scorer.
+
+        Those of ``OF_EVENTS`` stand beside the first scorer only.
+        """
+        events = self.counted()
+        if not len(events):
+            return {}
+        is_whole = self._of_whole_days(events)
+        return {
+            (name, scorer): value
+            for column, scorer in enumerate(scorers)
+            for name, value in events.of_scorer(column).figures(k, budget, is_whole).items()
+            if column == 0 or name not in OF_EVENTS
+        }
+
+    def _of_whole_days(self, events: JudgedEvents) -> Bool:
         begins = events.t_us // DAY_US * DAY_US
-        is_whole = (begins > self._dropped_until_us) & (begins + DAY_US - 1 <= self._judged_until_us)
-        return events.figures(k, budget, is_whole)
+        return (begins > self._dropped_until_us) & (begins + DAY_US - 1 <= self._judged_until_us)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes held."""
+        return sum(getattr(part, column).nbytes for part in self._parts for column in COLUMNS)
 
     def state(self) -> dict[str, Any]:
         """The state that ``restore`` continues from."""
@@ -333,14 +375,15 @@ class SlidingLabelFigures:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a ``state()``, also of a window of another size."""
-        self._parts = [JudgedEvents(*(np.array(state[column]) for column in COLUMNS))]
+        events = JudgedEvents(*(np.asarray(state[column]).copy() for column in COLUMNS))
+        self._parts = [events] if len(events) else []
         self._judged_until_us = int(state["judged_until_us"])
         self._dropped_until_us = int(state["dropped_until_us"])
 
     def _trimmed(self) -> JudgedEvents:
         """All kept events as one part, in order of time; of equal times in the order of adding."""
         if not self._parts:
-            self._parts = [JudgedEvents.of(*np.empty((4, 0)))]
+            return JudgedEvents.of(*np.empty((4, 0)))
         events = JudgedEvents(
             *(np.concatenate([getattr(part, column) for part in self._parts]) for column in COLUMNS)
         )

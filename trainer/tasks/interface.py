@@ -16,6 +16,7 @@ from freshet_graph.stream.store.log.event_columns import EventColumns
 from freshet_graph.trainer.data.examples import Queries, Share
 from freshet_graph.trainer.data.history import History, Inserts
 from freshet_graph.trainer.data.views import EventsView
+from freshet_graph.trainer.labels.report import LabelReport
 from freshet_graph.trainer.models.interface import Head, Model
 from freshet_graph.trainer.ranks import Ranks
 from freshet_graph.trainer.scoring.metrics import Figures
@@ -131,6 +132,12 @@ def label_messages(task: Any, tau: int, events: EventColumns) -> EventColumns | 
     """
     made: EventColumns | None = task.label_messages(tau, events) if hasattr(task, "label_messages") else None
     return made
+
+
+def label_report(evaluation: Any) -> LabelReport | None:
+    """How labels arrived in a snapshot, of tasks with labels that come later, whose evaluation has it as ``report``."""
+    report: LabelReport | None = getattr(evaluation, "report", None)
+    return report
 
 
 def learns_all(strategy: Shares) -> bool:

@@ -264,6 +264,25 @@ def labels_are_wrong(world: World) -> None:
     world.label = 2
 
 
+def labels_stop(world: World) -> None:
+    """They came with all events of ten minutes."""
+    until = world.scrapes.minutes + 10
+    world.label = 1
+    world.every_minute.append(
+        lambda: setattr(world, "label", None) if world.scrapes.minutes >= until else None
+    )
+
+
+def events_wait_for_longer_than_there_is_room(world: World) -> None:
+    assert world.trainer is not None
+    task: Any = world.trainer.session.task
+    task._waiting._most = 10
+
+
+def amounts_are_in_another_unit(world: World) -> None:
+    world.weight = 100.0
+
+
 def rss_grows(world: World) -> None:
     began_s = world.now_s
     world.rss = lambda: 1e9 + 2e5 * (world.now_s - began_s)
@@ -366,6 +385,11 @@ FAULTS: list[tuple[Callable[[World], None], dict[str, Any], int, set[str]]] = [
      {"FreshetBelowRecency", "FreshetExportHeld"}),
     (model_is_not_scored, {}, 17, {"FreshetNotScored"}),
     (labels_are_wrong, {"task": "edge-classification"}, 8, {"FreshetWrongLabels"}),
+    (labels_stop, {"task": "edge-classification", "task_params": {"labels_expected_s": 600}}, 36,
+     {"FreshetNoLabels"}),
+    (events_wait_for_longer_than_there_is_room, {"task": "edge-classification"}, 20, {"FreshetLabelsLost"}),
+    (amounts_are_in_another_unit, {"task": "edge-classification", "task_params": {"window_s": 1200}}, 38,
+     {"FreshetDrift"}),
     (rss_grows, {}, 150, {"FreshetMemoryGrows"}),
     (exports_are_refused, {"exports": {"embeddings": True}}, 40, {"FreshetNotPublished"}),
     (scores_take_long, SCORED, 20, {"FreshetScoresLate"}),

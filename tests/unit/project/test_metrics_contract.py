@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 DASHBOARD = ROOT / "deploy/grafana/dashboards/freshet.json"
 ALERTS = ROOT / "deploy/prometheus/alerts.yml"
 ROWS = [
-    "Freshness", "Flow", "Event time", "Store", "Partition quality", "Model against floors",
+    "Freshness", "Flow", "Event time", "Store", "Partition quality", "Model against floors", "Labels",
     "Training rate against arrival", "Ranks",
 ]  # fmt: skip
 FROM_PROMETHEUS = {"up": {"job", "instance"}}
