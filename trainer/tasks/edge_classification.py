@@ -420,6 +420,17 @@ class EdgeClassification(LinkPrediction):
             warn_of(caution, tau=examples.tau)
         return label_scores
 
+    @property
+    def judged_numbers(self) -> Int64:
+        """Numbers of the events that the last snapshot judged, int64 (n,), counted over all inserts of the log from 0."""
+        return self._visible.judging.number
+
+    def judge_rest(self, links: Predictions, examples: Examples) -> LabelScores:
+        """Judge what waits as if time ran on without events, until every label is visible; nothing is predicted."""
+        since_us = (self._tau + 1) * self._lane.header.interval_us
+        self._visible = self._waiting.arrive(AFTER_ALL, self._of_topics(since_us, AFTER_ALL))
+        return self._judge(links, examples)
+
     @override
     def join(self, parts: Sequence[LabelScores]) -> LabelScores:
         columns = ("scores", "label", "src", "time_us")
@@ -482,6 +493,7 @@ class EdgeClassification(LinkPrediction):
 
 _TIMES = 4
 BEFORE_ALL = -(1 << 62)
+AFTER_ALL = 1 << 62
 
 
 def times_of(time_us: Int64) -> Float32:
