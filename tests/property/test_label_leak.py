@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from late_labels import (
     EVENT,
+    NODES_MODEL,
     POLLS,
     SNAPSHOT_MODEL,
     Stream,
@@ -93,11 +94,48 @@ def test_labels_that_come_later_change_no_earlier_score_and_no_earlier_weight(
             assert other.scores[number] == live.scores[number]
 
 
+@given(streams(of_nodes=0.9), st.integers(0, POLLS), st.integers(0, 2**32 - 1), STARTS)
+@settings(max_examples=6)
+def test_labels_of_nodes_that_come_later_change_no_earlier_answer_and_no_earlier_weight(
+    stream: Stream, first: int, seed: int, starts: set[int]
+) -> None:
+    """As above. The nodes of a snapshot are asked about when the next one comes, for their labels at its end."""
+    more = {"task": "node-classification", **NODES_MODEL}
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as name:
+        folder = Path(name)
+        before, after = folder / "before", folder / "after"
+        live = learn(config_of(folder, "live", "before", **more), write(before, stream), ())
+        changed_us = min(label_times(before)[sum(map(len, stream.labels[:first])) :], default=NEVER_US)
+        for _ in write(after, later_and_flipped(stream, first, np.random.default_rng(seed))):
+            pass
+        other = learn(config_of(folder, "other", "after", **more), None, starts)
+        assert other.taus == live.taus
+        asked_until_us = [0, *((tau + 1) * SECOND for tau in live.taus[:-1])]
+        for place, until_us in enumerate(asked_until_us):
+            if until_us <= changed_us:
+                assert other.lines[place] == live.lines[place]
+                assert same(other.states[place], live.states[place])
+
+
 def own_times(store: Path, delay_us: int) -> dict[str, int]:
     """When the label that came with an event is visible, by the event's id."""
     log = LogReader(str(store))
     ids = [event_id for one in log.snapshots for event_id in log.events(one.tau)["event_id"].to_pylist()]
     return dict(zip(ids, (all_inserts(log).visible_us + delay_us).tolist(), strict=True))
+
+
+def test_later_answers_about_nodes_do_depend_on_the_labels_of_these_streams(tmp_path: Path) -> None:
+    stream = drawn(np.random.default_rng(1), 0.0, of_nodes=0.9)
+    learned = []
+    for name, each in (("before", stream), ("after", later_and_flipped(stream, 4, np.random.default_rng(0)))):
+        for _ in write(tmp_path / name, each):
+            pass
+        more = {"task": "node-classification", **NODES_MODEL}
+        learned.append(learn(config_of(tmp_path, f"of-{name}", name, **more), None, ()))
+    one, other = learned
+    assert sum(line["scored"] for line in one.lines) > 30
+    assert one.lines[-1] != other.lines[-1]
+    assert not same(one.states[-1]["model"], other.states[-1]["model"])
 
 
 @pytest.mark.parametrize("kind", [SNAPSHOT_MODEL, EVENT], ids=["snapshot-model", "event-model"])

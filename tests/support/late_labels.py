@@ -55,14 +55,17 @@ class Stream:
 
 
 @st.composite
-def streams(draw: Callable[..., Any]) -> Stream:
+def streams(draw: Callable[..., Any], of_nodes: float = 0.2) -> Stream:
     """See ``drawn``."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    return drawn(rng, draw(st.sampled_from([0.0, 0.4])))
+    return drawn(rng, draw(st.sampled_from([0.0, 0.4])), of_nodes)
 
 
-def drawn(rng: np.random.Generator, own_share: float) -> Stream:
-    """Events in mild disorder, some with a label of their own; labels of a topic, of events past, to come and unknown."""
+def drawn(rng: np.random.Generator, own_share: float, of_nodes: float = 0.2) -> Stream:
+    """Events in mild disorder, a share with a label of their own; labels of a topic, of events past, to come and unknown.
+
+    ``of_nodes`` is the share of the topic's labels that are of nodes.
+    """
     events: list[list[dict[str, Any]]] = []
     labels: list[list[LabelMessage]] = []
     number = 0
@@ -80,7 +83,7 @@ def drawn(rng: np.random.Generator, own_share: float) -> Stream:
         events.append(rows)
         messages = []
         for _ in range(int(rng.integers(0, 8))):
-            of_node = rng.random() < 0.2
+            of_node = rng.random() < of_nodes
             messages.append(
                 LabelMessage(
                     None if of_node else f"e{int(rng.integers(number + 5))}",
@@ -185,6 +188,8 @@ class Learned:
 
 SNAPSHOT_MODEL = {"optimisation": Optimisation(epochs=1, batch_size=16, learning_rate=0.01)}
 EVENT = {**EVENT_MODEL, **SNAPSHOT_MODEL}
+WHOLE = {"model": "cdgcn", "strategy": "whole", "model_params": {"hidden": 8, "signature": 4}}
+NODES_MODEL = {**SNAPSHOT_MODEL, **WHOLE}
 
 
 def config_of(folder: Path, name: str, store: str, **more: Any) -> TrainerConfig:
@@ -221,12 +226,17 @@ def learn(config: TrainerConfig, store_grows: Iterator[None] | None, ends: Colle
                 if manifest.sequence in ends:
                     trainer.save()
                     trainer = trainer_for(config)
-    learned.lines = [{k: v for k, v in line.items() if k != "lag"} for line in lines(config)]
+    depends_on_start = ("lag", "transfer_bytes")
+    learned.lines = [
+        {key: value for key, value in line.items() if key not in depends_on_start} for line in lines(config)
+    ]
     return learned
 
 
 def _without_given(state: dict[str, Any]) -> dict[str, Any]:
     """A session's state without the labels that waiting events brought along, which nothing has seen yet."""
+    if "labels" not in state:
+        return state
     waiting = state["labels"]["waiting"]
     events = {name: column for name, column in waiting["events"].items() if name != "given"}
     return {**state, "labels": {**state["labels"], "waiting": {**waiting, "events": events}}}

@@ -424,6 +424,8 @@ class _Run:
         self.split, self.seed, self.labels = split, seed, labels
         self.no_negative = links.no_negative if links is not None else {}
         task: Any = create_task(config, lane)
+        if hasattr(task, "require_labels"):
+            task.require_labels()
         task = task if links is None else task.offline(links)
         self.session = Session(config, lane, ranks, seed=seed, task=task)
         self.metric, self.sign = self.session.task.selection_metric

@@ -21,7 +21,6 @@ from freshet_graph.trainer.scoring.metrics import auroc, average_precision
 
 SECOND = 1_000_000
 EVENTS, SPAN_S = 300, 10.0
-TEST_FROM_S = 7.0
 
 KINDS = pytest.mark.parametrize("kind", [SNAPSHOT_MODEL, EVENT], ids=["snapshot-model", "event-model"])
 
