@@ -210,8 +210,8 @@ def learn(config: TrainerConfig, store_grows: Iterator[None] | None, ends: Colle
     trainer: Trainer | None = None
     scored = Waiting.scored
 
-    def record(waiting: Waiting, first: int, rows: Any, scores: Any) -> None:
-        scored(waiting, first, rows, scores)
+    def record(waiting: Waiting, first: int, rows: Any, scores: Any, *rest: Any) -> None:
+        scored(waiting, first, rows, scores, *rest)
         for place in range(len(scores)):
             learned.scores[first + place] = scores[place].tobytes(), rows[place].tobytes()
 

@@ -108,7 +108,7 @@ def evaluate(
             "--label-delay",
             metavar="SECONDS",
             min=0,
-            help="Labels of events are unknown until so many seconds after them. One pass as in run: test, then train.",
+            help="Labels of events are unknown until this many seconds after them. One pass as in run: test, then train.",
         ),
     ] = None,
     matrix: Annotated[

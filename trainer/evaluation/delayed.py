@@ -73,7 +73,7 @@ def baselines_of(result: Mapping[str, Any]) -> dict[str, dict[str, float]]:
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedEvents:
+class DelayedSnapshot:
     """Judged events of one test snapshot.
 
     Attributes:
@@ -135,7 +135,7 @@ class DelayedRun:
         metrics = TrainerMetrics(config, ranks.rank)
         metrics.graph(lane.header.graph)
         self._trainer = Trainer(config, lane, ranks, metrics)
-        self.judged: list[tuple[int, JudgedEvents]] = []
+        self.judged: list[tuple[int, DelayedSnapshot]] = []
         self.cautions: list[dict[str, Any]] = []
 
     def figures(self) -> dict[str, Any]:
@@ -206,7 +206,7 @@ class DelayedRun:
         of_snapshot = np.searchsorted(begins, number, "right") - 1
         for place in np.unique(of_snapshot).tolist():
             here = of_snapshot == place
-            judged = JudgedEvents(_chosen(together, here), number[here] - begins[place])
+            judged = DelayedSnapshot(_chosen(together, here), number[here] - begins[place])
             self.judged.append((snapshots[place].tau, judged))
         self.cautions = together.cautions
         return {**named(together.figures()), "judged": len(number)}
@@ -215,6 +215,8 @@ class DelayedRun:
 def _chosen(scores: LabelScores, rows: Bool | Int64) -> LabelScores:
     """Some of judged events, without links."""
     columns = {field.name: getattr(scores, field.name) for field in fields(scores)}
-    some = {name: column[rows] for name, column in columns.items() if isinstance(column, np.ndarray)}
+    some: dict[str, Any] = {
+        name: column[rows] for name, column in columns.items() if isinstance(column, np.ndarray)
+    }
     links = {field.name: getattr(scores.links, field.name)[:0] for field in fields(scores.links)}
     return replace(scores, **some, links=Predictions(**links))

@@ -205,12 +205,12 @@ class NodeClassification:
         label, last, node = label[has_label], last[has_label], self._nodes[has_label]
         share = self._counts / max(1, self._counts.sum())
         self._counts += np.bincount(label, minlength=classes)
-        asked, tau = len(self._nodes) > 0, view.taus[-1]
+        is_first, tau = not len(self._nodes), view.taus[-1]
         self._take_in(tau, view.events(tau))
         excluded = {"unlabelled": int(np.count_nonzero(~has_label))}
         if isinstance(self._labels, TopicLabels):
             excluded["wrong_label"], self._wrong = self._labels.wrong - self._wrong, self._labels.wrong
-            if asked and not self._warned_or_seen:
+            if not is_first and not self._warned_or_seen:
                 self._warned_or_seen = True
                 if not len(self._labels):
                     log.warning("no node has a label of a topic yet, so nothing is learned", tau=tau)
