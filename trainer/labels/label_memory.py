@@ -112,6 +112,7 @@ class LabelMemory:
             change: What they add.
         """
         alone, nodes = copy.copy(self), ends.ravel()  # each event has nodes of its own
+        alone._of_nodes = None
         known = np.flatnonzero(nodes < len(self._seen_us))
         for name in ("_seen_us", "_seen", "_labelled_us", "_labelled"):
             column = getattr(self, name)
