@@ -10,10 +10,13 @@ from numpy.typing import NDArray
 
 from freshet_graph.schemas.config import Lane
 from freshet_graph.schemas.events import US_PER_S, event_schema
-from freshet_graph.schemas.store import LogHeader
+from freshet_graph.schemas.store import LogHeader, Position
 from freshet_graph.stream.decode.files import EventFile, read_events
+from freshet_graph.stream.decode.labels import taken_schema
+from freshet_graph.stream.snapshots.border import HISTORY_LABELS
 from freshet_graph.stream.store.errors import MismatchError
 from freshet_graph.stream.store.lane.writer import LaneObserver, LaneWriter
+from freshet_graph.stream.store.log.labels import arrived
 from freshet_graph.stream.store.log.writer import LogWriter
 from freshet_graph.stream.store.places.place import Place, place_of
 
@@ -39,6 +42,7 @@ def build_store(
     edge_features: int | None = None,
     segments: int = 4,
     observer: LaneObserver | None = None,
+    labels: pa.Table | None = None,
 ) -> Place:
     """Write a log with all events of a file, every snapshot sealed, and bring its lanes up to date.
 
@@ -54,6 +58,7 @@ def build_store(
         edge_features: Width of edge features; None: as in the file, 0 for a table.
         segments: S, slices of a node's feature vector.
         observer: Called with the manifest of every lane snapshot.
+        labels: ``label_schema``: come before all events, and are visible from their ``visible_us`` on; None: there are none.
 
     Returns:
         The store's folder.
@@ -87,6 +92,16 @@ def build_store(
             raise MismatchError(
                 f"{store} has a log with {log.last.n + 1} commits already. Choose another folder"
             )
+        if labels is not None and labels.num_rows:
+            offset = pa.array(np.arange(len(labels)))
+            first = (
+                labels.drop_columns(["commit"])
+                .append_column("offset", offset)
+                .select(taken_schema(ids).names)
+            )
+            topic, partition = HISTORY_LABELS
+            read = Position(topic=topic, partition=partition, next=len(labels))
+            log.commit(positions={HISTORY_LABELS: read}, labels=arrived(first, HISTORY_LABELS))
         for seal in _commits(events, interval_us):
             log.commit(seal=seal)
     for lane in lanes:

@@ -102,6 +102,15 @@ def evaluate(
             help="Share of all nodes, drawn by the seed among those of validation and test, that are hidden from training.",
         ),
     ] = 0.0,
+    label_delay: Annotated[
+        float | None,
+        typer.Option(
+            "--label-delay",
+            metavar="SECONDS",
+            min=0,
+            help="Labels of events are unknown until this many seconds after them. One pass as in run: test, then train.",
+        ),
+    ] = None,
     matrix: Annotated[
         Path | None,
         typer.Option(
@@ -168,6 +177,7 @@ def evaluate(
             "masked_nodes": masked_nodes,
             "details": details,
             "model_out": model_out,
+            "label_delay_s": label_delay,
         }
         result = in_ranks(
             None if ranks is None else RankRange(ranks, ranks),
@@ -183,9 +193,9 @@ def evaluate(
         raise typer.BadParameter("--format and --figure go with --matrix")
     if matrix is not None and (out is None or file is not None or data is not None):
         raise typer.BadParameter("--matrix needs --out FILE, and has --config and --data in its file")
-    if matrix is not None and (masked_nodes or scores_out or per_snapshot or plot):
+    if matrix is not None and (masked_nodes or scores_out or per_snapshot or plot or label_delay is not None):
         raise typer.BadParameter(
-            "--masked-nodes, --scores-out, --per-snapshot and --plot go with --config and --data"
+            "--label-delay, --masked-nodes, --scores-out, --per-snapshot and --plot go with --config and --data"
         )
     if scores is not None and scores_out is not None:
         raise typer.BadParameter(

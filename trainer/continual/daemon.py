@@ -116,8 +116,8 @@ class Trainer:
         self._held_reason: str | None = None
         self._remaining = Remaining()
 
-    def step(self, manifest: LaneManifest) -> None:
-        """Predict one snapshot, then train on it: no event is learned before its prediction."""
+    def step(self, manifest: LaneManifest) -> SnapshotStep:
+        """Predict one snapshot, then train on it: no event is learned before its prediction. Returns all that happened."""
         step = SnapshotStep(manifest)
         phases = step.phases
         self.metrics.lag(self._lag(self.sequence))
@@ -169,6 +169,7 @@ class Trainer:
             if self.snapshot_trainer.checkpoint_due:
                 self.save()
         self._observe(step)
+        return step
 
     def save(self) -> None:
         """Write a checkpoint of the last learned snapshot, if there is one without a checkpoint; a collective."""

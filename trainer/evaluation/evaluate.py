@@ -3,11 +3,8 @@
 import copy
 import json
 import math
-import resource
-import sys
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,6 +32,7 @@ from freshet_graph.stream.store.lane.writer import LaneWriter
 from freshet_graph.stream.store.log.event_columns import event_columns
 from freshet_graph.stream.store.log.reader import LogReader
 from freshet_graph.stream.store.store_events import is_store, read_source
+from freshet_graph.stream.store.undisturbed import undisturbed
 from freshet_graph.trainer.data.examples import insert_events
 from freshet_graph.trainer.data.history import NO_EVENTS, Inserts
 from freshet_graph.trainer.evaluation.choice import best_lane, choose, lanes_of
@@ -43,6 +41,14 @@ from freshet_graph.trainer.evaluation.classification import (
     label_cautions,
     label_figures,
     require_both_kinds,
+)
+from freshet_graph.trainer.evaluation.costs import costs_of, mapped_bytes, of_ranks, peak_mib, work
+from freshet_graph.trainer.evaluation.delayed import (
+    DelayedRun,
+    baselines_of,
+    comes_later,
+    named,
+    with_label_delay,
 )
 from freshet_graph.trainer.evaluation.details import Details, JudgedSnapshot
 from freshet_graph.trainer.evaluation.foreign_scores import ForeignScores, evaluate_scores
@@ -69,70 +75,6 @@ from freshet_graph.trainer.tasks.interface import (
 )
 from freshet_graph.trainer.tasks.node_regression import SCORERS
 from freshet_graph.trainer.validation import Configured, as_config, require_evaluable
-from freshet_graph.trainer.wire.traffic import Traffic
-
-
-def work(reports: Sequence[StepReport], ranks: Ranks) -> dict[str, Any]:
-    """Seconds and bytes of all ranks together, from this rank's reports; a collective.
-
-    All ranks learned the same snapshots.
-    """
-    traffic = Traffic.sum(report.traffic for report in reports)
-    purposes = sorted(traffic.begun)  # the same on all ranks, though some may have sent nothing
-    own_costs = [
-        sum(report.seconds.get("train", 0.0) for report in reports),
-        *(traffic.seconds[purpose] for purpose in purposes),
-        *(float(traffic.sent_bytes[purpose]) for purpose in purposes),
-    ]
-    train_s, *costs = ranks.total(own_costs)
-    seconds, sent = costs[: len(purposes)], costs[len(purposes) :]
-    return {
-        "train_s": train_s,
-        "wait_s": sum(seconds),
-        "comm_seconds": dict(zip(purposes, seconds, strict=True)),
-        "sent_bytes": {purpose: int(count) for purpose, count in zip(purposes, sent, strict=True)},
-    }
-
-
-def costs_of(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Bytes of all runs and mean seconds by purpose, if anything crossed ranks."""
-    sent = sum((Counter(run["sent_bytes"]) for run in runs), Counter())
-    waited: Counter[str] = Counter()
-    for run in runs:
-        waited.update(run["comm_seconds"])
-    mean_s = {purpose: seconds / len(runs) for purpose, seconds in waited.items()}
-    return {"comm_seconds": mean_s, "sent_bytes": dict(sent)} if sent else {}
-
-
-def of_ranks(number: float, ranks: Ranks) -> list[Any]:
-    """A number of each rank, by rank, of the number's type; a collective."""
-    return [
-        type(number)(total)
-        for total in ranks.total([float(number) * (rank == ranks.rank) for rank in range(ranks.size)])
-    ]
-
-
-def mapped_bytes() -> int:
-    """Bytes of a store's files that this process has mapped now; 0 where the system has no list of mappings.
-
-    A file's checksum is compared when it is opened, so all of its pages were touched.
-    """
-    try:
-        mappings = Path("/proc/self/maps").read_text().splitlines()
-    except OSError:
-        return 0
-    ours = [
-        line.split(" ", 1)[0].split("-") for line in mappings if line.endswith((".arrow", ".arrow (deleted)"))
-    ]
-    return sum(int(end, 16) - int(begin, 16) for begin, end in ours)
-
-
-def peak_mib() -> float:
-    """Peak resident memory of this rank, on CUDA the peak of its device memory, in MiB."""
-    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
-        return torch.cuda.max_memory_allocated() / 2**20
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +144,10 @@ def _build(
     if split is not None and source.masked_share:
         hidden = draw_masked(events.filter(is_insert), split, source.masked_share, config.seed)
         events = without_training_of(hidden, events, split)
-    build_store(replace(read, events=events), folder, interval_us=interval_us)
+    labels = None
+    if is_store(str(source.data)):
+        labels = undisturbed(str(source.data), lambda: LogReader(str(source.data)).labels())
+    build_store(replace(read, events=events), folder, interval_us=interval_us, labels=labels)
     log = LogReader(folder)
     # tasks about nodes have questions in every snapshot, whatever its number of events
     split = split or split_by_time(snapshot_ends(log), source.shares, "snapshots")
@@ -297,6 +242,7 @@ def evaluate(
     masked_nodes: float = 0.0,
     details: Details | None = None,
     model_out: Path | None = None,
+    label_delay_s: float | None = None,
 ) -> dict[str, Any] | None:
     """Evaluate the configured model on a file of events; a collective.
 
@@ -322,6 +268,7 @@ def evaluate(
         masked_nodes: Share of the nodes, in [0, 1), that are hidden from training; drawn once, from ``seed``.
         details: Files to write on rank 0; None: none.
         model_out: New or empty folder, in which the first seed's model is left for ``Predictor``; None: nowhere.
+        label_delay_s: Labels of events become visible so many seconds after them; None: as ``task_params`` says.
 
     Returns:
         On rank 0 the keys of docs/cli.md, means over seeds, ``<figure>_spread`` (standard deviation) with more than one
@@ -330,6 +277,8 @@ def evaluate(
     ranks, details = ranks or Ranks(), details or Details()
     details.require_writable()
     config = as_config(config)
+    if label_delay_s is not None:
+        config = with_label_delay(config, label_delay_s)
     if model_out is not None:
         require_no_model(model_out)
     require_evaluable(config, ranks.size)  # before a large file is partitioned
@@ -356,7 +305,12 @@ def evaluate(
         config = config.model_copy(update={"lane": lane_name})
         lane = LaneReader(folder, config.lane)
         cautions: list[dict[str, Any]] = []
-        labels = event_labels(lane) if classifies(task) else None
+        is_delayed = classifies(task) and comes_later(config, lane)
+        if is_delayed:
+            _require_one_pass(
+                negatives=negatives, scores=scores, masked_nodes=masked_nodes, model_out=model_out
+            )
+        labels = event_labels(lane) if classifies(task) and not is_delayed else None
         inserts = all_inserts(lane.log)
         if labels is not None:
             every = np.concatenate(list(labels.values()))
@@ -375,12 +329,20 @@ def evaluate(
             return _Run(config, lane, ranks, split, seed, links, labels)
 
         of_choice: dict[str, Any] = {}
-        if config.strategy == AUTO:
+        if config.strategy == AUTO and not is_delayed:
             choice = choose(config, lane, ranks, split, lambda named: run_of(named, named.seed).session)
             config, of_choice = choice.config, choice.shown
-        runs = []
+        runs: list[dict[str, Any]] = []
+        no_negative: dict[str, int] = {}
         for seed in range(config.seed, config.seed + seeds):
+            if is_delayed:
+                delayed = DelayedRun(config, lane, ranks, split, seed, folder)
+                runs.append(delayed.figures())
+                cautions = cautions or delayed.cautions
+                details.take(seed, delayed.judged, named)
+                continue
             run = run_of(config, seed)
+            no_negative = run.no_negative
             if details.scores_out is not None and hasattr(run.session.task, "keeps_rows"):
                 run.session.task.keeps_rows = True
             run.keeps_chosen = model_out is not None and seed == config.seed
@@ -390,9 +352,8 @@ def evaluate(
             if model_out is not None and run.chosen is not None:
                 leave_model(model_out, config, folder, lane, ranks, run.chosen, split)
         if ranks.rank == 0:
-            metric = run.metric if labels is None else LABEL_FIGURES[0]
+            metric = LABEL_FIGURES[0] if classifies(task) else run.metric
             details.write(lane, inserts, metric, f"{config.model} on {Path(data).name}, test")
-        no_negative = run.no_negative
         tested = int(np.count_nonzero(split.test(inserts.visible_us)))
     if ranks.rank != 0:
         return None
@@ -409,6 +370,7 @@ def evaluate(
             data=str(data),
             **no_negative,
         )
+    summary = _summary(runs)
     return {
         "model": config.model,
         "strategy": config.strategy,
@@ -416,7 +378,7 @@ def evaluate(
         **of_choice,
         "ranks": ranks.size,
         "epochs": float(np.mean([run["epochs"] for run in runs])),
-        **_summary(runs),
+        **summary,
         "inductive_protocol": "masked" if masked_nodes else "new",
         **({"masked_nodes": len(masked)} if masked_nodes else {}),
         "seeds": seeds,
@@ -424,10 +386,25 @@ def evaluate(
         "snapshots": len(lane.manifests),
         "events": len(inserts),
         **({"no_negative": no_negative} if no_negative else {}),
+        **({"baselines": baselines_of(summary)} if is_delayed else {}),
         **({} if model_out is None else {"model_config": str(model_out / CONFIG)}),
         "runs": runs,
         **({"cautions": cautions} if cautions else {}),
     }
+
+
+def _require_one_pass(**options: Any) -> None:
+    """Check that no option needs epochs, or negatives beside those of ``run``.
+
+    Raises:
+        Failure: One is given.
+    """
+    for name, value in options.items():
+        if value:
+            raise Failure(
+                f"--{name.replace('_', '-')} does not go with labels that come later, which are judged in one pass as by run. "
+                "Leave it out, or remove delay_s and negative_after_s from task_params"
+            )
 
 
 class _Run:
@@ -447,6 +424,8 @@ class _Run:
         self.split, self.seed, self.labels = split, seed, labels
         self.no_negative = links.no_negative if links is not None else {}
         task: Any = create_task(config, lane)
+        if hasattr(task, "require_labels"):
+            task.require_labels()
         task = task if links is None else task.offline(links)
         self.session = Session(config, lane, ranks, seed=seed, task=task)
         self.metric, self.sign = self.session.task.selection_metric

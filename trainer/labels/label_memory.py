@@ -9,6 +9,9 @@ import numpy as np
 from freshet_graph.schemas.events import US_PER_S
 from freshet_graph.stream.arrays.kinds import Float32, Float64, Int64
 from freshet_graph.stream.kernels import njit
+from freshet_graph.stream.store.log.reader import LogReader
+from freshet_graph.trainer.data.node_names import NodeNames
+from freshet_graph.trainer.labels.node_labels import CountedLabels
 
 FEATURES = 8
 """Features of an event, its weight included, that have a mean at each node."""
@@ -25,12 +28,14 @@ class LabelMemory:
     Args:
         half_lives_s: H of them, seconds.
         features: Width of an event's values.
+        log: Its labels of nodes count at their nodes; None: there are none.
 
     Attributes:
         columns: Number of columns of a row.
     """
 
-    def __init__(self, half_lives_s: Sequence[float], features: int) -> None:
+    def __init__(self, half_lives_s: Sequence[float], features: int, log: LogReader | None = None) -> None:
+        self._of_nodes = None if log is None else CountedLabels(log)
         self._half_us: Float64 = np.asarray(half_lives_s, np.float64) * US_PER_S
         self._means = min(features, FEATURES)
         halves = len(self._half_us)
@@ -39,6 +44,11 @@ class LabelMemory:
         self._labelled_us: Int64 = np.zeros(0, np.int64)
         self._labelled: Float64 = np.zeros((0, halves, 2))  # labels, labels of class 1
         self.columns = 2 * halves * (1 + 2 * self._means + 3)
+
+    def arrive(self, since_us: int, until_us: int, dense_ids: int, names: NodeNames) -> int:
+        """Take in a snapshot's labels of nodes, for the next ``look``; see ``CountedLabels.arrive``."""
+        assert self._of_nodes is not None
+        return self._of_nodes.arrive(since_us, until_us, dense_ids, names)
 
     def look(
         self,
@@ -50,7 +60,7 @@ class LabelMemory:
         change: Float64,
         num_nodes: int,
     ) -> Float32:
-        """Look events up in order, and take in each after the look, and every label at its time.
+        """Look events up in order, and take in each after the look, and every label at its time, those of nodes too.
 
         Args:
             ends: int64 (E, 2), source and destination.
@@ -67,6 +77,14 @@ class LabelMemory:
             lies above it, log(1 + labels), log(1 + labels of class 1) and their share.
         """
         self._grow(num_nodes)
+        if self._of_nodes is not None and len(self._of_nodes.nodes):
+            nodes = self._of_nodes.nodes
+            label_us = np.concatenate([label_us, self._of_nodes.visible_us])
+            in_order = np.argsort(label_us, kind="stable")
+            of_nodes = np.stack([nodes, np.full(len(nodes), -1)], axis=1)
+            label_ends = np.concatenate([label_ends, of_nodes])[in_order]
+            change = np.concatenate([change, self._of_nodes.change])[in_order]
+            label_us = label_us[in_order]
         rows = np.zeros((len(ends), self.columns), np.float32)
         _look(
             ends, time_us, np.ascontiguousarray(values[:, : self._means]), label_ends, label_us, change, self._half_us,
@@ -94,6 +112,7 @@ class LabelMemory:
             change: What they add.
         """
         alone, nodes = copy.copy(self), ends.ravel()  # each event has nodes of its own
+        alone._of_nodes = None
         known = np.flatnonzero(nodes < len(self._seen_us))
         for name in ("_seen_us", "_seen", "_labelled_us", "_labelled"):
             column = getattr(self, name)
@@ -121,31 +140,39 @@ class LabelMemory:
     def keep(self, kept_nodes: Int64) -> None:
         """Forget all nodes except these, ascending, which are renumbered in their order."""
         kept_nodes = kept_nodes[kept_nodes < len(self._seen_us)]
-        for name in ("_seen_us", "_seen", "_labelled_us", "_labelled"):
-            setattr(self, name, getattr(self, name)[kept_nodes])
+        for name in _COLUMNS:
+            setattr(self, f"_{name}", getattr(self, f"_{name}")[kept_nodes])
 
     def state(self) -> dict[str, Any]:
         """The state that ``restore`` continues from."""
-        return {name: getattr(self, f"_{name}") for name in ("seen_us", "seen", "labelled_us", "labelled")}
+        columns = {name: getattr(self, f"_{name}") for name in _COLUMNS}
+        return columns if self._of_nodes is None else {**columns, "of_nodes": self._of_nodes.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a ``state()``."""
-        for name, column in state.items():
-            setattr(self, f"_{name}", np.asarray(column).copy())
+        for name in _COLUMNS:
+            setattr(self, f"_{name}", np.asarray(state[name]).copy())
+        if self._of_nodes is not None and "of_nodes" in state:
+            self._of_nodes.restore(state["of_nodes"])
 
     @property
     def memory_bytes(self) -> int:
         """Bytes held."""
-        return self._seen_us.nbytes + self._seen.nbytes + self._labelled_us.nbytes + self._labelled.nbytes
+        of_nodes_bytes = 0 if self._of_nodes is None else self._of_nodes.memory_bytes
+        return of_nodes_bytes + sum(getattr(self, f"_{name}").nbytes for name in _COLUMNS)
 
     def _grow(self, num_nodes: int) -> None:
         more = num_nodes - len(self._seen_us)
         if more <= 0:
             return
         more = max(more, len(self._seen_us) // 4)
-        for name in ("_seen_us", "_seen", "_labelled_us", "_labelled"):
-            column = getattr(self, name)
-            setattr(self, name, np.concatenate([column, np.zeros((more, *column.shape[1:]), column.dtype)]))
+        for name in _COLUMNS:
+            column = getattr(self, f"_{name}")
+            more_rows = np.zeros((more, *column.shape[1:]), column.dtype)
+            setattr(self, f"_{name}", np.concatenate([column, more_rows]))
+
+
+_COLUMNS = ("seen_us", "seen", "labelled_us", "labelled")
 
 
 @njit(cache=True, nogil=True)

@@ -94,10 +94,13 @@ class VisibleLabels:
     @property
     def change(self) -> Float64:
         """float64 (n, 2), what each adds to the number of labels, and of labels 1."""
-        is_first = self.former == NO_LABEL
-        return np.stack([is_first, self.label - np.where(is_first, 0, self.former)], axis=1).astype(
-            np.float64
-        )
+        return change_of(self.label, self.former)
+
+
+def change_of(label: Int64, former: Int64) -> Float64:
+    """What labels int64 (n,) add to the number of labels, and of labels 1, float64 (n, 2); ``former`` as in ``VisibleLabels``."""
+    is_first = former == NO_LABEL
+    return np.stack([is_first, label - np.where(is_first, 0, former)], axis=1).astype(np.float64)
 
 
 class Waiting:
@@ -227,8 +230,8 @@ class Waiting:
         return {
             **{name: getattr(self, name) for name in _COUNTS},
             **{"label": self._label, "priority": self._priority, "events": columns},
-            "ids": _as_numbers(self._ids),
-            "early": {**early, "event_id": _as_numbers(self._early["event_id"].combine_chunks())},
+            "ids": as_numbers(self._ids),
+            "early": {**early, "event_id": as_numbers(self._early["event_id"].combine_chunks())},
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -237,9 +240,9 @@ class Waiting:
         self._label, self._priority = (np.asarray(state[name]).copy() for name in ("label", "priority"))
         if state["events"]:
             self._events = Events(*(np.asarray(state["events"][name]).copy() for name in _COLUMNS))
-        self._ids = _as_texts(state["ids"])
+        self._ids = as_texts(state["ids"])
         early = [np.asarray(state["early"][name]) for name in LABELS.names[1:]]
-        self._early = pa.table([_as_texts(state["early"]["event_id"]), *early], schema=LABELS)
+        self._early = pa.table([as_texts(state["early"]["event_id"]), *early], schema=LABELS)
 
     @property
     def memory_bytes(self) -> int:
@@ -316,7 +319,7 @@ def zeros_and_ones(labels: pa.Table) -> pa.Table:
     return labels.filter(is_right).select(LABELS.names).cast(LABELS)
 
 
-def _as_numbers(texts: pa.Array) -> dict[str, NDArray[Any]]:
+def as_numbers(texts: pa.Array) -> dict[str, NDArray[Any]]:
     """Texts as arrays of numbers, which checkpoints hold."""
     whole = pa.concat_arrays([texts])  # without an offset
     _, offsets, text_bytes = whole.buffers()
@@ -329,8 +332,8 @@ def _as_numbers(texts: pa.Array) -> dict[str, NDArray[Any]]:
     }
 
 
-def _as_texts(numbers: dict[str, Any]) -> pa.Array:
-    """The texts of ``_as_numbers``."""
+def as_texts(numbers: dict[str, Any]) -> pa.Array:
+    """The texts of ``as_numbers``."""
     is_null, ends, text_bytes = (np.asarray(numbers[name]) for name in ("is_null", "ends", "bytes"))
     content = text_bytes.tobytes()
     bounds = zip(ends[:-1].tolist(), ends[1:].tolist(), is_null.tolist(), strict=True)

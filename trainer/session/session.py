@@ -96,7 +96,7 @@ class Session:
     def advance(self, manifest: LaneManifest) -> None:
         """Make a snapshot the newest; the strategy takes it in."""
         self.view.advance(manifest)
-        messages = label_messages(self.task, manifest.tau, self.view.events(manifest.tau))
+        messages = label_messages(self.task, manifest.tau, self.view.events(manifest.tau), self.names)
         self.strategy.take_in(self.view if messages is None else WithMessages(self.view, messages))
 
     def pass_over(self, manifest: LaneManifest) -> int:
@@ -105,7 +105,7 @@ class Session:
         events = named(edge_events(self.lane, manifest.tau), self.names)
         if not self.task.sees_labels:
             events = without_labels(events)
-        messages = label_messages(self.task, manifest.tau, events)
+        messages = label_messages(self.task, manifest.tau, events, self.names)
         self.strategy.remember(
             manifest.tau, events if messages is None else with_messages(events, messages), len(self.names)
         )

@@ -25,6 +25,7 @@ from freshet_graph.stream.store.log.event_columns import EventColumns, event_col
 from freshet_graph.trainer.data.event_feed import LARGEST_FEATURE, MESSAGE
 from freshet_graph.trainer.data.examples import Examples, Queries
 from freshet_graph.trainer.data.history import Encounter
+from freshet_graph.trainer.data.node_names import NodeNames
 from freshet_graph.trainer.data.views import EventsView
 from freshet_graph.trainer.device import to_device
 from freshet_graph.trainer.labels.classifier import JudgedClassifier
@@ -318,7 +319,7 @@ class EdgeClassification(LinkPrediction):
         self._tau = BEFORE_ALL
         self._read_until, self._wrong, self._lost, self._left_out = -1, 0, 0, 0
         self._ahead = label_schema(self._lane.log.header.ids).empty_table()  # visible later
-        self._labels = LabelMemory(settings.half_lives_s, features)
+        self._labels = LabelMemory(settings.half_lives_s, features, self._lane.log)
         self._waiting = Waiting(settings.delay_s, settings.negative_after_s, settings.waiting)
         self._columns = _TIMES + features + len(Encounter) + self._labels.columns
         vectors = 2 * model.width if settings.vectors else 0
@@ -359,7 +360,7 @@ class EdgeClassification(LinkPrediction):
         """The memory of labels, the events that wait, and the model's classifier."""
         return self._labels, self._waiting, self._classifiers["model"]
 
-    def label_messages(self, tau: int, events: EventColumns) -> EventColumns | None:
+    def label_messages(self, tau: int, events: EventColumns, names: NodeNames) -> EventColumns | None:
         """See ``label_messages`` of the interface: take in a snapshot, and the labels that become visible in it."""
         if tau <= self._tau:  # resumed after it
             return None
@@ -388,6 +389,8 @@ class EdgeClassification(LinkPrediction):
             ids,
         )
         self._visible = self._waiting.arrive(until_us, self._of_topics(since_us, until_us))
+        dense_ids = self._lane.log.snapshot(tau).num_nodes
+        self._wrong += self._labels.arrive(since_us, until_us, dense_ids, names)
         if not self._settings.messages or not (self._visible.label == 1).any():
             return None
         return messages_of(self._visible, self._waiting.of(self._visible.number), events)
@@ -615,6 +618,17 @@ class EdgeClassification(LinkPrediction):
             warn_of(caution, tau=examples.tau)
         return label_scores
 
+    @property
+    def judged_numbers(self) -> Int64:
+        """Numbers of the events that the last snapshot judged, int64 (n,), counted over all inserts of the log from 0."""
+        return self._visible.judging.number
+
+    def judge_rest(self, links: Predictions, examples: Examples) -> LabelScores:
+        """Judge what waits as if time ran on without events, until every label is visible; nothing is predicted."""
+        since_us = (self._tau + 1) * self._lane.header.interval_us
+        self._visible = self._waiting.arrive(AFTER_ALL, self._of_topics(since_us, AFTER_ALL))
+        return self._judge(links, examples)
+
     @override
     def join(self, parts: Sequence[LabelScores]) -> LabelScores:
         columns = ("scores", "label", "src", "time_us", "probabilities", "weight")
@@ -783,6 +797,10 @@ def messages_of(arrived: VisibleLabels, labelled: Events, events: EventColumns) 
         has_label=np.ones(len(chosen), np.bool_),
         features=None if events.features is None else raw[:, 1:],
     )
+
+
+AFTER_ALL = 1 << 62
+"""Microseconds, after every label."""
 
 
 def labels_of(lane: LaneReader, tau: int) -> tuple[Int64, Int64]:

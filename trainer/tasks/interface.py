@@ -15,6 +15,7 @@ from freshet_graph.stream.store.lane.reader import LaneReader
 from freshet_graph.stream.store.log.event_columns import EventColumns
 from freshet_graph.trainer.data.examples import Queries, Share
 from freshet_graph.trainer.data.history import History, Inserts
+from freshet_graph.trainer.data.node_names import NodeNames
 from freshet_graph.trainer.data.views import EventsView
 from freshet_graph.trainer.labels.report import LabelReport
 from freshet_graph.trainer.models.interface import Head, Model
@@ -125,12 +126,15 @@ def classifies(task: type[Any]) -> bool:
     return getattr(task, "classifies", False)
 
 
-def label_messages(task: Any, tau: int, events: EventColumns) -> EventColumns | None:
+def label_messages(task: Any, tau: int, events: EventColumns, names: NodeNames) -> EventColumns | None:
     """Labels that become visible in a snapshot, as messages to the memories of event models; None: there are none.
 
-    A task with labels that come later has a method of this name, which is called before the snapshot is taken in anywhere.
+    A task with labels that come later has a method of this name, which is called before the snapshot is taken in anywhere
+    except by ``names``, the numbers of nodes.
     """
-    made: EventColumns | None = task.label_messages(tau, events) if hasattr(task, "label_messages") else None
+    if not hasattr(task, "label_messages"):
+        return None
+    made: EventColumns | None = task.label_messages(tau, events, names)
     return made
 
 

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
+import structlog
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -17,16 +18,19 @@ from freshet_graph.schemas.section import Section
 from freshet_graph.schemas.trainer_config import TrainerConfig
 from freshet_graph.stream.arrays.kinds import Bool, Float64, Int64
 from freshet_graph.stream.kernels.node_sets import distinct
+from freshet_graph.stream.service.failure import Failure
 from freshet_graph.stream.store.lane.reader import LaneReader
 from freshet_graph.stream.store.log.event_columns import EventColumns
-from freshet_graph.trainer.data.node_labels import NodeLabels
 from freshet_graph.trainer.data.views import EventsView
+from freshet_graph.trainer.labels.node_labels import FileLabels, TopicLabels
 from freshet_graph.trainer.models.interface import Head, Model
 from freshet_graph.trainer.ranks import Ranks
 from freshet_graph.trainer.scoring.metrics import Figures, cautions, classification
 from freshet_graph.trainer.scoring.predictions import gather
 from freshet_graph.trainer.tasks.interface import TASKS, QueryAnswering, Reduction, Subject
 from freshet_graph.trainer.tasks.nodes import NodeExamples, NodeQueries
+
+log = structlog.get_logger()
 
 SCORERS = ("model", "random", "majority", "last_label")
 """``random`` has random weights. ``majority`` is the most frequent class so far, ``last_label`` the node's own last known one, or
@@ -43,15 +47,9 @@ class Classes(Section):
         None,
         exclude=True,  # a checkpoint continues with a longer file, wherever it lies
         description="File of labels, Parquet or CSV: node, t (seconds, or RFC 3339) and label, from which time on a node has "
-        "it. Read at the start.",
+        "it. Read at the start. Null: labels of the store's label topics.",
     )
     classes: int = Field(2, ge=2, le=10_000, description="K, number of classes; labels are 0 to K − 1.")
-
-    @model_validator(mode="after")
-    def _names_a_file(self) -> Self:
-        if self.labels is None:
-            raise ValueError("labels is missing. Name a file with columns node, t and label")
-        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +146,7 @@ class NodeClassification:
     Args:
         config: Of the trainer.
         lane: The lane.
-        options: The file of labels.
+        options: The classes, and the file of labels if they are not those of topics.
     """
 
     name: ClassVar[str] = "node-classification"
@@ -163,14 +161,32 @@ class NodeClassification:
 
     def __init__(self, config: TrainerConfig, lane: LaneReader, options: Classes) -> None:
         self._lane, self._options = lane, options
-        self._labels: NodeLabels | None = None  # read when first needed: a predictor does without
+        self._labels: FileLabels | TopicLabels | None = (
+            None  # a file is read when first needed: a predictor does without
+        )
+        if options.labels is None:
+            self._labels = TopicLabels(lane.log, options.classes)
+        self._warned_or_seen = False  # a label was seen, or a warning about missing labels given
         self.head = partial(NodeClassifier, classes=options.classes)
+
+    def require_labels(self) -> None:
+        """Check for ``evaluate`` that there are labels.
+
+        Raises:
+            Failure: No file is named, and the log has no label of a node.
+        """
+        if isinstance(self._labels, TopicLabels) and not any(self._lane.log.labels()["node"].is_valid()):
+            raise Failure(
+                "task node-classification needs labels, and no node of the data has one. Name a file of labels in task_params, "
+                "or give a store with labels of nodes"
+            )
 
     def rewind(self, model: Model) -> None:
         """See ``Task.rewind``; the baselines know all earlier snapshots, as every model does."""
         self._tau = -1  # the snapshot that is asked about next
         self._nodes = np.zeros(0, np.int64)  # with an event in it
         self._counts = np.zeros(self._options.classes, np.int64)  # of all targets so far
+        self._wrong = 0  # labels of topics, as far as they are counted
         if self._labels is not None:
             self._labels.rewind()
 
@@ -181,15 +197,23 @@ class NodeClassification:
         """See ``Task.examples``: about the nodes of the snapshot before the newest one."""
         classes, interval_us = self._options.classes, self._lane.header.interval_us
         if self._labels is None:
-            assert self._options.labels is not None  # its validator has checked
-            self._labels = NodeLabels(self._options.labels, self._lane.log, classes)
+            assert self._options.labels is not None
+            self._labels = FileLabels(self._options.labels, self._lane.log, classes)
         last = self._labels.before(self._tau * interval_us, self._nodes)
         label = self._labels.before((self._tau + 1) * interval_us, self._nodes)
         has_label = label >= 0
         label, last, node = label[has_label], last[has_label], self._nodes[has_label]
         share = self._counts / max(1, self._counts.sum())
         self._counts += np.bincount(label, minlength=classes)
-        self._take_in(view.taus[-1], view.events(view.taus[-1]))
+        is_first, tau = not len(self._nodes), view.taus[-1]
+        self._take_in(tau, view.events(tau))
+        excluded = {"unlabelled": int(np.count_nonzero(~has_label))}
+        if isinstance(self._labels, TopicLabels):
+            excluded["wrong_label"], self._wrong = self._labels.wrong - self._wrong, self._labels.wrong
+            if not is_first and not self._warned_or_seen:
+                self._warned_or_seen = True
+                if not len(self._labels):
+                    log.warning("no node has a label of a topic yet, so nothing is learned", tau=tau)
         return NodeExamples.of(
             view,
             strategy,
@@ -198,7 +222,7 @@ class NodeClassification:
             known=(last[:, None] == np.arange(classes)).astype(np.float32),
             target=label.astype(np.float32),
             past=share,
-            excluded={"unlabelled": int(np.count_nonzero(~has_label))},
+            excluded=excluded,
         )
 
     def remember(self, tau: int, events: EventColumns, num_nodes: int) -> None:
@@ -249,13 +273,16 @@ class NodeClassification:
 
     def state(self) -> dict[str, Any]:
         """See ``Stateful.state``."""
-        return {"classes": {"tau": self._tau, "nodes": self._nodes, "counts": self._counts}}
+        labels = {"labels": self._labels.state()} if isinstance(self._labels, TopicLabels) else {}
+        return {"classes": {"tau": self._tau, "nodes": self._nodes, "counts": self._counts, **labels}}
 
     def restore(self, state: dict[str, Any]) -> None:
         """See ``Stateful.restore``."""
         content = state["classes"]
         self._tau = int(content["tau"])
         self._nodes, self._counts = (np.asarray(content[name]).copy() for name in ("nodes", "counts"))
+        if isinstance(self._labels, TopicLabels) and "labels" in content:
+            self._labels.restore(content["labels"])
 
     @property
     def memory_bytes(self) -> int:

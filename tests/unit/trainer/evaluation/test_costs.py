@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from thread_ranks import FakeLink, ThreadRanks, side_by_side
 
-from freshet_graph.trainer.evaluation.evaluate import costs_of, mapped_bytes, work
+from freshet_graph.trainer.evaluation.costs import costs_of, mapped_bytes, work
 from freshet_graph.trainer.strategies.interface import StepReport
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 import pytest
+from labels_of_nodes import store_of, topic_of
 from small_trainers import EVENT_MODEL, KINDS, config_for, lines, run, trainer_for
 from structlog.testing import capture_logs
 from trainer_processes import configure, run_to_end, scored
@@ -144,6 +145,44 @@ def test_labels_of_a_topic_judge_as_those_that_came_with_their_events(tmp_path: 
     assert sum("average_precision" in line for line in found["with"]) >= 3
     assert found["bare"] == found["with"]
     assert found["broken"] == found["bare"]
+
+
+def test_labels_of_nodes_count_at_their_nodes_from_when_they_are_visible(tmp_path: Path) -> None:
+    """Some were visible before their nodes came; one is overruled, and one of a lower priority changes nothing."""
+    events = meetings()
+    t, nodes = (
+        events["t"].to_numpy(),
+        np.stack([events["src"].to_numpy(), events["dst"].fill_null(0).to_numpy()]),
+    )
+    is_edge = events["op"].to_numpy() == 1
+    rng = np.random.default_rng(3)
+    said = [
+        (int(node), float(rng.integers(0, 6)) + 0.25, int(rng.integers(2)), int(rng.integers(3)))
+        for node in range(25)
+    ]
+    said += [(node, when + 1, 1 - label, int(rng.integers(3))) for node, when, label, _ in said[:12]]
+    said += [(7, 2.5, 2, 2), (99, 0.5, 1, 0)]
+    late = events.filter(
+        pa.array(~is_edge | (nodes >= 5).all(axis=0) | (t >= 3 * SECOND))
+    )  # nodes that come later
+    rows = topic_of(said)
+    store_of(tmp_path / "store", rows, late)
+    endless = {"first": 40, "half_lives_s": [1e15]}
+    straight, broken = (config_in(tmp_path, name, task_params=endless) for name in ("straight", "broken"))
+    trainer = run(straight)
+    run(broken, snapshots=2)
+    run(broken, snapshots=4)
+    again = run(broken)
+    newest: dict[int, tuple[int, int]] = {}
+    for node, when, label, priority in sorted(said, key=lambda row: row[1]):
+        if when < 6 and label < 2 and priority >= newest.get(node, (-1, -1))[1]:
+            newest[node] = label, priority
+    ids = trainer.lane.log.external_ids().to_pylist()
+    expected = [[node in newest, newest.get(node, (0, 0))[0]] for node in ids]
+    for one in (trainer, again):
+        labelled = one.session.task.state()["labels"]["memory"]["labelled"]
+        assert np.round(labelled[: len(ids), 0], 6).tolist() == expected
+    assert sum(line["excluded"]["wrong_label"] for line in lines(straight)) == 1
 
 
 def test_labels_as_messages_are_of_event_models_under_sequential(tmp_path: Path) -> None:

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from labels_of_nodes import labels_file
+from labels_of_nodes import labels_file, store_of, topic_of
 from small_trainers import config_for, lines, run
+from structlog.testing import capture_logs
 from trainer_invoked import _no_logs, invoke, write  # noqa: F401  a fixture
 from trainer_sessions import examples_of
 from trainer_streams import SECOND, make_lane, meetings
@@ -20,7 +22,7 @@ from freshet_graph.stream.store.from_file import build_store
 from freshet_graph.stream.store.lane.reader import LaneReader
 from freshet_graph.stream.store.log.reader import LogReader
 from freshet_graph.trainer.continual.journal import ScoreFile
-from freshet_graph.trainer.data.node_labels import NodeLabels
+from freshet_graph.trainer.labels.node_labels import FileLabels, TopicLabels
 from freshet_graph.trainer.ranks import Ranks
 from freshet_graph.trainer.scoring.metrics import classification
 from freshet_graph.trainer.session.session import Session
@@ -169,7 +171,7 @@ def test_labels_change_with_their_times_and_equal_times_in_the_order_of_the_file
     rows = [("bob", 5.0, 1), ("ada", 2.0, 1), ("bob", 3.0, 0), ("ada", 2.0, 2), ("zoe", 1.0, 0)]
     node, t, label = zip(*rows, strict=True)
     pq.write_table(pa.table({"label": label, "t": t, "node": node}), file)
-    labels = NodeLabels(file, LogReader(tmp_path / "store"), 3)
+    labels = FileLabels(file, LogReader(tmp_path / "store"), 3)
     for _ in range(2):
         labels.rewind()
         moments = [(2.0, [-1, -1, -1]), (2.5, [2, -1, -1]), (4.0, [2, 0, -1]), (9.0, [2, 1, -1])]
@@ -193,16 +195,92 @@ def test_a_wrong_file_is_refused_by_its_row(text: str, sentence: str, tmp_path: 
     lane = make_lane(tmp_path / "store")
     (tmp_path / "labels.csv").write_text(text)
     with pytest.raises(Failure) as refused:
-        NodeLabels(tmp_path / "labels.csv", lane.log, 2)
+        FileLabels(tmp_path / "labels.csv", lane.log, 2)
     assert sentence in str(refused.value)
     assert str(tmp_path / "labels.csv") in str(refused.value)
 
 
-@pytest.mark.usefixtures("clean_environment")
-def test_without_a_file_the_configuration_is_refused(tmp_path: Path) -> None:
-    code, _, error = invoke("config", "--config", write(tmp_path, **WHOLE, task="node-classification"))
+def test_labels_of_a_topic_are_those_of_a_file_at_the_same_times_also_after_interruptions(
+    tmp_path: Path,
+) -> None:
+    make_lane(tmp_path / "file" / "store")
+    with_file = of(tmp_path / "file")
+    rows = [(node, t, label, 0) for node, t, label in rows_of(with_file.task_params["labels"])]
+    store_of(tmp_path / "topic" / "store", topic_of([*rows, (3, 2.2, CLASSES, 0), (4, 2.4, -1, 0)]))
+    straight, broken = (
+        of(tmp_path / "topic", task_params={"classes": CLASSES}, checkpoint=str(tmp_path / name))
+        for name in ("straight", "broken")
+    )
+    run(with_file)
+    run(straight)
+    for end in (2, 3, None):
+        run(broken, snapshots=end)
+    ours, theirs, again = (lines(config) for config in (with_file, straight, broken))
+    assert sum(line["scored"] for line in ours) > 100
+    assert [line["excluded"].pop("wrong_label") for line in theirs] == [0, 0, 0, 2, 0, 0]
+    assert [line["excluded"].pop("wrong_label") for line in again] == [0, 0, 0, 2, 0, 0]
+    assert theirs == ours
+    for line in (*theirs, *again):
+        for of_start in ("lag", "transfer_bytes"):
+            line.pop(of_start, None)
+    assert again == theirs
+
+
+@pytest.mark.parametrize("kind", ["int", "string"])
+def test_a_label_of_a_topic_replaces_one_of_no_higher_priority(kind: str, tmp_path: Path) -> None:
+    """Against a plain twin, in random order of arrival. In between states are written and read, and retention drops labels."""
+    rng = np.random.default_rng(2)
+    rows = [
+        (int(rng.integers(8)), float(rng.integers(1, 12)), int(rng.integers(-1, 4)), int(rng.integers(3)))
+        for _ in range(60)
+    ]
+    node = pa.array(range(7), pa.int64()).cast(pa.string() if kind == "string" else pa.int64())
+    events = pa.table({"src": node, "dst": node, "t": pa.array(range(7), pa.float64())})
+    pq.write_table(events, tmp_path / "events.parquet")
+    build_store(tmp_path / "events.parquet", tmp_path / "store", labels=topic_of(rows, kind))
+    log = LogReader(tmp_path / "store")
+    every, labels = log.labels(), TopicLabels(log, 3)
+    for moment in (0.0, 2.0, 2.0, 3.5, 8.0, 20.0):
+        newest: dict[int, tuple[int, int]] = {}
+        for one, visible, label, priority in sorted(rows, key=lambda row: row[1]):
+            if visible < moment and 0 <= label < 3 and priority >= newest.get(one, (-1, -1))[1]:
+                newest[one] = label, priority
+        expected = [newest.get(int(one), (-1, -1))[0] for one in log.external_ids().to_pylist()]
+        assert labels.before(round(moment * SECOND), np.arange(7)).tolist() == expected
+        state, labels = labels.state(), TopicLabels(log, 3)
+        labels.restore(state)
+        not_dropped = every.filter(pc.greater_equal(every["visible_us"], round(moment * SECOND)))
+        log.labels = lambda after=-1, left=not_dropped: left  # as retention leaves them
+
+
+def test_a_store_with_labels_of_nodes_is_evaluated_by_them_and_one_without_is_refused(tmp_path: Path) -> None:
+    events = meetings(snapshots=10)
+    rows = [(node, t, label, 0) for node, t, label in rows_of(labels_file())]
+    store_of(tmp_path / "labelled", topic_of(rows), events)
+    make_lane(tmp_path / "bare", events=events)
+    config = write(tmp_path, **WHOLE, task="node-classification", interval_s=1.0)
+    code, told, error = invoke("evaluate", "--config", config, "--data", str(tmp_path / "labelled"))
+    assert code == 0, error
+    with_file = write(
+        tmp_path, **WHOLE, task="node-classification", interval_s=1.0, task_params={"labels": labels_file()}
+    )
+    code, other, error = invoke("evaluate", "--config", with_file, "--data", str(tmp_path / "bare"))
+    assert code == 0, error
+    for key in ("macro_f1", "last_label_macro_f1", "auroc", "random_accuracy"):
+        assert told[key] == other[key]
+    config = write(tmp_path, **WHOLE, task="node-classification", interval_s=1.0)
+    code, _, error = invoke("evaluate", "--config", config, "--data", str(tmp_path / "bare"))
     assert code == 1
-    assert "task_params of node-classification: labels is missing. Name a file with columns node, t" in error
+    assert "task node-classification needs labels, and no node of the data has one. Name a file" in error
+
+
+@pytest.mark.parametrize("none", [True, False])
+def test_a_stream_without_labels_of_nodes_is_told_once(none: bool, tmp_path: Path) -> None:
+    store_of(tmp_path / "store", topic_of([(1, 90.0 if none else 0.5, 1, 0)]))
+    with capture_logs() as logs:
+        run(of(tmp_path, task_params={}))
+    told = [entry["event"] for entry in logs if "label" in entry["event"]]
+    assert told == ["no node has a label of a topic yet, so nothing is learned"] * none
 
 
 def test_figures_are_those_of_their_definitions() -> None:
