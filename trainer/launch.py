@@ -14,7 +14,7 @@ from freshet_graph.schemas.errors import one_line, system_call
 from freshet_graph.stream.service.failure import Failure
 from freshet_graph.stream.service.logs import take_over
 from freshet_graph.stream.service.scratch import WITHIN, scratch_folder
-from freshet_graph.trainer.start import NOTHING_LEARNED
+from freshet_graph.trainer.untrained import NOTHING_LEARNED
 
 MAX_RESTARTS = 30
 """How often all ranks are started again after one was killed. Each time they resume from the last checkpoint."""

@@ -6,7 +6,7 @@ import threading
 from types import FrameType
 
 from freshet_graph.trainer.launch import launched
-from freshet_graph.trainer.start import end_untrained
+from freshet_graph.trainer.untrained import end_untrained
 
 _WATCH_S = 1.0
 

@@ -31,8 +31,8 @@ from trainer_processes import (
 from trainer_streams import held_back, make_lane, meetings
 
 from freshet_graph.stream.store.plan import Stream, plan
-from freshet_graph.trainer.start import NOTHING_LEARNED
 from freshet_graph.trainer.strategies.cost_model import GAIN
+from freshet_graph.trainer.untrained import NOTHING_LEARNED
 
 IMPATIENT = Path(__file__).parent / "impatient"
 ROOT = Path(__file__).resolve().parents[2]
