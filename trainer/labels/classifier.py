@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.optim.swa_utils import AveragedModel
 from typing_extensions import override
 
 from freshet_graph.stream.arrays.kinds import Float32, Float64, Int64
@@ -88,8 +89,72 @@ class RowSample:
         self.rows[places[taken]] = rest[taken]
 
 
+class JudgedSample:
+    """A uniform sample of the judged rows of each class, so that the rare one stays when the other is thinned out.
+
+    Args:
+        most: Rows of each class.
+        columns: Of a row.
+    """
+
+    def __init__(self, most: int, columns: int) -> None:
+        self._classes = [RowSample(most, columns + 2) for _ in range(2)]  # with weight and label last
+
+    def __len__(self) -> int:
+        return sum(len(one.rows) for one in self._classes)
+
+    @property
+    def came(self) -> int:
+        """Rows that came."""
+        return sum(one.came for one in self._classes)
+
+    def add(self, judged: Float32, generator: np.random.Generator) -> None:
+        """Take in rows (n, columns + 2), weight and label last, in order."""
+        for label, one in enumerate(self._classes):
+            one.add(judged[judged[:, -1] == label], generator)
+
+    def all_rows(self) -> Float32:
+        """Every row (len, columns + 2); a weight also counts the rows for which a row stands, 1 on average over all."""
+        return self._weighed(*(np.arange(len(one.rows)) for one in self._classes))
+
+    def draw(self, count: int, generator: np.random.Generator) -> Float32:
+        """Some of ``all_rows``, drawn with repetition, in any order."""
+        places = generator.integers(0, len(self), count)
+        zeros = len(self._classes[0].rows)
+        drawn = self._weighed(places[places < zeros], places[places >= zeros] - zeros)
+        return generator.permutation(drawn)
+
+    def _weighed(self, *places: Int64) -> Float32:
+        parts = []
+        for one, chosen in zip(self._classes, places, strict=True):
+            rows = one.rows[chosen]
+            if len(rows):
+                rows[:, -2] *= one.came / len(one.rows) * len(self) / self.came
+            parts.append(rows)
+        return np.concatenate(parts)
+
+    def state(self) -> dict[str, Any]:
+        """The state that ``restore`` continues from."""
+        return {str(label): {"rows": one.rows, "came": one.came} for label, one in enumerate(self._classes)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a ``state()``."""
+        for label, one in enumerate(self._classes):
+            one.rows, one.came = (
+                np.asarray(state[str(label)]["rows"]).copy(),
+                int(state[str(label)]["came"]),
+            )
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes held."""
+        return sum(one.rows.nbytes for one in self._classes)
+
+
 class JudgedClassifier:
     """Learns the classes of judged events once, in order, with as many earlier ones beside them.
+
+    It says what the average of its weights over the last steps says, since a pass in order leaves the last ones noisy.
 
     Where the pieces of its inputs lie, it takes from the sample of earlier rows: when ``first`` rows are judged, and again at
     each doubling up to ``last``. There it begins again, with some passes over the sample.
@@ -100,7 +165,7 @@ class JudgedClassifier:
         seed: Of weights and draws.
         first: Rows that are judged before it says anything.
         last: Rows after which pieces stay where they are.
-        sample: Earlier rows that are kept.
+        sample: Earlier rows of each class that are kept.
         width: Of its two hidden layers.
         learning_rate: Of Adam.
         batch: Rows per step.
@@ -122,7 +187,7 @@ class JudgedClassifier:
         self._columns, self._vectors, self._seed = columns, vectors, seed
         self._first, self._last, self._width = first, last, width
         self._rate, self._batch = learning_rate, batch
-        self._sample = RowSample(sample, columns + vectors + 2)  # weight and label last
+        self._sample = JudgedSample(sample, columns + vectors)
         self._fitted = 0  # rows that were judged when pieces were placed
         self._network: nn.Module | None = None
         self._turns = 0
@@ -131,10 +196,10 @@ class JudgedClassifier:
         """Log-odds of class 1, float64 (n,), of rows (n, columns + vectors); NaN before it learned anything."""
         if self._network is None:
             return np.full(len(rows), np.nan)
-        self._network.eval()
+        self._average.eval()
         with torch.no_grad():
             parts = [
-                self._network(torch.from_numpy(part)).squeeze(1).numpy()
+                self._average(torch.from_numpy(part)).squeeze(1).numpy()
                 for part in np.split(rows, range(_AT_ONCE, len(rows), _AT_ONCE))
             ]
         return np.concatenate(parts).astype(np.float64)
@@ -157,47 +222,48 @@ class JudgedClassifier:
                 self._begin()
                 self._fitted = came
                 for _ in range(_PASSES):
-                    self._steps(self._sample.rows[generator.permutation(len(self._sample.rows))])
+                    self._steps(self._sample.draw(len(self._sample), generator))
             elif self._network is not None and len(judged):
-                again = self._sample.rows[generator.integers(0, len(self._sample.rows), len(judged))]
+                again = self._sample.draw(len(judged), generator)
                 self._steps(generator.permutation(np.concatenate([judged, again])))
 
     def state(self) -> dict[str, Any]:
         """The state that ``restore`` continues from."""
-        network = {} if self._network is None else self._network.state_dict()
-        optimiser = {} if self._network is None else self._optimiser.state_dict()
+        began = {} if self._network is None else self._learning()
         return {
-            "network": network,
-            "optimiser": optimiser,
-            "sample": self._sample.rows,
-            "came": self._sample.came,
+            **{name: one.state_dict() for name, one in began.items()},
+            "sample": self._sample.state(),
             "fitted": self._fitted,
             "turns": self._turns,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a ``state()``."""
-        if state["network"]:
+        if "network" in state:
             with torch.random.fork_rng([]):
                 self._make()
-            assert self._network is not None
-            self._network.load_state_dict(state["network"])
-            self._optimiser.load_state_dict(state["optimiser"])
-        self._sample.rows, self._sample.came = np.asarray(state["sample"]).copy(), int(state["came"])
+            for name, one in self._learning().items():
+                one.load_state_dict(state[name])
+        self._sample.restore(state["sample"])
         self._fitted, self._turns = int(state["fitted"]), int(state["turns"])
 
     @property
     def memory_bytes(self) -> int:
         """Bytes held."""
-        return self._sample.rows.nbytes
+        return self._sample.memory_bytes
 
     def _begin(self) -> None:
         self._make()
         assert isinstance(self._network, _Network)
-        self._network.pieces.fit(self._sample.rows[:, : self._columns])
+        self._network.pieces.fit(self._sample.all_rows()[:, : self._columns])
+
+    def _learning(self) -> dict[str, Any]:
+        """What has a state of torch's."""
+        return {"network": self._network, "average": self._average, "optimiser": self._optimiser}
 
     def _make(self) -> None:
         self._network = _Network(self._columns, self._vectors, self._width)
+        self._average = AveragedModel(self._network, avg_fn=_averaged)
         self._optimiser = torch.optim.Adam(self._network.parameters(), lr=self._rate)
 
     def _steps(self, judged: Float32) -> None:
@@ -209,11 +275,19 @@ class JudgedClassifier:
             logits = self._network(batch[:, :-2]).squeeze(1)
             binary_cross_entropy_with_logits(logits, batch[:, -1], batch[:, -2]).backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
             self._optimiser.step()
+            self._average.update_parameters(self._network)
+
+
+def _averaged(average: Tensor, weights: Tensor, steps: Tensor | int) -> Tensor:
+    """The average after a further step: over the last ``_AVERAGED``, over a tenth of all at first."""
+    return torch.lerp(average, weights, max(1 / _AVERAGED, 10 / (10 + int(steps))))
 
 
 _AT_ONCE = 4096
 _PASSES = 3
 """Over the sample, where the classifier begins again."""
+_AVERAGED = 500
+"""Steps."""
 
 
 class _Network(nn.Module):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,7 @@ from freshet_graph.trainer.data.history import Encounter
 from freshet_graph.trainer.data.node_names import NodeNames
 from freshet_graph.trainer.data.views import EventsView
 from freshet_graph.trainer.device import to_device
+from freshet_graph.trainer.labels.boosting import BoostedClassifier
 from freshet_graph.trainer.labels.classifier import JudgedClassifier
 from freshet_graph.trainer.labels.label_memory import DAY_US, LabelMemory
 from freshet_graph.trainer.labels.report import LabelReport
@@ -53,7 +54,10 @@ from freshet_graph.trainer.tasks.link_prediction import LinkPrediction, Links, S
 log = structlog.get_logger()
 
 
-SCORERS = ("model", "random", "activity", "degree", "surprise", "label_share", "amount")
+BOOSTED = ("boosting", "boosting_vectors")
+"""Baselines if they are asked for: trees over the model's rows, without its embeddings and with them."""
+
+SCORERS = ("model", "random", "activity", "degree", "surprise", "label_share", "amount", *BOOSTED)
 """``random``: a classifier over a model with random weights. ``activity``: the fewer events a source has had, the likelier.
 ``degree``: the more events both ends have had. ``surprise``: how unlikely the model finds it that the pair meets.
 ``label_share``: the larger of both ends' shares of class 1 among their labels, of the longest half-life. ``amount``: the
@@ -68,7 +72,7 @@ WATCHED = ("score", "surprise", "label_share", "weight")
 MOST_FEATURES = 16
 """Of an event, whose drift is watched."""
 
-AUROCS = ("auroc", *(f"{scorer}_auroc" for scorer in SCORERS[1:]))
+AUROCS = ("auroc", *(f"{scorer}_auroc" for scorer in SCORERS[1:] if scorer not in BOOSTED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,11 +222,18 @@ class Classifier(Links):
         description="Most events that wait for a label, with the rows that they were scored with; beyond, the oldest are "
         "forgotten.",
     )
-    sample: int = Field(65_536, ge=1, description="Judged events that are kept to be learned again.")
+    sample: int = Field(
+        65_536, ge=1, description="Judged events of each label that are kept to be learned again."
+    )
     first: int = Field(256, ge=1, description="Judged events before the first score.")
     hidden: int = Field(64, ge=1, description="Width of the classifier's hidden layers.")
     label_learning_rate: float = Field(1e-3, gt=0, description="Of Adam, for the classifier in run.")
     label_batch_size: int = Field(256, ge=1, description="Judged events per step of the classifier in run.")
+    baselines: list[Literal["boosting"]] = Field(
+        default=[],
+        description="Further baselines in run. boosting: LightGBM's trees over the model's rows, without its embeddings and with "
+        "them; extra baselines.",
+    )
     positive_weight: float = Field(
         1,
         gt=0,
@@ -344,6 +355,11 @@ class EdgeClassification(LinkPrediction):
             )
             for scorer in LEARNING
         }  # fmt: skip
+        widths = (self._columns, self._width)[: 1 + settings.vectors] if settings.baselines else ()
+        self._boosted = {
+            scorer: BoostedClassifier(width, self._config.seed, first=settings.first, sample=settings.sample)
+            for scorer, width in zip(BOOSTED, widths, strict=False)
+        }
 
     @property
     def sees_vectors(self) -> bool:
@@ -521,6 +537,10 @@ class EdgeClassification(LinkPrediction):
                 scorer: self.unweighted(self._classifiers[scorer].scores(one.astype(np.float32)))
                 for scorer, one in rows.items()
             },
+            **{
+                scorer: self.unweighted(one.scores(rows["model"].astype(np.float32)))
+                for scorer, one in self._boosted.items()
+            },
             "activity": -encounters[:, [Encounter.SRC_OUT_COUNT, Encounter.SRC_IN_COUNT]].sum(axis=1),
             "degree": encounters[:, Encounter.SRC_OUT_COUNT :].sum(axis=1),
             "label_share": self._labels.shares(known)[:, :, -1].max(axis=1),
@@ -605,7 +625,9 @@ class EdgeClassification(LinkPrediction):
             rows = judged.rows[:, column]
             chosen = ~np.isnan(rows[:, 0])
             label, weight = visible.label[chosen], judged.weight[chosen]
-            self._classifiers[scorer].learn(rows[chosen].astype(np.float32), label, weight * factor[chosen])
+            learning = [self._classifiers[scorer], *(self._boosted.values() if scorer == "model" else ())]
+            for one in learning:
+                one.learn(rows[chosen].astype(np.float32), label, weight * factor[chosen])
             if self._settings.calibrate:
                 self._calibrations[scorer].learn(judged.scores[chosen, column], label, weight)
         self._waiting.clear_judged()
@@ -641,7 +663,7 @@ class EdgeClassification(LinkPrediction):
 
     @override
     def state(self) -> dict[str, Any]:
-        classifiers = {scorer: one.state() for scorer, one in self._classifiers.items()}
+        classifiers = {scorer: one.state() for scorer, one in (self._classifiers | self._boosted).items()}
         labels = {
             "memory": self._labels.state(),
             "waiting": self._waiting.state(),
@@ -663,7 +685,7 @@ class EdgeClassification(LinkPrediction):
         if "window" not in state.get("labels", {}):
             log.warning("the checkpoint is older than the classifier of labels, which begins without any")
             return
-        for scorer, classifier in self._classifiers.items():
+        for scorer, classifier in (self._classifiers | self._boosted).items():
             classifier.restore(state["classifiers"][scorer])
         labels = state["labels"]
         self.restore_calibrations(state)
@@ -691,7 +713,7 @@ class EdgeClassification(LinkPrediction):
     @property
     @override
     def memory_bytes(self) -> int:
-        learned = sum(classifier.memory_bytes for classifier in self._classifiers.values())
+        learned = sum(one.memory_bytes for one in (self._classifiers | self._boosted).values())
         parts = (self._labels, self._waiting, self._window, self._stability)
         return (
             super().memory_bytes + sum(part.memory_bytes for part in parts) + self._sources.nbytes + learned

@@ -1,12 +1,15 @@
-"""The classifier of judged events: it learns, it resumes, and it never needs numbers to be of one scale."""
+"""Classifiers of judged events: they learn, they resume, and they never need numbers to be of one scale."""
 
 import numpy as np
 import pytest
 
+from freshet_graph.schemas.errors import MissingLibraryError
+from freshet_graph.trainer.labels.boosting import BoostedClassifier
 from freshet_graph.trainer.labels.classifier import (
     BINS,
     OPEN_END,
     JudgedClassifier,
+    JudgedSample,
     PiecewiseLinear,
     RowSample,
 )
@@ -27,9 +30,17 @@ def classifier(seed: int = 0) -> JudgedClassifier:
     )
 
 
+def boosted(seed: int = 0) -> BoostedClassifier:
+    return BoostedClassifier(5, seed, first=200, sample=1000)
+
+
+BOTH = pytest.mark.parametrize("make", [classifier, boosted])
+
+
+@BOTH
 @pytest.mark.parametrize("scale", [1.0, 1e4, 1e-3])
-def test_it_learns_a_rule_between_thresholds_in_one_pass_whatever_the_scale(scale) -> None:
-    ours = classifier()
+def test_it_learns_a_rule_between_thresholds_in_one_pass_whatever_the_scale(make, scale) -> None:
+    ours = make()
     assert np.isnan(ours.scores(judged(9, 3)[0])).all()
     for turn in range(30):
         ours.learn(*judged(turn, 100, scale))
@@ -38,8 +49,9 @@ def test_it_learns_a_rule_between_thresholds_in_one_pass_whatever_the_scale(scal
     assert ((scores > 0) == (label == 1)).mean() > 0.9  # without a rule .79
 
 
-def test_a_copy_made_from_its_state_learns_alike_to_the_bit() -> None:
-    ours, theirs = classifier(), classifier()
+@BOTH
+def test_a_copy_made_from_its_state_learns_alike_to_the_bit(make) -> None:
+    ours, theirs = make(), make()
     for turn in range(3):
         ours.learn(*judged(turn, 100))
     theirs.restore(ours.state())
@@ -50,10 +62,11 @@ def test_a_copy_made_from_its_state_learns_alike_to_the_bit() -> None:
     assert np.array_equal(ours.scores(rows), theirs.scores(rows))
 
 
-def test_what_it_says_depends_on_the_seed_and_on_nothing_else() -> None:
+@BOTH
+def test_what_it_says_depends_on_the_seed_and_on_nothing_else(make) -> None:
     said = []
     for seed in (0, 0, 1):
-        one = classifier(seed)
+        one = make(seed)
         for turn in range(5):
             one.learn(*judged(turn, 100))
         said.append(one.scores(judged(99, 50)[0]))
@@ -85,3 +98,27 @@ def test_every_row_is_as_likely_to_be_kept() -> None:
         kept[np.unique(reservoir.rows.astype(int))] += 1
     # binomial: 2000 draws with 0.2, five standard deviations either way
     assert abs(kept / 2000 - 0.2).max() < 5 * np.sqrt(0.2 * 0.8 / 2000)
+
+
+def test_a_sample_keeps_the_rare_class_and_weighs_each_row_by_those_that_it_stands_for() -> None:
+    sample, generator = JudgedSample(100, 1), np.random.default_rng(0)
+    label = np.arange(5000) % 250 == 0
+    numbers, weight = np.arange(5000), np.where(label, 1.0, 2.0)
+    sample.add(np.column_stack([numbers, weight, label]).astype(np.float32), generator)
+    kept = sample.all_rows()
+    assert sample.came == 5000 and len(kept) == len(sample) == 120
+    ones = kept[:, -1] == 1
+    assert sorted(kept[ones, 0]) == numbers[label].tolist()
+    # 20 rows stand for themselves, 100 for 4980 of weight 2; 120 rows for 5000
+    assert kept[ones, 1] == pytest.approx(120 / 5000) and kept[~ones, 1] == pytest.approx(
+        2 * 49.8 * 120 / 5000
+    )
+    drawn = sample.draw(20_000, generator)
+    assert set(map(tuple, drawn)) <= set(map(tuple, kept))
+    assert (drawn[:, -1] * drawn[:, 1]).sum() / drawn[:, 1].sum() == pytest.approx(20 / 9980, rel=0.15)
+
+
+def test_a_classifier_without_its_library_says_how_to_get_it(monkeypatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "lightgbm", None)
+    with pytest.raises(MissingLibraryError, match=r"Run pip install 'freshet-graph\[baselines\]'"):
+        boosted()

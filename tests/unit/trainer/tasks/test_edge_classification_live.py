@@ -51,6 +51,24 @@ def test_an_interrupted_run_gives_the_numbers_of_an_uninterrupted_one(kind: dict
     assert theirs == ours
 
 
+def test_trees_stand_beside_the_classifier_if_they_are_asked_for_also_after_an_interruption(
+    tmp_path: Path,
+) -> None:
+    make_lane(tmp_path / "store", events=labelled())
+    found = {}
+    for name, ends in {"straight": [None], "broken": [3, None]}.items():
+        config = config_in(tmp_path, name, task_params={"first": 40, "baselines": ["boosting"]})
+        for end in ends:
+            run(config, snapshots=end)
+        found[name] = lines(config)
+        for line in found[name]:
+            del line["lag"]
+    assert found["broken"] == found["straight"]
+    ours = [line for line in found["straight"] if "boosting_auroc" in line]
+    assert len(ours) == 5 and all("boosting_vectors_average_precision" in line for line in ours)
+    assert ours[-1]["boosting_auroc"] > 0.7
+
+
 def test_labels_are_predicted_before_they_are_learned_and_reach_no_model(tmp_path: Path) -> None:
     """Labels become visible a snapshot after their events, so those of the fifth snapshot are judged in the sixth."""
     late = {"first": 40, "delay_s": 1, "calibrate": True}
