@@ -3,7 +3,7 @@
 from ipaddress import ip_address
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from freshet_graph.schemas.config import Metrics, Name, Service
@@ -312,7 +312,9 @@ class TrainerConfig(Service):
         "null: the window; under group: four windows.",
     )
     smoothing: Smoothing = Field(default_factory=Smoothing)
-    checkpoint: str = Field("./checkpoints", description="Folder of checkpoints.")
+    checkpoint: str = Field(
+        "./checkpoints", description="Folder of checkpoints, on a disk. Only rank 0 writes and needs it."
+    )
     checkpoint_every: int | None = Field(
         None,
         ge=1,
@@ -366,6 +368,16 @@ class TrainerConfig(Service):
         "one for event models, and for snapshot models the rank's share of the cores.",
     )
     metrics: RankEndpoints = Field(default_factory=RankEndpoints)
+
+    @field_validator("checkpoint")
+    @classmethod
+    def _checkpoint_is_a_folder(cls, checkpoint: str) -> str:
+        if "://" in checkpoint:
+            raise ValueError(
+                f"checkpoints lie in a folder, found an address with {checkpoint.partition('://')[0]}://. Name a folder on a "
+                "disk that outlives the process"
+            )
+        return checkpoint
 
     @model_validator(mode="after")
     def _horizon_has_the_window(self) -> Self:

@@ -113,3 +113,9 @@ def test_a_checkpoint_that_names_a_target_goes_on_with_the_same_one(
     same = write(tmp_path, **keys, task_params=feature)
     code, result, _ = invoke("run", "--config", same, "--until-idle", "0")
     assert (code, result["total_snapshots"]) == (0, 3)
+
+
+def test_checkpoints_lie_in_a_folder() -> None:
+    """An address would make a folder of that name here, which no other host has."""
+    with pytest.raises(ValueError, match="checkpoints lie in a folder, found an address with s3:"):
+        TrainerConfig.model_validate({"checkpoint": "s3://bucket/checkpoints"})
