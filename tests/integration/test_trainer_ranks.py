@@ -104,7 +104,7 @@ CORES = len(os.sched_getaffinity(0))
         ("tgn-history", 2, {}, 2),
         ("tgn-history", None, {"OMP_NUM_THREADS": "3"}, 3),
         ("tgcn", None, {}, CORES),
-        ("tgcn", None, {"WORLD_SIZE": str(CORES)}, 1),
+        ("tgcn", None, {"LOCAL_WORLD_SIZE": str(CORES)}, 1),
         ("tgcn", None, {"OMP_NUM_THREADS": "3"}, 3),
         ("tgcn", 1, {"OMP_NUM_THREADS": "3"}, 1),
     ],

@@ -61,6 +61,9 @@ def every_collective(ranks: Ranks) -> dict[str, Any]:
         "total": ranks.total([rank + 0.5]),
         "from_first": ranks.from_first(rank + 7),
         "text_from_first": ranks.text_from_first(f"rank {rank} über"),
+        "bytes_from_first": ranks.bytes_from_first(bytes([rank, 7]), "bytes").hex(),
+        "unlike_first": ranks.unlike_first("odd" if rank % 2 else "even"),
+        "on_first": ranks.on_first(lambda: rank + 5),
         "gather_numbers": ranks.gather_numbers([rank, -rank]).tolist(),
         "exchange_blocks": [
             each.tolist() if isinstance(each, np.ndarray) else each

@@ -4,6 +4,7 @@ import json
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,11 +26,13 @@ from freshet_graph.stream.store.errors import CorruptError, RetainedError
 from freshet_graph.stream.store.exports import ExportReader, ExportWriter
 from freshet_graph.stream.store.files.records import put_record, read_record
 from freshet_graph.stream.store.verify.store import verify
+from freshet_graph.trainer.continual import daemon
 from freshet_graph.trainer.continual.daemon import Trainer
 from freshet_graph.trainer.continual.journal import ScoreFile
 from freshet_graph.trainer.exports.exporter import ExportGate, touched_nodes, version_of
 from freshet_graph.trainer.ranks import Ranks
 from freshet_graph.trainer.scoring.metrics import batched_figures
+from freshet_graph.trainer.session.session import Session
 
 
 @KINDS
@@ -203,20 +206,24 @@ def test_embeddings_that_are_no_numbers_are_held_back(tmp_path: Path) -> None:
     assert len(list((tmp_path / "store/exports/hash/files").iterdir())) == 2
 
 
-def test_two_ranks_export_what_one_does(tmp_path: Path) -> None:
+def test_two_ranks_export_what_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_lane(tmp_path / "store")
     one = config_for(tmp_path, exports={**BOTH, "name": "one"})
     two = config_for(tmp_path, exports={**BOTH, "name": "two"}, checkpoint=str(tmp_path / "two"))
 
     alone = threading.Lock()
 
-    def work(ranks: Ranks) -> None:
+    def drawn_alone(*arguments: Any) -> Session:
         with alone:  # weights are drawn from the process's generator, which the threads share
-            trainer = trainer_for(replace_learning(two), ranks)
+            return Session(*arguments)
+
+    def work(ranks: Ranks) -> None:
+        trainer = trainer_for(replace_learning(two), ranks)
         for manifest in trainer.lane.manifests[:2]:
             trainer.step(manifest)
 
     run(replace_learning(one), snapshots=2)
+    monkeypatch.setattr(daemon, "Session", drawn_alone)
     side_by_side(2, work)
     for commit, other in zip(exports(one).commits, exports(two).commits, strict=True):
         for kind in ("embeddings", "scores"):

@@ -10,6 +10,7 @@ from placed import Places
 
 from freshet_graph.stream.store.errors import LaneBusyError
 from freshet_graph.stream.store.files.sweep import lock_folder
+from freshet_graph.stream.store.places import lease
 from freshet_graph.stream.store.places.bucket import Bucket
 from freshet_graph.stream.store.places.object_path import ObjectPath
 
@@ -24,6 +25,7 @@ class Slept:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.s = 0.0
         self.then: Callable[[float], None] = lambda slept_s: None
+        monkeypatch.setattr(lease, "_silent", {})  # each holder is another one
         monkeypatch.setattr(time, "clock_gettime", lambda clock: self.s)
         monkeypatch.setattr(time, "sleep", self._sleep)
 

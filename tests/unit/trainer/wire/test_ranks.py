@@ -70,6 +70,9 @@ def test_results_and_gradients_are_those_of_plain_arithmetic(size: int) -> None:
             "total": [size * size / 2],
             "from_first": 7,
             "text_from_first": "rank 0 über",
+            "bytes_from_first": "0007",
+            "unlike_first": ", ".join(str(of) for of in range(1, size, 2)),
+            "on_first": None if rank else 5,
             "gather_numbers": [[of, -of] for of in range(size)],
             "exchange_blocks": [found["exchange_array"], sent[:, rank].tolist()],
             "gather_blocks": [each for of in range(size) for each in range(of)],
@@ -82,7 +85,8 @@ def test_results_and_gradients_are_those_of_plain_arithmetic(size: int) -> None:
 
 
 NUMBERS = (
-    "any", "maximum", "total", "from_first", "text_from_first", "exchange_array", "sum_array",
+    "any", "maximum", "total", "from_first", "text_from_first", "bytes_from_first", "unlike_first",
+    "on_first", "exchange_array", "sum_array",
     "largest", "union", "split", "gather_numbers", "exchange_blocks", "gather_blocks",
 )  # fmt: skip
 
