@@ -275,8 +275,8 @@ class EdgeClassification(LinkPrediction):
     """A model learns links; a classifier learns labels of events when they come, from the rows that it scored them with.
 
     A row has the event's values, the time of day and week, the pair's past, what ``LabelMemory`` knows of both ends, and
-    their embeddings just before the event. The classifier lives on rank 0; all ranks make embeddings. Offline, ``evaluate``
-    uses TGN's protocol instead (docs/training.md).
+    their embeddings just before the event. The classifier lives on rank 0; all ranks make embeddings. Offline,
+    ``evaluate`` does the same if labels come later, and follows TGN's protocol otherwise (docs/training.md).
 
     Args:
         config: Of the trainer.
